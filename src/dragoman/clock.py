@@ -1,0 +1,63 @@
+"""Where time comes from, so that a test can say what time it is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """A callback that has been asked for and can be called off."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """The wall clock, in UTC."""
+        ...
+
+    def timestamp(self) -> str:
+        """The wall clock as ISO 8601 with milliseconds: `2024-01-15T10:30:00.000Z`."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never run backwards, for durations."""
+        ...
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call back once on the running event loop."""
+        ...
+
+
+def iso_milliseconds(moment: datetime) -> str:
+    """A UTC moment the way logs and envelopes write it."""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+
+
+class SystemClock:
+    """The machine's own time."""
+
+    def __init__(self) -> None:
+        self._millisecond = -1
+        self._timestamp = ""
+
+    monotonic = staticmethod(time.perf_counter)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def timestamp(self) -> str:
+        # Many log lines fall into one millisecond, and formatting a date costs more than the rest of the line.
+        millisecond = time.time_ns() // 1_000_000
+        if millisecond != self._millisecond:
+            second, rest = divmod(millisecond, 1000)
+            self._timestamp = time.strftime(f"%Y-%m-%dT%H:%M:%S.{rest:03d}Z", time.gmtime(second))
+            self._millisecond = millisecond
+        return self._timestamp
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        return asyncio.get_running_loop().call_later(seconds, callback)

@@ -1,0 +1,230 @@
+"""Settings: frozen values, read once, each part given only its own section.
+
+Flags win over the environment, the environment over the file, the file over the defaults, setting by setting. Unknown
+keys are refused by name. Files and environment accept both `max_payload_bytes` and the documents' `maxPayloadBytes`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from dragoman import errors
+
+PREFIX = "DRAGOMAN_"
+
+Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
+Bytes = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1)]
+Level = Literal["debug", "info", "warn", "error"]
+
+DEFAULT_REDACT_KEYS = (
+    "token",
+    "key",
+    "secret",
+    "password",
+    "apiKey",
+    "authorization",
+    "bearer",
+    "session",
+    "cookie",
+)
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A named group of settings."""
+
+
+class ServerConfig(Section, frozen=True):
+    """Who the server says it is, and how it stops."""
+
+    name: Annotated[str, Meta(min_length=1)] = "dragoman"
+    version: str = "0.1.0"
+    instructions: str | None = None
+    shutdown_timeout_ms: Milliseconds = 10_000
+
+
+class AdminPolicy(Section, frozen=True):
+    """Who may use the admin tools."""
+
+    mode: Literal["deny_all", "local_stdio_only", "token"] = "deny_all"
+    token_env_var: str | None = None
+
+
+class ToolsConfig(Section, frozen=True):
+    """Limits of a single call."""
+
+    default_timeout_ms: Milliseconds = 30_000
+    max_payload_bytes: Bytes = 1_048_576
+    max_state_bytes: Bytes = 262_144
+    admin_registration_enabled: bool = False
+    admin_policy: AdminPolicy = AdminPolicy()
+    timeouts_ms: dict[str, Milliseconds] = field(default_factory=dict)
+
+
+class ResourcesConfig(Section, frozen=True):
+    """What the process may use at once."""
+
+    max_concurrent_executions: Count = 10
+
+
+class LimitsConfig(Section, frozen=True):
+    """Limits at the edge, before anything is parsed."""
+
+    max_request_bytes: Bytes = 10_485_760
+
+
+class LoggingConfig(Section, frozen=True):
+    """What is logged, and what must never be."""
+
+    level: Level = "info"
+    redact_keys: tuple[str, ...] = DEFAULT_REDACT_KEYS
+    format: Literal["auto", "json", "text"] = "auto"
+
+
+class SecurityConfig(Section, frozen=True):
+    """Switches that are off until somebody turns them on."""
+
+    dynamic_registration_enabled: bool = False
+    allow_arbitrary_code_tools: bool = False
+
+
+class Config(Section, frozen=True):
+    """Everything that can be set."""
+
+    server: ServerConfig = ServerConfig()
+    tools: ToolsConfig = ToolsConfig()
+    resources: ResourcesConfig = ResourcesConfig()
+    limits: LimitsConfig = LimitsConfig()
+    logging: LoggingConfig = LoggingConfig()
+    security: SecurityConfig = SecurityConfig()
+
+
+def make_config(values: Mapping[str, Any] | Config | None = None) -> Config:
+    """Settings from nested values, as a file would hold them; what is not named keeps its default.
+
+    Raises `ConfigError` with every unknown key, or the first bad value.
+    """
+    if isinstance(values, Config):
+        return values
+    problems: list[tuple[str, str]] = []
+    plain = _snake_keys(values or {}, Config, "", problems)
+    if problems:
+        raise errors.ConfigError(problems)
+    try:
+        return msgspec.convert(plain, Config)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        raise errors.ConfigError([(path.rstrip("`") or "config", message)]) from None
+
+
+def load_config(
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Config:
+    """Layer a file, the environment and flags (dotted names, such as `logging.level`) over the defaults."""
+    values: dict[str, Any] = {}
+    path = file or _found_file()
+    if path is not None:
+        _merge(values, _normal(_read_file(path)))
+    for names, value in _settings_in(os.environ if environ is None else environ):
+        _merge(values, _nest(names, value))
+    for name, value in (flags or {}).items():
+        if value is not None:
+            _merge(values, _nest(name.split("."), value))
+    return make_config(values)
+
+
+def _found_file() -> Path | None:
+    return next((path for path in (Path("dragoman.toml"), Path("dragoman.json")) if path.is_file()), None)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise errors.ConfigError([(str(path), error.strerror or "cannot be read")]) from None
+    except ValueError as error:
+        raise errors.ConfigError([(str(path), f"cannot be parsed: {error}")]) from None
+    if not isinstance(values, dict):
+        raise errors.ConfigError([(str(path), "must hold an object of sections")])
+    return values
+
+
+def _settings_in(environ: Mapping[str, str]) -> Iterator[tuple[list[str], Any]]:
+    for variable, text in sorted(environ.items()):
+        if variable.startswith(PREFIX) and "__" in variable:
+            names = [_snake(part) for part in variable[len(PREFIX) :].split("__")]
+            yield names, _from_text(text)
+
+
+def _from_text(text: str) -> Any:
+    # Numbers, true, false, lists and objects are JSON; anything else is the text itself.
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _snake(key: str) -> str:
+    if key.isupper() or "_" in key:
+        return key.lower()
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).lower()
+
+
+def _nest(names: list[str], value: Any) -> dict[str, Any]:
+    for name in reversed(names):
+        value = {name: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def _normal(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Section and setting names in one spelling, so that layers override each other whichever spelling they use."""
+    return {
+        _snake(section): {_snake(name): value for name, value in settings.items()}
+        if isinstance(settings, dict)
+        else settings
+        for section, settings in values.items()
+    }
+
+
+def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    for key, value in layer.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _snake_keys(
+    values: Mapping[str, Any], section: type[Section], path: str, problems: list[tuple[str, str]]
+) -> dict[str, Any]:
+    known = {field.name: field.type for field in msgspec.structs.fields(section)}
+    plain: dict[str, Any] = {}
+    for key, value in values.items():
+        name = _snake(key)
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {path}{close[0]}?" if close else ""
+            problems.append((f"{path}{key}", f"is not a setting{hint}"))
+        elif isinstance(value, Mapping) and _is_section(known[name]):
+            plain[name] = _snake_keys(value, known[name], f"{path}{name}.", problems)
+        else:
+            plain[name] = value
+    return plain
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)

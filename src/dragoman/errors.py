@@ -1,0 +1,259 @@
+"""Every error Dragoman knows, in one tree, split by whose fault it is and whether anything happened.
+
+DragomanError
+├── ToolError               answers a call: a `tools/call` result with `isError: true`
+│   ├── Refused             the handler did not run, so repeating the call is safe
+│   │   ├── InvalidArgument
+│   │   ├── NotFound
+│   │   ├── Unauthorized
+│   │   └── ResourceExhausted
+│   └── Failed              the handler ran, or is running still
+│       ├── TimedOut
+│       └── InternalFailure
+├── ProtocolError           answers a message: a JSON-RPC error, never a tool result
+│   ├── ParseError
+│   ├── InvalidRequest
+│   ├── MethodNotFound
+│   ├── InvalidParams
+│   ├── InternalError
+│   ├── NotInitialized
+│   └── UnsupportedVersion
+├── Aborted                 raised by a cancellation token inside a handler
+├── RegistrationError       a tool that the catalogue will not take
+│   ├── DuplicateTool
+│   └── InvalidTool
+├── ConfigError             settings that cannot be used; names each of them
+└── TargetError             a file or module of tools that cannot be loaded
+
+A handler may raise any `ToolError`; its message is then meant for the client. Any other exception of a handler is
+answered as INTERNAL and its text stays in the server's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import msgspec
+
+__all__ = [
+    "Aborted",
+    "ConfigError",
+    "DragomanError",
+    "DuplicateTool",
+    "ErrorCode",
+    "Failed",
+    "InternalError",
+    "InternalFailure",
+    "InvalidArgument",
+    "InvalidParams",
+    "InvalidRequest",
+    "InvalidTool",
+    "MethodNotFound",
+    "NotFound",
+    "NotInitialized",
+    "ParseError",
+    "ProtocolError",
+    "Refused",
+    "RegistrationError",
+    "ResourceExhausted",
+    "StructuredError",
+    "TargetError",
+    "TimedOut",
+    "ToolError",
+    "Unauthorized",
+    "UnsupportedVersion",
+    "create_error",
+]
+
+
+class ErrorCode(StrEnum):
+    """The application error codes; a closed set."""
+
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    NOT_FOUND = "NOT_FOUND"
+    TIMEOUT = "TIMEOUT"
+    RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
+    INTERNAL = "INTERNAL"
+    UNAUTHORIZED = "UNAUTHORIZED"
+    NOT_INITIALIZED = "NOT_INITIALIZED"
+
+
+class StructuredError(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What a client is told about a failed call."""
+
+    code: ErrorCode
+    message: str
+    details: Mapping[str, Any] | None = None
+    run_id: str | None = None
+    correlation_id: str | None = None
+
+
+def create_error(code: ErrorCode, message: str, details: Mapping[str, Any] | None = None) -> StructuredError:
+    """Build an error without ids; they belong to the call that it will answer."""
+    return StructuredError(code, message, details)
+
+
+class DragomanError(Exception):
+    """Anything Dragoman raises on purpose."""
+
+
+class ToolError(DragomanError):
+    """The answer to a call is an error, and `message` is fit for the client to read."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+    meaning: ClassVar[str] = "The tool failed."
+
+    def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def structured(self, run_id: str | None = None, correlation_id: str | None = None) -> StructuredError:
+        """This error as the client sees it, with the ids of the call that it answers."""
+        return StructuredError(self.code, self.message, self.details, run_id, correlation_id)
+
+
+class Refused(ToolError):
+    """The handler did not run; the call can be repeated without harm."""
+
+
+class InvalidArgument(Refused):
+    code = ErrorCode.INVALID_ARGUMENT
+    meaning = "The arguments do not fit the tool's schema, or are not JSON. Correct them; repeating as is cannot help."
+
+
+class NotFound(Refused):
+    code = ErrorCode.NOT_FOUND
+    meaning = "There is no tool of that name. `tools/list` names them all."
+
+
+class Unauthorized(Refused):
+    code = ErrorCode.UNAUTHORIZED
+    meaning = "The caller may not do this."
+
+
+class ResourceExhausted(Refused):
+    code = ErrorCode.RESOURCE_EXHAUSTED
+    meaning = (
+        "Every slot is taken, a limit is exceeded, or the server is stopping. "
+        "When `details.retryable` is true, retry with exponential backoff and jitter."
+    )
+
+
+class Failed(ToolError):
+    """The handler ran; repeat the call only if the tool is idempotent."""
+
+
+class TimedOut(Failed):
+    code = ErrorCode.TIMEOUT
+    meaning = (
+        "The server stopped waiting at the deadline. The work itself may still be going on, or may have succeeded."
+    )
+
+
+class InternalFailure(Failed):
+    code = ErrorCode.INTERNAL
+    meaning = "The handler raised an exception, or returned what cannot be sent. The server's log has the particulars."
+
+
+class ProtocolError(DragomanError):
+    """A message that is answered with a JSON-RPC error."""
+
+    code: int = -32603
+    meaning: ClassVar[str] = ""
+
+    def __init__(self, message: str, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.data = data
+
+
+class ParseError(ProtocolError):
+    code = -32700
+    meaning = "The line is not JSON that can be read (bad syntax, invalid UTF-8, nested too deeply)."
+
+
+class InvalidRequest(ProtocolError):
+    """`id` is the id to echo, None when the message has no valid one."""
+
+    code = -32600
+    meaning = "JSON, but not a JSON-RPC 2.0 message that MCP allows here (batches, bad ids, a second `initialize`)."
+    id: int | str | None = None
+
+
+class MethodNotFound(ProtocolError):
+    code = -32601
+    meaning = "No such method. The message names it."
+
+
+class InvalidParams(ProtocolError):
+    code = -32602
+    meaning = "The method exists, and its `params` have the wrong shape."
+
+
+class InternalError(ProtocolError):
+    code = -32603
+    meaning = "The server failed outside any tool. Its log has the particulars under the same correlation id."
+
+
+class NotInitialized(ProtocolError):
+    code = -32002
+    meaning = "Handshake connections only: the method came before `initialize` and `initialized` were through."
+
+    def __init__(self) -> None:
+        text = "The connection is not initialized: send `initialize`, then the `initialized` notification, first."
+        super().__init__("Not initialized", {"code": ErrorCode.NOT_INITIALIZED, "message": text})
+
+
+class UnsupportedVersion(ProtocolError):
+    code = -32022
+    meaning = "2026-07-28 and later: the request asks for a protocol version that is not served here."
+
+
+class Aborted(DragomanError):
+    """The call was cancelled, and its handler stopped because of it."""
+
+    code = "ABORTED"
+
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(f"aborted: {reason}" if reason else "aborted")
+        self.reason = reason
+
+
+class RegistrationError(DragomanError):
+    """A tool was not registered."""
+
+    code = ErrorCode.INVALID_ARGUMENT
+
+
+class DuplicateTool(RegistrationError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"a tool named {name!r} is registered already; the first registration stays")
+        self.name = name
+
+
+class InvalidTool(RegistrationError):
+    """`problems` lists what is wrong as `(path, message)` pairs."""
+
+    def __init__(self, name: str, problems: Sequence[tuple[str, str]]) -> None:
+        said = "; ".join(f"{path}: {message}" if path else message for path, message in problems)
+        super().__init__(f"tool {name!r} cannot be registered: {said}")
+        self.name = name
+        self.problems = tuple(problems)
+
+
+class ConfigError(DragomanError):
+    """`problems` lists what is wrong as `(setting, message)` pairs."""
+
+    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
+        super().__init__("\n".join(f"{setting}: {message}" for setting, message in problems))
+        self.problems = tuple(problems)
+
+
+class TargetError(DragomanError):
+    def __init__(self, target: str, reason: str) -> None:
+        super().__init__(f"cannot load tools from {target!r}: {reason}")
+        self.target = target
+        self.reason = reason

@@ -1,0 +1,1 @@
+"""MCP with no I/O: bytes in, events out; values in, bytes out."""

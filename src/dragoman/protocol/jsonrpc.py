@@ -1,0 +1,135 @@
+"""JSON-RPC 2.0 as MCP uses it: one message a line, and what is wrong with a line that is not one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from dragoman.errors import InvalidRequest, ParseError, ProtocolError
+
+Id: TypeAlias = int | str
+_NOTHING = Raw(b"")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Message(Struct, gc=False):
+    """A request, or a notification when it has no id. `params` is left unread until somebody needs it."""
+
+    method: str
+    jsonrpc: Literal["2.0"]
+    id: Id | UnsetType = UNSET
+    params: Raw = _NOTHING
+
+    @property
+    def has_params(self) -> bool:
+        return self.params is not _NOTHING
+
+
+class Answer(Struct, gc=False):
+    """The peer's answer to a request of ours."""
+
+    id: Id
+    result: Any = None
+    error: Mapping[str, Any] | None = None
+
+
+_decode_message = msgspec.json.Decoder(Message).decode
+_decode_any = msgspec.json.Decoder().decode
+
+
+def decode(line: bytes) -> Message | Answer:
+    """Read one line.
+
+    Raises `ParseError` or `InvalidRequest`; the latter carries the id to echo as `error.id`, None where it has none.
+    """
+    try:
+        if not line.isascii():
+            line.decode()  # The decoder skips over strings that it does not need, bad ones included.
+        return _decode_message(line)
+    except msgspec.ValidationError:
+        pass
+    except RecursionError:
+        raise ParseError("Parse error: nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ParseError(f"Parse error: {_reason(error)}") from None
+    return _diagnose(line)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"invalid UTF-8 (byte {error.start})"
+    return str(error).removeprefix("JSON is malformed: ")
+
+
+def _diagnose(line: bytes) -> Answer:
+    """Say what is wrong with JSON that is not a request; the one thing that is right about it is to be an answer."""
+    try:
+        message = _decode_any(line)
+    except msgspec.DecodeError as error:  # A number that no Python type can hold.
+        raise ParseError(f"Parse error: {_reason(error)}") from None
+    except RecursionError:
+        raise ParseError("Parse error: nested too deeply") from None
+    if isinstance(message, list):
+        raise _invalid("batches are not allowed")
+    if not isinstance(message, dict):
+        raise _invalid("a message must be an object")
+    if "id" in message and not _is_id(message["id"]):
+        raise _invalid("id must be a string or an integer")
+    request_id = message.get("id")
+    if message.get("jsonrpc") != "2.0":
+        raise _invalid('jsonrpc must be "2.0"', request_id)
+    if "method" not in message:
+        if request_id is not None and ("result" in message) != ("error" in message):
+            return _answer(request_id, message)
+        raise _invalid("method is missing", request_id)
+    raise _invalid("method must be a string", request_id)
+
+
+def _answer(request_id: Id, message: dict[str, Any]) -> Answer:
+    error = message.get("error")
+    if "error" in message and not isinstance(error, dict):
+        raise _invalid("error must be an object", request_id)
+    return Answer(request_id, message.get("result"), error)
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool)
+
+
+def _invalid(reason: str, request_id: Id | None = None) -> InvalidRequest:
+    error = InvalidRequest(f"Invalid request: {reason}")
+    error.id = request_id
+    return error
+
+
+def to_json_rpc_error(
+    code: int, message: str, data: Mapping[str, Any] | None = None, id: Id | None = None
+) -> dict[str, Any]:
+    """A JSON-RPC error message; `id` is null when none can be determined."""
+    error: dict[str, Any] = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    return {"jsonrpc": "2.0", "id": id, "error": error}
+
+
+def encode_error(error: ProtocolError, request_id: Id | None, correlation_id: str) -> bytes:
+    """The line that answers a message with `error`."""
+    data = {**(error.data or {}), "correlationId": correlation_id}
+    return _encode(to_json_rpc_error(error.code, error.message, data, request_id)) + b"\n"
+
+
+def encode_result(request_id: Id, result: Mapping[str, Any] | Raw) -> bytes:
+    """The line that answers a request with `result`."""
+    return _encode({"jsonrpc": "2.0", "id": request_id, "result": result}) + b"\n"
+
+
+def encode_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
+    """The line of a notification."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if params is not None:
+        message["params"] = params
+    return _encode(message) + b"\n"

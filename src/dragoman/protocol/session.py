@@ -1,0 +1,443 @@
+"""One client's MCP connection, without the connection: `receive(bytes)` gives events, and never raises.
+
+The rules:
+
+1. The first request decides the era and the connection keeps it: `initialize` opens the handshake era, a request with
+   the 2026-07-28 envelope in `params._meta` opens the modern one. Anything else before that is answered -32002.
+2. In the handshake era only the moves in `TRANSITIONS` change the state, and before RUNNING every method but
+   `initialize` and `initialized` (`ping` too) is answered -32002 under the connection's correlation id.
+3. In the modern era each request stands by itself: its envelope is checked, and -32002 is never sent.
+4. Every error carries `data.correlationId`: the request's own when it brought one, else the connection's.
+5. Notifications are never answered. CLOSED is final, and silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, field
+
+from dragoman.errors import (
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    NotInitialized,
+    ParseError,
+    ProtocolError,
+    UnsupportedVersion,
+)
+from dragoman.protocol import jsonrpc
+from dragoman.protocol.framing import LineBuffer, Oversized
+from dragoman.protocol.jsonrpc import Answer, Id, Message
+from dragoman.protocol.versions import (
+    CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    HANDSHAKE_METHODS,
+    HANDSHAKE_VERSIONS,
+    LATEST_HANDSHAKE,
+    MODERN_METHODS,
+    MODERN_VERSIONS,
+    SERVER_INFO_KEY,
+    VERSION_KEY,
+)
+
+
+class State(Enum):
+    """Where a handshake connection stands."""
+
+    STARTING = "STARTING"
+    INITIALIZING = "INITIALIZING"
+    RUNNING = "RUNNING"
+    CLOSED = "CLOSED"
+
+
+class Move(Enum):
+    """What can change the state."""
+
+    INITIALIZE = "initialize"
+    INITIALIZED = "initialized"
+    CLOSE = "disconnect"
+
+
+TRANSITIONS: Final[Mapping[tuple[State, Move], State]] = {
+    (State.STARTING, Move.INITIALIZE): State.INITIALIZING,
+    (State.INITIALIZING, Move.INITIALIZED): State.RUNNING,
+    (State.STARTING, Move.CLOSE): State.CLOSED,
+    (State.INITIALIZING, Move.CLOSE): State.CLOSED,
+    (State.RUNNING, Move.CLOSE): State.CLOSED,
+}
+
+
+class Era(Enum):
+    """Which family of protocol revisions a connection speaks."""
+
+    UNDECIDED = "undecided"
+    HANDSHAKE = "handshake"
+    MODERN = "modern"
+
+
+class Identity(Struct, frozen=True):
+    """What the server says about itself."""
+
+    server_info: Mapping[str, Any]
+    capabilities: Mapping[str, Any]
+    instructions: str | None = None
+
+
+class Reply(Struct, gc=False):
+    """Send this line as it is."""
+
+    line: bytes
+
+
+class Refusal(Struct, gc=False):
+    """Send this line: the message could not be taken as it is."""
+
+    line: bytes
+    code: int
+    message: str
+    correlation_id: str
+
+
+class ToolCall(Struct, gc=False):
+    """A `tools/call` that has passed the state gate and whose params have the right shape."""
+
+    id: Id
+    name: str
+    arguments: dict[str, Any]
+    meta: Mapping[str, Any]
+    modern: bool
+
+
+class Request(Struct, gc=False):
+    """Any other request of a method that this era knows."""
+
+    id: Id
+    method: str
+    params: dict[str, Any] | None
+    modern: bool
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        return (self.params or {}).get("_meta") or {}
+
+
+class Initialized(Struct, gc=False):
+    """The handshake is through."""
+
+
+class Cancel(Struct, gc=False):
+    """The client no longer wants the answer to request `id`."""
+
+    id: Id
+    reason: str | None
+
+
+Event: TypeAlias = Reply | Refusal | ToolCall | Request | Initialized | Cancel | Answer
+
+
+class _CallParams(Struct, gc=False):
+    name: str
+    arguments: dict[str, Any] | UnsetType = UNSET
+    meta: dict[str, Any] | UnsetType = field(default=UNSET, name="_meta")
+
+
+class _CallMessage(Struct, gc=False):
+    """The commonest message of all, read in one go."""
+
+    jsonrpc: Literal["2.0"]
+    id: Id
+    method: Literal["tools/call"]
+    params: _CallParams
+
+
+class _ClientInfo(Struct):
+    name: str
+    version: str
+
+
+class _InitializeParams(Struct, rename="camel"):
+    protocol_version: str
+    capabilities: dict[str, Any]
+    client_info: _ClientInfo
+
+
+class _CancelParams(Struct, rename="camel"):
+    request_id: Id
+    reason: str | None = None
+
+
+_decode_call_message = msgspec.json.Decoder(_CallMessage).decode
+_decode_call = msgspec.json.Decoder(_CallParams).decode
+_decode_initialize = msgspec.json.Decoder(_InitializeParams).decode
+_decode_cancel = msgspec.json.Decoder(_CancelParams).decode
+_decode_params: Callable[[bytes], dict[str, Any] | None] = msgspec.json.Decoder(dict[str, Any] | None).decode
+
+_NO_META: Final[dict[str, Any]] = {}
+
+
+class Session:
+    """The protocol side of one connection."""
+
+    def __init__(self, identity: Identity, correlation_id: str, max_message_bytes: int) -> None:
+        self.identity = identity
+        self.correlation_id = correlation_id
+        self.state = State.STARTING
+        self.era = Era.UNDECIDED
+        self.version: str | None = None
+        self.client: Mapping[str, Any] | None = None
+        self._lines = LineBuffer(max_message_bytes)
+        self._limit = max_message_bytes
+
+    def receive(self, data: bytes) -> list[Event]:
+        """What `data` means, in order. Bytes of an unfinished line are kept for the next time."""
+        events: list[Event] = []
+        for line in self._lines.feed(data):
+            if self.state is State.CLOSED:
+                break
+            event = self._read(line)
+            if event is not None:
+                events.append(event)
+        return events
+
+    def close(self) -> None:
+        """The peer is gone."""
+        self._move(Move.CLOSE)
+
+    def result(self, request_id: Id, result: Mapping[str, Any], *, modern: bool) -> bytes:
+        """The line that answers a request."""
+        return jsonrpc.encode_result(request_id, complete(self.identity, result) if modern else result)
+
+    def refuse(self, error: ProtocolError, request_id: Id | None, meta: Mapping[str, Any] = _NO_META) -> Refusal:
+        """The answer to a message with `error`."""
+        correlation_id = correlation_id_in(meta)
+        if correlation_id is None or isinstance(error, NotInitialized):
+            correlation_id = self.correlation_id
+        line = jsonrpc.encode_error(error, request_id, correlation_id)
+        return Refusal(line, error.code, error.message, correlation_id)
+
+    def _move(self, move: Move) -> bool:
+        target = TRANSITIONS.get((self.state, move))
+        if target is None:
+            return False
+        self.state = target
+        return True
+
+    def _read(self, line: bytes | Oversized) -> Event | None:
+        if isinstance(line, Oversized):
+            text = f"Invalid request: the message is longer than {self._limit} bytes"
+            return self.refuse(InvalidRequest(text), None)
+        if self.state is State.RUNNING or self.era is Era.MODERN:
+            try:
+                if not line.isascii():
+                    line.decode()
+                call = _decode_call_message(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                pass  # Another message, or one that is wrong somewhere: it is read again, with care.
+            else:
+                try:
+                    return self._tool_call(call.params, call.id)
+                except ProtocolError as error:
+                    return self.refuse(error, call.id, call.params.meta or _NO_META)
+        if not line or line.isspace():
+            return None
+        try:
+            message = jsonrpc.decode(line)
+        except InvalidRequest as error:
+            return self.refuse(error, error.id)
+        except ParseError as error:
+            return self.refuse(error, None)
+        if isinstance(message, Answer):
+            return message
+        if message.id is UNSET:
+            return self._notification(message)
+        try:
+            return self._request(message, message.id)
+        except ParseError as error:
+            return self.refuse(error, None)
+        except ProtocolError as error:
+            return self.refuse(error, message.id, _meta_of(message))
+
+    def _request(self, message: Message, request_id: Id) -> Event:
+        method = message.method
+        if self.era is Era.MODERN:
+            return self._modern_request(message, request_id)
+        if self.state is State.RUNNING:
+            if method == "tools/call":
+                return self._tool_call(_call_params(message), request_id)
+            if method == "initialize":
+                raise InvalidRequest("Invalid request: the connection is initialized already")
+            if method not in HANDSHAKE_METHODS:
+                raise MethodNotFound(f"Method not found: {method[:200]}")
+            params = _params(message)
+            _refuse_envelope(_meta_in(params))
+            return Request(request_id, method, params, False)
+        if method == "initialize":
+            return self._initialize(message, request_id)
+        if self.state is State.STARTING and VERSION_KEY in _meta_of(message):
+            self.era = Era.MODERN
+            return self._modern_request(message, request_id)
+        raise NotInitialized
+
+    def _initialize(self, message: Message, request_id: Id) -> Reply:
+        if self.state is not State.STARTING:
+            raise InvalidRequest("Invalid request: initialize was sent already")
+        try:
+            params = _decode_initialize(message.params)
+        except msgspec.ValidationError as error:
+            raise InvalidParams(f"Invalid params: {_said(error)}") from None
+        except (msgspec.DecodeError, RecursionError):
+            raise InvalidParams("Invalid params: initialize needs protocolVersion, capabilities, clientInfo") from None
+        known = params.protocol_version in HANDSHAKE_VERSIONS
+        self.version = params.protocol_version if known else LATEST_HANDSHAKE
+        self.client = _params(message)
+        self.era = Era.HANDSHAKE
+        self._move(Move.INITIALIZE)
+        result: dict[str, Any] = {
+            "protocolVersion": self.version,
+            "capabilities": self.identity.capabilities,
+            "serverInfo": self.identity.server_info,
+        }
+        if self.identity.instructions is not None:
+            result["instructions"] = self.identity.instructions
+        return Reply(self.result(request_id, result, modern=False))
+
+    def _tool_call(self, params: _CallParams, request_id: Id) -> ToolCall:
+        meta = _NO_META if params.meta is UNSET else params.meta
+        modern = self.era is Era.MODERN
+        if modern:
+            check_envelope(meta)
+        elif meta:
+            _refuse_envelope(meta)
+        if meta:
+            _check_progress_token(meta)
+        return ToolCall(request_id, params.name, {} if params.arguments is UNSET else params.arguments, meta, modern)
+
+    def _modern_request(self, message: Message, request_id: Id) -> ToolCall | Request:
+        method = message.method
+        if method == "initialize":
+            raise UnsupportedVersion(
+                "The connection speaks 2026-07-28, which has no initialize handshake",
+                {"supported": list(MODERN_VERSIONS), **_requested(_params(message))},
+            )
+        if method == "tools/call":
+            check_envelope(_meta_of(message))  # What is wrong with the envelope comes first.
+            return self._tool_call(_call_params(message), request_id)
+        params = _params(message)
+        check_envelope(_meta_in(params))
+        if method not in MODERN_METHODS:
+            raise MethodNotFound(f"Method not found: {method[:200]}")
+        return Request(request_id, method, params, True)
+
+    def _notification(self, message: Message) -> Event | None:
+        if message.method in ("initialized", "notifications/initialized"):
+            if self.era is Era.HANDSHAKE and self._move(Move.INITIALIZED):
+                return Initialized()
+        elif message.method == "notifications/cancelled" and (self.state is State.RUNNING or self.era is Era.MODERN):
+            try:
+                cancel = _decode_cancel(message.params)
+            except (msgspec.DecodeError, RecursionError):
+                return None
+            return Cancel(cancel.request_id, cancel.reason)
+        return None
+
+
+def complete(identity: Identity, result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result with what the modern era wants in every one of them."""
+    meta = {**(result.get("_meta") or {}), SERVER_INFO_KEY: identity.server_info}
+    return {"resultType": "complete", **result, "_meta": meta}
+
+
+def correlation_id_in(meta: Mapping[str, Any]) -> str | None:
+    """The correlation id that a request brought, if it is one: at most 128 printable ASCII characters."""
+    value = meta.get("correlationId")
+    if type(value) is str and 0 < len(value) <= 128 and value.isascii() and value.isprintable():
+        return value
+    return None
+
+
+def check_envelope(meta: Mapping[str, Any]) -> str:
+    """The protocol version of a modern request; raises `InvalidParams` or `UnsupportedVersion`."""
+    missing = [key for key in (VERSION_KEY, CAPABILITIES_KEY) if key not in meta]
+    if missing:
+        raise InvalidParams(f"Invalid params: params._meta lacks {', '.join(missing)}")
+    version = meta[VERSION_KEY]
+    if not isinstance(version, str):
+        raise InvalidParams(f"Invalid params: {VERSION_KEY} must be a string")
+    if version not in MODERN_VERSIONS:
+        raise UnsupportedVersion(
+            "Unsupported protocol version", {"supported": list(MODERN_VERSIONS), "requested": version}
+        )
+    if not isinstance(meta[CAPABILITIES_KEY], dict):
+        raise InvalidParams(f"Invalid params: {CAPABILITIES_KEY} must be an object")
+    client = meta.get(CLIENT_INFO_KEY)
+    if client is not None:
+        try:
+            msgspec.convert(client, _ClientInfo)
+        except msgspec.ValidationError as error:
+            raise InvalidParams(f"Invalid params: {CLIENT_INFO_KEY}: {_said(error)}") from None
+    return version
+
+
+def _refuse_envelope(meta: Mapping[str, Any]) -> None:
+    if VERSION_KEY in meta:
+        raise InvalidRequest("Invalid request: the connection opened with a handshake; 2026-07-28 is not spoken on it")
+
+
+def _check_progress_token(meta: Mapping[str, Any]) -> None:
+    token = meta.get("progressToken")
+    if token is not None and (not isinstance(token, int | str) or isinstance(token, bool)):
+        raise InvalidParams("Invalid params: _meta.progressToken must be a string or an integer")
+
+
+def _call_params(message: Message) -> _CallParams:
+    if not message.has_params:
+        raise InvalidParams("Invalid params: tools/call needs params with a name")
+    try:
+        return _decode_call(message.params)
+    except msgspec.ValidationError as error:
+        raise InvalidParams(f"Invalid params: {_said(error)}") from None
+    except RecursionError:
+        raise ParseError("Parse error: nested too deeply") from None
+    except msgspec.DecodeError as error:
+        raise ParseError(f"Parse error: {error}") from None
+
+
+def _params(message: Message) -> dict[str, Any] | None:
+    if not message.has_params:
+        return None
+    try:
+        params = _decode_params(message.params)
+    except msgspec.ValidationError as error:
+        raise InvalidParams(f"Invalid params: {_said(error)}") from None
+    except RecursionError:
+        raise ParseError("Parse error: nested too deeply") from None
+    except msgspec.DecodeError as error:
+        raise ParseError(f"Parse error: {error}") from None
+    if params is not None and not isinstance(params.get("_meta", _NO_META), dict):
+        raise InvalidParams("Invalid params: _meta must be an object")
+    return params
+
+
+def _meta_in(params: dict[str, Any] | None) -> Mapping[str, Any]:
+    return params.get("_meta", _NO_META) if params is not None else _NO_META
+
+
+def _meta_of(message: Message) -> Mapping[str, Any]:
+    """`params._meta` where there is one that can be read, whatever else is wrong with the params."""
+    try:
+        return _meta_in(_params(message))
+    except ProtocolError:
+        return _NO_META
+
+
+def _requested(params: dict[str, Any] | None) -> dict[str, str]:
+    version = (params or {}).get("protocolVersion")
+    return {"requested": version} if isinstance(version, str) else {}
+
+
+def _said(error: msgspec.ValidationError) -> str:
+    return str(error).replace("`$.", "`params.").replace("`$`", "`params`")

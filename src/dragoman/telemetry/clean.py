@@ -1,0 +1,58 @@
+"""What a log line may contain: secrets taken out by key, and nothing that could forge or hide a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+REDACTED = "[REDACTED]"
+_DEEPEST = 64
+
+# C0, DEL and C1 controls, line and paragraph separators, and the marks that reorder text on a terminal.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def sanitize(text: str) -> str:
+    """`text` with every character that could break or disguise a line written as `\\uXXXX`."""
+    if text.isprintable():
+        return text
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+class Cleaner:
+    """Redacts and sanitises copies; what it is given is never changed."""
+
+    def __init__(self, redact_keys: Iterable[str]) -> None:
+        self._secret = frozenset(key.lower() for key in redact_keys)
+
+    def redact(self, value: Any) -> Any:
+        """A copy of `value` with the values under secret keys replaced, at any depth."""
+        return self._copy(value, _DEEPEST, lambda text: text)
+
+    def clean(self, value: Any) -> Any:
+        """A redacted copy of `value` with every string sanitised."""
+        return self._copy(value, _DEEPEST, sanitize)
+
+    def has_no_secret_keys(self, keys: Iterable[str]) -> bool:
+        """Whether nothing under these keys would be redacted."""
+        return self._secret.isdisjoint(key.lower() for key in keys)
+
+    def _copy(self, value: Any, depth: int, text: Any) -> Any:
+        if isinstance(value, str):
+            return text(str(value))
+        if value.__class__ in _PLAIN:
+            return value
+        if depth == 0:
+            return "[too deep]"
+        if isinstance(value, Mapping):
+            return {
+                text(str(key)): REDACTED if str(key).lower() in self._secret else self._copy(item, depth - 1, text)
+                for key, item in value.items()
+            }
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self._copy(item, depth - 1, text) for item in value]
+        return text(f"<{type(value).__name__}>")
+
+
+_PLAIN = frozenset({int, float, bool, type(None)})

@@ -1,0 +1,65 @@
+"""How busy the process is: its memory, and how late its event loop runs."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+
+from dragoman.clock import Clock, Timer
+
+_INTERVAL = 0.05
+_WINDOW = 10.0
+
+
+def process_memory() -> int:
+    """Resident memory of this process, in bytes."""
+    if sys.platform == "linux":
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    else:
+        import psutil
+
+        return int(psutil.Process().memory_info().rss)
+
+
+class LagMonitor:
+    """How late a timer fires on the event loop: p99 of the samples in a window that starts anew every ten seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._timer: Timer | None = None
+        self._samples: list[float] = []
+        self._window_started = 0.0
+        self._due = 0.0
+
+    def start(self) -> None:
+        self._window_started = self._clock.monotonic()
+        self._schedule()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def p99_ms(self) -> float:
+        """Milliseconds; the delay of a timer that is overdue this very moment counts too."""
+        samples = list(self._samples)
+        if self._timer is not None:
+            samples.append(max(0.0, self._clock.monotonic() - self._due))
+        if not samples:
+            return 0.0
+        samples.sort()
+        return round(samples[math.ceil(0.99 * len(samples)) - 1] * 1000, 3)
+
+    def _schedule(self) -> None:
+        self._due = self._clock.monotonic() + _INTERVAL
+        self._timer = self._clock.call_later(_INTERVAL, self._sample)
+
+    def _sample(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._window_started >= _WINDOW:
+            self._samples.clear()
+            self._window_started = now
+        self._samples.append(max(0.0, now - self._due))
+        self._schedule()

@@ -1,0 +1,151 @@
+"""The structured log: a logger makes entries, a sink takes them, and `EntryWriter` turns them into clean lines.
+
+An entry is a constant message plus facts. Making one is cheap, because it happens for every call; redacting,
+sanitising and encoding happen later, many entries at a time, on the sink's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from dragoman.clock import Clock, SystemClock
+from dragoman.config import DEFAULT_REDACT_KEYS, Level, LoggingConfig
+from dragoman.telemetry.clean import Cleaner, sanitize
+
+Entry: TypeAlias = dict[str, Any]
+Sink: TypeAlias = Callable[[Entry], None]
+"""Takes an entry that nobody will change any more."""
+Facts: TypeAlias = Mapping[str, Any]
+
+_RANK: dict[str, int] = {"debug": 0, "info": 1, "warn": 2, "error": 3}
+_FLAT = frozenset({str, int, float, bool, type(None)})
+_encoder = msgspec.json.Encoder()
+
+
+class Logger(Protocol):
+    """What the runtime and tool authors log with."""
+
+    def debug(self, message: str, facts: Facts | None = None, /) -> None: ...
+    def info(self, message: str, facts: Facts | None = None, /) -> None: ...
+    def warn(self, message: str, facts: Facts | None = None, /) -> None: ...
+    def error(self, message: str, facts: Facts | None = None, /) -> None: ...
+    def log(self, level: Level, message: str, facts: Facts | None = None, /) -> None: ...
+    def child(self, facts: Facts, /) -> Logger:
+        """A logger that adds `facts` to each entry, and keeps what this one adds."""
+        ...
+
+
+class StructuredLogger:
+    """Gives entries of at least `level` to `sink`."""
+
+    def __init__(self, sink: Sink, clock: Clock | None = None, config: LoggingConfig | None = None) -> None:
+        config = config or LoggingConfig()
+        self._sink = sink
+        self._clock = clock or SystemClock()
+        self._threshold = _RANK[config.level]
+        self._cleaner = make_cleaner(config)
+        self._context: Entry = {}
+
+    def child(self, facts: Facts, /) -> StructuredLogger:
+        child = object.__new__(StructuredLogger)
+        child.__dict__.update(self.__dict__)
+        child._context = {**self._context, **self._settled(facts)}
+        return child
+
+    def debug(self, message: str, facts: Facts | None = None, /) -> None:
+        self.log("debug", message, facts)
+
+    def info(self, message: str, facts: Facts | None = None, /) -> None:
+        self.log("info", message, facts)
+
+    def warn(self, message: str, facts: Facts | None = None, /) -> None:
+        self.log("warn", message, facts)
+
+    def error(self, message: str, facts: Facts | None = None, /) -> None:
+        self.log("error", message, facts)
+
+    def log(self, level: Level, message: str, facts: Facts | None = None, /) -> None:
+        """Make one entry, if `level` is logged at all."""
+        if _RANK[level] < self._threshold:
+            return
+        entry: Entry = {"timestamp": self._clock.timestamp(), "level": level, "message": message}
+        if self._context:
+            entry.update(self._context)
+        if facts:
+            entry.update(self._settled(facts))
+        self._sink(entry)
+
+    def redact(self, value: Any) -> Any:
+        """A copy of `value` without what the redact keys name."""
+        return self._cleaner.redact(value)
+
+    def sanitize(self, text: str) -> str:
+        """`text` as a log line would show it."""
+        return sanitize(text)
+
+    def _settled(self, facts: Facts) -> Facts:
+        """The facts as they are now: what could change before it is written is copied, and cleaned on the way."""
+        if _FLAT.issuperset(map(type, facts.values())):
+            return facts
+        cleaned: Entry = self._cleaner.clean(facts)
+        return cleaned
+
+
+def make_cleaner(config: LoggingConfig) -> Cleaner:
+    """Redaction as configured. The defaults stay in force: leaving one out of a list must not leak it."""
+    return Cleaner((*DEFAULT_REDACT_KEYS, *config.redact_keys))
+
+
+class EntryWriter:
+    """Entries to lines: redacted, sanitised, one line each, as JSON or as text for a person at a terminal."""
+
+    def __init__(self, config: LoggingConfig | None = None, *, text: bool = False) -> None:
+        self._cleaner = make_cleaner(config or LoggingConfig())
+        self._text = text
+
+    def __call__(self, entries: Sequence[Entry]) -> bytes:
+        """The lines of all `entries`."""
+        if not self._text:
+            lines = self._plain_lines(entries)
+            if lines is not None:
+                return lines
+        return b"".join(map(self._line, entries))
+
+    def _plain_lines(self, entries: Sequence[Entry]) -> bytes | None:
+        """The lines of entries that have nothing to redact or sanitise, None when one of them may have.
+
+        Nearly all entries are flat, and plain text. To see that on the encoded lines takes a few scans in C; to walk
+        through every value takes longer than everything else about it.
+        """
+        if not self._cleaner.has_no_secret_keys(set().union(*entries)):
+            return None
+        try:
+            lines = _encoder.encode_lines(entries)
+        except (TypeError, ValueError, RecursionError, OverflowError):
+            return None
+        if not lines.isascii() or b"\\" in lines or b"\x7f" in lines or b"[" in lines:
+            return None
+        return lines if lines.count(b"{") == len(entries) else None
+
+    def _line(self, entry: Entry) -> bytes:
+        clean = self._cleaner.clean(entry)
+        return _text_line(clean) if self._text else _encoder.encode(clean) + b"\n"
+
+
+_PAINT = {"debug": "\x1b[2m", "info": "", "warn": "\x1b[33m", "error": "\x1b[31m"}
+
+
+def _text_line(entry: Entry) -> bytes:
+    """Time, level, message, then the facts."""
+    time = entry.pop("timestamp")[11:-1]
+    level = entry.pop("level")
+    message = entry.pop("message")
+    facts = " ".join(f"{key}={_fact(value)}" for key, value in entry.items())
+    return f"{time} {_PAINT[level]}{level.upper():5} {message}\x1b[0m {facts}".rstrip().encode() + b"\n"
+
+
+def _fact(value: Any) -> str:
+    return value if isinstance(value, str) else _encoder.encode(value).decode()

@@ -1,0 +1,74 @@
+"""Where log entries go: a file descriptor that may be slow, full or read by nobody.
+
+Entries are queued, and written by a thread of their own, many at a time, so that a stalled reader of stderr never
+stalls the event loop. The queue is bounded by whoever feeds it: `is_full` says when to stop taking work in.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from queue import Empty, SimpleQueue
+
+from dragoman.telemetry.log import Entry, EntryWriter
+
+_HIGH_WATER = 10_000
+_GATHER_SECONDS = 0.01
+
+
+class DescriptorSink:
+    """Writes entries to a file descriptor, in order, from one daemon thread; `put` is the sink."""
+
+    def __init__(self, descriptor: int, writer: EntryWriter) -> None:
+        self._descriptor = descriptor
+        self._writer = writer
+        self._queue: SimpleQueue[Entry | threading.Event] = SimpleQueue()
+        self._writing = 0
+        self._closing = False
+        self.put = self._queue.put
+        threading.Thread(target=self._write_forever, name="dragoman-log", daemon=True).start()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the reader is so far behind that no more work should be started."""
+        return self._writing + self._queue.qsize() > _HIGH_WATER
+
+    def close(self, timeout: float = 1.0) -> bool:
+        """Wait until everything is written; False when the reader did not take it in time."""
+        self._closing = True
+        written = threading.Event()
+        self._queue.put(written)
+        return written.wait(timeout)
+
+    def _write_forever(self) -> None:
+        while True:
+            first = self._queue.get()
+            if not self._closing:
+                time.sleep(_GATHER_SECONDS)  # A wake-up per entry would cost more than the entry.
+            gathered = [first, *self._queued()]
+            entries = [item for item in gathered if not isinstance(item, threading.Event)]
+            self._writing = len(entries)
+            self._write(self._writer(entries))
+            self._writing = 0
+            for item in gathered:
+                if isinstance(item, threading.Event):
+                    item.set()
+
+    def _queued(self) -> list[Entry | threading.Event]:
+        items: list[Entry | threading.Event] = []
+        try:
+            while True:
+                items.append(self._queue.get_nowait())
+        except Empty:
+            return items
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._descriptor, view) :]
+            except BlockingIOError:
+                time.sleep(_GATHER_SECONDS)
+            except OSError:
+                return  # Nobody can be told that the log is gone; the calls go on.

@@ -1,0 +1,1 @@
+"""The life of one call, from the ids it is given to the record it leaves."""

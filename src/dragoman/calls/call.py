@@ -1,0 +1,131 @@
+"""The waist: a call, its outcome, and the two shapes that everything else is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from msgspec import Struct, field
+
+from dragoman.access.callers import LOCAL, Caller
+from dragoman.errors import InternalError, TimedOut, ToolError
+from dragoman.tools.catalogue import RegisteredTool
+from dragoman.tools.context import Cancellation, Progress
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Completion(StrEnum):
+    """How a call ended; each one is recorded once, under one of these."""
+
+    SUCCESS = "success"
+    TOOL_ERROR = "tool_error"
+    TIMEOUT = "timeout"
+    LATE_COMPLETED = "late_completed"
+    ABORTED = "aborted"
+    DISCONNECTED_COMPLETED = "disconnected_completed"
+    PROTOCOL_ERROR = "protocol_error"
+
+
+COMPLETION_MEANINGS = {
+    Completion.SUCCESS: "The handler returned, in time and with somebody waiting.",
+    Completion.TOOL_ERROR: "The call was refused, or the handler failed, and the client was told so.",
+    Completion.TIMEOUT: "The handler was still running when the server stopped; its slot was abandoned.",
+    Completion.LATE_COMPLETED: "The handler ended after its deadline; the client had been answered TIMEOUT.",
+    Completion.ABORTED: "The handler stopped because it was cancelled: the client left, or withdrew the call.",
+    Completion.DISCONNECTED_COMPLETED: "The client left, and the handler ran to its end all the same.",
+    Completion.PROTOCOL_ERROR: "The call failed outside its tool, and was answered with a JSON-RPC error.",
+}
+
+
+class Outcome(Struct, eq=False):
+    """What came of a call: a value, or an error. `content` and `structured` are the value made ready to send."""
+
+    value: Any = None
+    error: ToolError | InternalError | None = None
+    content: Any = None
+    structured: Any = None
+
+    @property
+    def is_error(self) -> bool:
+        return self.error is not None
+
+    def unwrap(self) -> Any:
+        """The value, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class Call(Struct, eq=False):
+    """One invocation of a tool. The first answer goes to `reply`; the call itself ends when its handler does."""
+
+    name: str
+    arguments: dict[str, Any]
+    run_id: str
+    correlation_id: str
+    reply: Callable[[Call, Outcome], None]
+    caller: Caller = LOCAL
+    transport: str = "local"
+    request_id: int | str | None = None
+    progress: Progress | None = None
+    cancellation: Cancellation = field(default_factory=Cancellation)
+
+    # What is found out on the way.
+    tool: RegisteredTool | None = None
+    task: asyncio.Task[None] | None = None
+    payload_bytes: int = 0
+    started: float = 0.0
+    duration_ms: float = 0.0
+    ran: bool = False
+    answered: bool = False
+    expired: bool = False
+    disconnected: bool = False
+    completed: bool = False
+
+    def answer(self, outcome: Outcome) -> None:
+        """Answer, unless somebody has: a call has one answer, however many ends it has."""
+        if not self.answered:
+            self.answered = True
+            self.reply(self, outcome)
+
+    def expire(self) -> None:
+        """The deadline is here: answer now, and ask the handler to stop."""
+        assert self.tool is not None
+        self.expired = True
+        self.cancellation.set("deadline")
+        timeout = self.tool.timeout_ms
+        self.duration_ms = float(timeout)
+        self.answer(Outcome(error=TimedOut(f"No result within {timeout} ms", {"timeoutMs": timeout})))
+
+    def withdraw(self, reason: str) -> None:
+        """Nobody wants the answer any longer: there will be none, and the handler is asked to stop."""
+        self.answered = True
+        self.cancellation.set(reason)
+
+
+Service: TypeAlias = Callable[[Call], Awaitable[Outcome]]
+
+
+class Stage(Protocol):
+    """Wraps the rest of the pipeline, once, when it is built: `proceed` goes in, a service around it comes out.
+
+    The service refuses by raising a `ToolError`, rewrites by passing on another call, or just observes. One that has
+    nothing to do afterwards is a plain function that returns `proceed(call)`, and costs no coroutine.
+    """
+
+    def __call__(self, proceed: Service, /) -> Service: ...
+
+
+class Dialect(Protocol):
+    """How answers are worded."""
+
+    def prepare(self, tool: RegisteredTool, outcome: Outcome) -> None:
+        """Make the value ready to send; raises `InternalFailure` when it cannot be sent."""
+        ...
+
+    def render(self, call: Call, outcome: Outcome) -> dict[str, Any]:
+        """The `tools/call` result."""
+        ...

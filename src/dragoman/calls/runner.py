@@ -1,0 +1,137 @@
+"""Starts calls, knows which are under way, and sees them out."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import traceback
+from collections.abc import Coroutine
+from typing import Any
+
+from dragoman.access.callers import LOCAL, Caller
+from dragoman.calls.call import Call, Completion, Outcome, Service
+from dragoman.calls.deadlines import Deadlines
+from dragoman.calls.stages.record_completion import RecordCompletion
+from dragoman.calls.threads import Threads
+from dragoman.errors import InternalError
+from dragoman.ids import Ids
+from dragoman.telemetry.log import Logger
+
+
+class Runner:
+    """Runs each call in a task of its own, through the one pipeline there is."""
+
+    def __init__(
+        self,
+        service: Service,
+        recorder: RecordCompletion,
+        deadlines: Deadlines,
+        threads: Threads,
+        ids: Ids,
+        logger: Logger,
+    ) -> None:
+        self._service = service
+        self._recorder = recorder
+        self._deadlines = deadlines
+        self._threads = threads
+        self._ids = ids
+        self._logger = logger
+        self._under_way: set[Call] = set()
+        self._idle: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def under_way(self) -> int:
+        """How many calls have not ended."""
+        return len(self._under_way)
+
+    def start(self) -> None:
+        """Belong to the running event loop. Kept, because asking for it costs a system call each time."""
+        self._loop = asyncio.get_running_loop()
+
+    def submit(self, call: Call) -> None:
+        """Start a call; its answer goes to `call.reply`."""
+        assert self._loop is not None, "the runtime has not been started"
+        self._under_way.add(call)
+        call.task = _start(self._run(call), self._loop)
+
+    async def call(
+        self, name: str, arguments: dict[str, Any], *, correlation_id: str | None = None, caller: Caller = LOCAL
+    ) -> Outcome:
+        """Make a call and wait for its answer. If the waiting is cancelled, so is the call."""
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def reply(_: Call, outcome: Outcome) -> None:
+            if not answer.done():
+                answer.set_result(outcome)
+
+        correlation_id = correlation_id or self._ids.correlation_id()
+        call = Call(name, arguments, self._ids.run_id(), correlation_id, reply, caller=caller)
+        self.submit(call)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            call.withdraw("client")
+            raise
+
+    async def drain(self, timeout: float) -> bool:
+        """Wait until every call has ended; False when some have not by then."""
+        if not self._under_way:
+            return True
+        self._idle = asyncio.Event()
+        try:
+            await asyncio.wait_for(self._idle.wait(), timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    def abandon(self) -> int:
+        """Record what is still running as timed out and stop caring about it; how many calls that were."""
+        abandoned = list(self._under_way)
+        for call in abandoned:
+            call.withdraw("shutdown")
+            call.duration_ms = int((self._recorder.clock.monotonic() - call.started) * 1e6) / 1000
+            self._recorder.record(call, Completion.TIMEOUT)
+            if call.task is not None:
+                call.task.cancel()
+        if abandoned:
+            self._logger.warn("slots abandoned at shutdown", {"count": len(abandoned)})
+        self._deadlines.stop()
+        self._threads.stop()
+        return len(abandoned)
+
+    async def _run(self, call: Call) -> None:
+        try:
+            outcome = await self._service(call)
+        except Exception as error:  # The boundary: what arrives here is a defect of ours, not the tool's.
+            outcome = self._failed(call, error)
+        finally:
+            self._under_way.discard(call)
+            if self._idle is not None and not self._under_way:
+                self._idle.set()
+        call.answer(outcome)
+
+    def _failed(self, call: Call, error: Exception) -> Outcome:
+        self._logger.error(
+            "call failed outside its tool",
+            {
+                "runId": call.run_id,
+                "correlationId": call.correlation_id,
+                "error": {"code": InternalError.code, "message": f"{type(error).__name__}: {error}"},
+                "traceback": "".join(traceback.format_exception(error)),
+            },
+        )
+        failure = InternalError("Internal error")
+        self._recorder.record(call, Completion.PROTOCOL_ERROR, failure)
+        return Outcome(error=failure)
+
+
+if sys.version_info >= (3, 12):
+
+    def _start(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        return asyncio.Task(run, loop=loop, name="call", eager_start=True)
+
+else:
+
+    def _start(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        return asyncio.Task(run, loop=loop, name="call")

@@ -1,0 +1,33 @@
+"""Step 1, for the server itself: once it is stopping, nothing new begins."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from dragoman.calls.call import Call, Outcome, Service
+from dragoman.errors import ResourceExhausted
+
+
+@dataclass
+class Gate:
+    """Whether new calls are taken."""
+
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class Admit:
+    """Refuses calls while the gate is closed; they may be repeated elsewhere, or later."""
+
+    gate: Gate
+
+    def __call__(self, proceed: Service, /) -> Service:
+        gate = self.gate
+
+        def admit(call: Call) -> Awaitable[Outcome]:
+            if not gate.is_open:
+                raise ResourceExhausted("The server is stopping", {"reason": "stopping", "retryable": True})
+            return proceed(call)
+
+        return admit

@@ -1,0 +1,25 @@
+"""Step 4: arguments that are too large are refused before anything is done with them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from dragoman.calls.call import Call, Outcome, Service
+from dragoman.calls.resources import Resources
+
+
+@dataclass(frozen=True)
+class CheckPayloadSize:
+    """Measures the arguments in bytes of JSON."""
+
+    resources: Resources
+
+    def __call__(self, proceed: Service, /) -> Service:
+        check_payload = self.resources.check_payload
+
+        def check(call: Call) -> Awaitable[Outcome]:
+            call.payload_bytes = check_payload(call.arguments)
+            return proceed(call)
+
+        return check

@@ -1,0 +1,29 @@
+"""Step 8, outer half: the clock starts last, and stops when the handler has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dragoman.calls.call import Call, Outcome, Service
+from dragoman.calls.deadlines import Deadlines
+
+
+@dataclass(frozen=True)
+class EnforceDeadline:
+    """Answers TIMEOUT at the deadline; the handler is asked to stop, and waited for all the same."""
+
+    deadlines: Deadlines
+
+    def __call__(self, proceed: Service, /) -> Service:
+        watch, forget = self.deadlines.watch, self.deadlines.forget
+
+        async def enforce(call: Call) -> Outcome:
+            assert call.tool is not None
+            timeout_ms = call.tool.timeout_ms
+            watch(call, timeout_ms)
+            try:
+                return await proceed(call)
+            finally:
+                forget(call, timeout_ms)
+
+        return enforce

@@ -1,0 +1,29 @@
+"""Step 5: an unknown tool is the tool's error, not the protocol's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from dragoman.calls.call import Call, Outcome, Service
+from dragoman.errors import NotFound
+from dragoman.tools.catalogue import Catalogue
+
+
+@dataclass(frozen=True)
+class FindTool:
+    """Looks the tool up by its exact name."""
+
+    catalogue: Catalogue
+
+    def __call__(self, proceed: Service, /) -> Service:
+        get = self.catalogue.get
+
+        def find(call: Call) -> Awaitable[Outcome]:
+            tool = get(call.name)
+            if tool is None:
+                raise NotFound(f"Unknown tool: {call.name[:200]}")
+            call.tool = tool
+            return proceed(call)
+
+        return find

@@ -1,0 +1,80 @@
+"""Every call leaves one thin record, written when its handler has really ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dragoman.calls.call import Call, Completion, Outcome, Service
+from dragoman.calls.resources import Resources
+from dragoman.clock import Clock
+from dragoman.config import Level
+from dragoman.errors import Aborted, InternalError, InternalFailure, ResourceExhausted, ToolError
+from dragoman.telemetry.log import Logger
+
+RETRY_HINT = "Clients should retry with exponential backoff and jitter."
+_WORDS = {completion: completion.value for completion in Completion}
+_WARNINGS = frozenset({Completion.LATE_COMPLETED, Completion.TIMEOUT, Completion.PROTOCOL_ERROR})
+
+
+@dataclass(frozen=True)
+class RecordCompletion:
+    """Turns refusals into outcomes, and writes the record: ids, name, time, sizes and outcome; never the data."""
+
+    logger: Logger
+    clock: Clock
+    resources: Resources
+
+    def __call__(self, proceed: Service, /) -> Service:
+        monotonic = self.clock.monotonic
+
+        async def record(call: Call) -> Outcome:
+            call.started = monotonic()
+            aborted = False
+            try:
+                outcome = await proceed(call)
+            except ToolError as error:
+                outcome = Outcome(error=error)
+            except Aborted:
+                aborted = True
+                outcome = Outcome(error=InternalFailure("The call was cancelled", {"reason": "aborted"}))
+            call.duration_ms = int((monotonic() - call.started) * 1e6) / 1000
+            call.answer(outcome)  # First, so that the client does not wait for the log.
+            self.record(call, _completion(call, outcome, aborted), outcome.error)
+            return outcome
+
+        return record
+
+    def record(self, call: Call, completion: Completion, error: ToolError | InternalError | None = None) -> None:
+        """Write the call's record, unless it has one."""
+        if call.completed:
+            return
+        call.completed = True
+        facts: dict[str, Any] = {
+            "runId": call.run_id,
+            "correlationId": call.correlation_id,
+            "toolName": call.name,
+            "durationMs": call.duration_ms,
+            "outcome": _WORDS[completion],
+            "payloadBytes": call.payload_bytes,
+        }
+        level: Level = "warn" if completion in _WARNINGS else "info"
+        if error is not None:
+            facts["errorCode"] = Aborted.code if completion is Completion.ABORTED else error.code
+        if error is not None and isinstance(error, ResourceExhausted) and not call.ran:
+            self.resources.consecutive_refusals += 1
+            facts["hint"] = RETRY_HINT
+            level = "warn"
+        else:
+            self.resources.consecutive_refusals = 0
+        self.logger.log(level, "tool call completed", facts)
+
+
+def _completion(call: Call, outcome: Outcome, aborted: bool) -> Completion:
+    if call.expired:
+        return Completion.LATE_COMPLETED
+    if aborted:
+        return Completion.ABORTED
+    if call.disconnected:
+        return Completion.DISCONNECTED_COMPLETED
+    return Completion.SUCCESS if outcome.error is None else Completion.TOOL_ERROR

@@ -1,0 +1,24 @@
+"""Step 7: arguments are checked by the validator that was compiled when the tool was registered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from dragoman.calls.call import Call, Outcome, Service
+
+
+@dataclass(frozen=True)
+class ValidateArguments:
+    """Passes on arguments that fit, converted to what the handler's type hints promise."""
+
+    def __call__(self, proceed: Service, /) -> Service:
+        def validate(call: Call) -> Awaitable[Outcome]:
+            registered = call.tool
+            assert registered is not None
+            registered.validator.check(call.arguments)
+            if registered.convert is not None:
+                call.arguments = registered.convert(call.arguments)
+            return proceed(call)
+
+        return validate

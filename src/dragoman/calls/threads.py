@@ -1,0 +1,90 @@
+"""Threads for sync handlers: daemons of our own, so that one that hangs can delay neither an answer nor the exit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+
+class _Job:
+    __slots__ = ("context", "done", "error", "function", "value")
+
+    def __init__(self, function: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+        self.function = function
+        self.context = contextvars.copy_context()
+        self.done = done
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.value = self.context.run(self.function)
+        except BaseException as error:
+            self.error = error
+
+    def finish(self) -> None:
+        if self.done.done():
+            return
+        if self.error is None:
+            self.done.set_result(self.value)
+        elif isinstance(self.error, StopIteration | KeyboardInterrupt | SystemExit):
+            self.done.set_exception(RuntimeError(f"the handler raised {type(self.error).__name__}"))
+        else:
+            self.done.set_exception(self.error)
+
+
+class Threads:
+    """Runs functions on daemon threads, started as they are needed and kept for the next time.
+
+    There is no limit here: a function runs under a slot, so there are never more threads than slots.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._finished: deque[_Job] = deque()
+        self._free = 0
+        self._count = 0
+        self._wake_pending = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """The function's result; it goes on by itself if nobody waits any longer."""
+        self._loop = asyncio.get_running_loop()
+        job = _Job(function, self._loop.create_future())
+        if self._free == 0:
+            self._count += 1
+            threading.Thread(target=self._work, name=f"dragoman-tool-{self._count}", daemon=True).start()
+        else:
+            self._free -= 1
+        self._jobs.put(job)
+        return await job.done
+
+    def stop(self) -> None:
+        """Let idle threads go; busy ones follow when their function ends."""
+        for _ in range(self._count):
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job.run()
+            self._finished.append(job)
+            if not self._wake_pending:
+                self._wake_pending = True
+                try:
+                    assert self._loop is not None
+                    self._loop.call_soon_threadsafe(self._deliver)
+                except RuntimeError:
+                    return  # The loop is closed: nobody is left to tell.
+
+    def _deliver(self) -> None:
+        # Cleared before the queue is emptied: a job that ends in between asks for another turn.
+        self._wake_pending = False
+        while self._finished:
+            job = self._finished.popleft()
+            self._free += 1
+            job.finish()

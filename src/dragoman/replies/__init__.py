@@ -1,0 +1,1 @@
+"""How outcomes are worded, one dialect a file."""

@@ -1,0 +1,1 @@
+"""What can be called: tools, their schemas, and the catalogue that holds them."""

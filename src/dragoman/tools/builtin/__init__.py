@@ -1,0 +1,1 @@
+"""Tools that every server has."""

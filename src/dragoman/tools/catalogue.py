@@ -1,0 +1,145 @@
+"""All the tools there are, checked and compiled on the way in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from dragoman.config import ToolsConfig
+from dragoman.errors import DuplicateTool, InvalidTool
+from dragoman.telemetry.log import Logger
+from dragoman.tools.schema import Validator, compile_schema
+from dragoman.tools.tool import Convert, Handler, Tool, ToolDefinition, is_tool_name
+
+Problems: TypeAlias = list[tuple[str, str]]
+Validators: TypeAlias = list[Validator | None]
+
+
+class RegisteredTool(msgspec.Struct, frozen=True):
+    """A tool that can be called: its validators are compiled."""
+
+    definition: ToolDefinition
+    handler: Handler
+    is_async: bool
+    is_reserved: bool
+    wants_context: bool
+    convert: Convert | None
+    validator: Validator
+    output_validator: Validator | None
+    timeout_ms: int
+    is_dynamic: bool
+
+
+class ValidationResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether something can be used, and if not, why: `errors` holds `{path, message}` each."""
+
+    valid: bool
+    errors: list[dict[str, str]] | None = None
+
+
+class Catalogue:
+    """Tools by name. Who may change it is decided elsewhere; listeners are told when it has changed."""
+
+    def __init__(self, config: ToolsConfig, logger: Logger, tools: Iterable[Tool] = ()) -> None:
+        self._config = config
+        self._logger = logger
+        self._tools: dict[str, RegisteredTool] = {}
+        self._changing = threading.Lock()
+        self._listeners: list[Callable[[], None]] = []
+        self.version = 0
+        for tool in tools:
+            self.register(tool)
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __iter__(self) -> Iterator[RegisteredTool]:
+        return iter([registered for _, registered in sorted(self._tools.copy().items())])
+
+    def register(self, tool: Tool, *, is_dynamic: bool = False) -> None:
+        """Add a tool; raises `DuplicateTool` or `InvalidTool` and leaves the catalogue as it was."""
+        definition = tool.definition
+        if definition.name in self._tools:
+            raise DuplicateTool(definition.name)
+        validator, output_validator, problems = self._examine(tool.definition)
+        if validator is None:
+            raise InvalidTool(definition.name, problems)
+        timeout_ms = (
+            self._config.timeouts_ms.get(definition.name) or definition.timeout_ms or self._config.default_timeout_ms
+        )
+        registered = RegisteredTool(
+            definition=definition,
+            handler=tool.handler,
+            is_async=tool.is_async,
+            is_reserved=tool.is_reserved,
+            wants_context=tool.wants_context,
+            convert=tool.convert,
+            validator=validator,
+            output_validator=output_validator,
+            timeout_ms=timeout_ms,
+            is_dynamic=is_dynamic,
+        )
+        with self._changing:
+            if self._tools.setdefault(definition.name, registered) is not registered:
+                raise DuplicateTool(definition.name)
+        if is_dynamic:
+            self._logger.warn("tool registered dynamically", {"toolName": definition.name})
+        self._changed()
+
+    def unregister(self, name: str) -> bool:
+        """Remove a tool; False when there is none of that name. Calls under way are not disturbed."""
+        with self._changing:
+            if self._tools.pop(name, None) is None:
+                return False
+        self._changed()
+        return True
+
+    def get(self, name: str) -> RegisteredTool | None:
+        return self._tools.get(name)
+
+    def list(self) -> list[ToolDefinition]:
+        """All definitions, sorted by name."""
+        return [registered.definition for registered in self]
+
+    def validate_definition(self, definition: ToolDefinition) -> ValidationResult:
+        """Say whether a definition could be registered, without registering it."""
+        _, _, problems = self._examine(definition)
+        if definition.name in self._tools:
+            problems.append(("name", "is registered already"))
+        if not problems:
+            return ValidationResult(True)
+        return ValidationResult(False, [{"path": path, "message": message} for path, message in problems])
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after every change, on the thread that made it; returns how to stop that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _changed(self) -> None:
+        self.version += 1
+        for listener in tuple(self._listeners):
+            listener()
+
+    def _examine(self, definition: ToolDefinition) -> tuple[Validator | None, Validator | None, Problems]:
+        problems: Problems = []
+        if not is_tool_name(definition.name):
+            problems.append(("name", "must be 1 to 128 letters, digits, or any of _ . / -"))
+        if definition.timeout_ms is not None and definition.timeout_ms < 1:
+            problems.append(("timeoutMs", "must be at least 1"))
+        validators: Validators = []
+        for path, schema in (("inputSchema", definition.input_schema), ("outputSchema", definition.output_schema)):
+            if schema is None:
+                validators.append(None)
+            elif not isinstance(schema, dict) or schema.get("type") != "object":
+                problems.append((path, "the root must be an object: INVALID_ARGUMENT, `type` is not 'object'"))
+            else:
+                try:
+                    validators.append(compile_schema(schema))
+                except ValueError as error:
+                    problems.append((path, str(error)))
+        if problems:
+            return None, None, problems
+        return validators[0], validators[1], problems

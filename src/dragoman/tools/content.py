@@ -1,0 +1,107 @@
+"""MCP content blocks. A handler that returns one, or a list of them, has them passed on unchanged."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct, field
+
+
+class Text(Struct, tag_field="type", tag="text", omit_defaults=True, rename="camel"):
+    """Plain text for the model."""
+
+    text: str
+    annotations: dict[str, Any] | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
+
+
+class Image(Struct, tag_field="type", tag="image", omit_defaults=True, rename="camel"):
+    """A picture; `data` goes out as base64."""
+
+    data: bytes
+    mime_type: str = "image/png"
+    annotations: dict[str, Any] | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
+
+
+class Audio(Struct, tag_field="type", tag="audio", omit_defaults=True, rename="camel"):
+    """Sound; `data` goes out as base64."""
+
+    data: bytes
+    mime_type: str = "audio/wav"
+    annotations: dict[str, Any] | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
+
+
+class ResourceLink(Struct, tag_field="type", tag="resource_link", omit_defaults=True, rename="camel"):
+    """Where something can be read."""
+
+    uri: str
+    name: str
+    title: str | None = None
+    description: str | None = None
+    mime_type: str | None = None
+    size: int | None = None
+    annotations: dict[str, Any] | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
+
+
+class TextResource(Struct, omit_defaults=True, rename="camel"):
+    """A resource's text."""
+
+    uri: str
+    text: str
+    mime_type: str | None = None
+
+
+class BlobResource(Struct, omit_defaults=True, rename="camel"):
+    """A resource's bytes, which go out as base64."""
+
+    uri: str
+    blob: bytes
+    mime_type: str | None = None
+
+
+class EmbeddedResource(Struct, tag_field="type", tag="resource", omit_defaults=True, rename="camel"):
+    """Something readable, together with its content."""
+
+    resource: TextResource | BlobResource
+    annotations: dict[str, Any] | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
+
+
+Content: TypeAlias = Text | Image | Audio | ResourceLink | EmbeddedResource
+_OURS = (Text, Image, Audio, ResourceLink, EmbeddedResource)
+_PLAIN = frozenset({type(None), str, int, float, bool, dict, list})
+_KINDS = frozenset({"text", "image", "audio", "resource_link", "resource"})
+
+
+def is_content(value: Any) -> bool:
+    """Whether `value` is a content block: ours, or one of the official SDK's."""
+    if type(value) in _PLAIN:
+        return False
+    if isinstance(value, _OURS):
+        return True
+    return type(value).__module__.startswith("mcp_types") and getattr(value, "type", None) in _KINDS
+
+
+def content_blocks(value: Any) -> list[Any] | None:
+    """`value` as content blocks, or None when it is an ordinary result. An empty list is an ordinary result."""
+    if is_content(value):
+        return [value]
+    if type(value) in (list, tuple) and value and all(map(is_content, value)):
+        return list(value)
+    return None
+
+
+def to_json(value: Any) -> Any:
+    """For the encoder: what it does not know by itself. Pydantic models say how they are written."""
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        return dump(mode="json", by_alias=True, exclude_none=type(value).__module__.startswith("mcp_types"))
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+encode_json = msgspec.json.Encoder(enc_hook=to_json).encode
+"""Any result as JSON. Raises `TypeError`, `ValueError` or `RecursionError` for what has no JSON form."""

@@ -1,0 +1,177 @@
+"""A tool: a name, schemas, hints and the function behind it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, overload
+
+import msgspec
+
+from dragoman.errors import InvalidTool
+from dragoman.tools.context import ToolContext
+from dragoman.tools.schema import Schema, listed_schema, read_signature
+
+Handler: TypeAlias = Callable[[dict[str, Any], ToolContext], Any]
+"""Takes validated arguments and the context; returns the result, or an awaitable of it."""
+
+Convert: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+
+_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+
+
+class Hints(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a client may assume about a tool; None says nothing."""
+
+    read_only: bool | None = msgspec.field(default=None, name="readOnlyHint")
+    destructive: bool | None = msgspec.field(default=None, name="destructiveHint")
+    idempotent: bool | None = msgspec.field(default=None, name="idempotentHint")
+    open_world: bool | None = msgspec.field(default=None, name="openWorldHint")
+
+
+class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a tool without running it."""
+
+    name: str
+    description: str
+    input_schema: Schema
+    version: str | None = None
+    title: str | None = None
+    output_schema: Schema | None = None
+    hints: Hints = Hints()
+    category: str | None = None
+    timeout_ms: int | None = None
+
+    def listing(self) -> dict[str, Any]:
+        """The tool's entry in `tools/list`; keys that say nothing are left out."""
+        entry: dict[str, Any] = {
+            "name": self.name,
+            "title": self.title,
+            "description": self.description,
+            "inputSchema": listed_schema(self.input_schema),
+            "outputSchema": listed_schema(self.output_schema) if self.output_schema is not None else None,
+            "annotations": msgspec.to_builtins(self.hints) or None,
+            "version": self.version,
+        }
+        return {key: value for key, value in entry.items() if value is not None}
+
+
+class Tool:
+    """A definition with its handler. `convert` turns validated JSON into what the handler's type hints promise."""
+
+    __slots__ = ("convert", "definition", "handler", "is_async", "is_reserved", "wants_context")
+
+    def __init__(
+        self,
+        definition: ToolDefinition,
+        handler: Handler,
+        *,
+        is_async: bool | None = None,
+        is_reserved: bool = False,
+        wants_context: bool = True,
+        convert: Convert | None = None,
+    ) -> None:
+        self.definition = definition
+        self.handler = handler
+        self.is_async = inspect.iscoroutinefunction(handler) if is_async is None else is_async
+        self.is_reserved = is_reserved
+        self.wants_context = wants_context
+        self.convert = convert
+
+    def __repr__(self) -> str:
+        return f"Tool({self.definition.name!r})"
+
+
+def is_tool_name(name: str) -> bool:
+    """Letters, digits and `_ . / -`, at most 128 of them."""
+    return _NAME.fullmatch(name) is not None
+
+
+Function: TypeAlias = Callable[..., Any] | Callable[..., Awaitable[Any]]
+
+
+@overload
+def tool(function: Function, /) -> Tool: ...
+
+
+@overload
+def tool(
+    function: None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    title: str | None = None,
+    version: str | None = None,
+    category: str | None = None,
+    timeout_ms: int | None = None,
+    read_only: bool | None = None,
+    destructive: bool | None = None,
+    idempotent: bool | None = None,
+    open_world: bool | None = None,
+    input_schema: Schema | None = None,
+    output_schema: Schema | None = None,
+) -> Callable[[Function], Tool]: ...
+
+
+def tool(
+    function: Function | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    title: str | None = None,
+    version: str | None = None,
+    category: str | None = None,
+    timeout_ms: int | None = None,
+    read_only: bool | None = None,
+    destructive: bool | None = None,
+    idempotent: bool | None = None,
+    open_world: bool | None = None,
+    input_schema: Schema | None = None,
+    output_schema: Schema | None = None,
+) -> Tool | Callable[[Function], Tool]:
+    """Make a tool of a function, sync or async.
+
+    The name, description and schemas come from the function's name, docstring and type hints unless they are given. A
+    parameter annotated `ToolContext` receives the call's context and is not part of the schema. Sync functions run in
+    threads, so they may block; async ones run on the event loop, so they must not.
+    """
+
+    def make(function: Function) -> Tool:
+        tool_name: str = name if name is not None else getattr(function, "__name__", "")
+        signature = read_signature(function, ToolContext, tool_name)
+        definition = ToolDefinition(
+            name=tool_name,
+            description=description or inspect.getdoc(function) or "",
+            title=title,
+            version=version,
+            category=category,
+            timeout_ms=timeout_ms,
+            hints=Hints(read_only, destructive, idempotent, open_world),
+            input_schema=input_schema if input_schema is not None else signature.input_schema,
+            output_schema=output_schema if output_schema is not None else signature.output_schema,
+        )
+        return Tool(
+            definition,
+            _by_name(function, signature.context_parameter),
+            is_async=inspect.iscoroutinefunction(function),
+            wants_context=signature.context_parameter is not None,
+            convert=signature.convert,
+        )
+
+    return make if function is None else make(function)
+
+
+def _by_name(function: Function, context_parameter: str | None) -> Handler:
+    if context_parameter is None:
+        return lambda arguments, _: function(**arguments)
+    return lambda arguments, context: function(**arguments, **{context_parameter: context})
+
+
+def define_tool(definition: ToolDefinition, handler: Handler) -> Tool:
+    """A tool from a definition and a handler that takes `(arguments, context)`."""
+    if not callable(handler):
+        raise InvalidTool(definition.name, [("handler", "must be callable")])
+    return Tool(definition, handler)

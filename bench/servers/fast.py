@@ -1,0 +1,26 @@
+"""FastMCP with the same tools."""
+
+import asyncio
+
+from fastmcp import FastMCP
+
+server = FastMCP("fast")
+
+
+@server.tool
+async def noop() -> None:
+    """Does nothing."""
+
+
+@server.tool
+async def once() -> None:
+    """Awaits once."""
+    await asyncio.sleep(0)
+
+
+@server.tool
+def sync() -> None:
+    """Does nothing, on a thread."""
+
+
+server.run(transport="stdio", show_banner=False)

@@ -1,0 +1,84 @@
+"""Dragoman: a governed MCP runtime.
+
+    from dragoman import tool, ToolContext
+
+    @tool
+    def add(a: int, b: int) -> int:
+        "Adds two numbers."
+        return a + b
+
+Names are loaded when they are first used, so that importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from dragoman.access.callers import Caller
+    from dragoman.app import Runtime, ServerOptions, create_server
+    from dragoman.app import open_runtime as open
+    from dragoman.calls.call import Outcome
+    from dragoman.config import Config
+    from dragoman.edge.stdio import start_server
+    from dragoman.tools.content import Audio, EmbeddedResource, Image, ResourceLink, Text
+    from dragoman.tools.context import Cancellation, ToolContext, raise_if_cancelled
+    from dragoman.tools.tool import Tool, ToolDefinition, define_tool, tool
+
+_HOMES = {
+    "Audio": "dragoman.tools.content",
+    "Caller": "dragoman.access.callers",
+    "Cancellation": "dragoman.tools.context",
+    "Config": "dragoman.config",
+    "EmbeddedResource": "dragoman.tools.content",
+    "Image": "dragoman.tools.content",
+    "Outcome": "dragoman.calls.call",
+    "ResourceLink": "dragoman.tools.content",
+    "Runtime": "dragoman.app",
+    "ServerOptions": "dragoman.app",
+    "Text": "dragoman.tools.content",
+    "Tool": "dragoman.tools.tool",
+    "ToolContext": "dragoman.tools.context",
+    "ToolDefinition": "dragoman.tools.tool",
+    "create_server": "dragoman.app",
+    "define_tool": "dragoman.tools.tool",
+    "open": "dragoman.app",
+    "raise_if_cancelled": "dragoman.tools.context",
+    "start_server": "dragoman.edge.stdio",
+    "tool": "dragoman.tools.tool",
+}
+__all__ = [
+    "Audio",
+    "Caller",
+    "Cancellation",
+    "Config",
+    "EmbeddedResource",
+    "Image",
+    "Outcome",
+    "ResourceLink",
+    "Runtime",
+    "ServerOptions",
+    "Text",
+    "Tool",
+    "ToolContext",
+    "ToolDefinition",
+    "create_server",
+    "define_tool",
+    "open",
+    "raise_if_cancelled",
+    "start_server",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), "open_runtime" if name == "open" else name)
+    globals()[name] = value
+    return value

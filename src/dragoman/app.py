@@ -1,0 +1,239 @@
+"""The composition root: settings and tools become a runtime. The only place that chooses concrete classes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from dragoman.access.callers import LOCAL, Caller
+from dragoman.calls import pipeline
+from dragoman.calls.call import Call, Outcome, Stage
+from dragoman.calls.deadlines import Deadlines
+from dragoman.calls.resources import Resources
+from dragoman.calls.run_handler import RunHandler
+from dragoman.calls.runner import Runner
+from dragoman.calls.stages.admit import Admit, Gate
+from dragoman.calls.stages.check_payload_size import CheckPayloadSize
+from dragoman.calls.stages.enforce_deadline import EnforceDeadline
+from dragoman.calls.stages.find_tool import FindTool
+from dragoman.calls.stages.prepare_result import PrepareResult
+from dragoman.calls.stages.record_completion import RecordCompletion
+from dragoman.calls.stages.take_slot import TakeSlot
+from dragoman.calls.stages.validate_arguments import ValidateArguments
+from dragoman.calls.threads import Threads
+from dragoman.clock import Clock, SystemClock
+from dragoman.config import Config, make_config
+from dragoman.edge.connection import Connection, Services, Wire
+from dragoman.edge.listing import Listing
+from dragoman.edge.sdk_kernel import SdkKernel
+from dragoman.ids import Ids, RandomIds
+from dragoman.protocol.session import Identity, correlation_id_in
+from dragoman.replies.structured import Structured
+from dragoman.telemetry.log import Entry, Logger, StructuredLogger
+from dragoman.tools.builtin.echo import echo_tool
+from dragoman.tools.builtin.health import health_tool
+from dragoman.tools.catalogue import Catalogue
+from dragoman.tools.tool import Tool
+
+
+class ServerState(Enum):
+    """Where the server itself stands, whatever its connections do."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    DRAINING = "draining"
+    CLOSED = "closed"
+
+
+def _discard(entry: Entry) -> None:
+    """Where log entries go when nobody asked for them."""
+
+
+@dataclass(kw_only=True)
+class ServerOptions:
+    """Everything a server is made of. What is left out is made from the rest; nothing reads a global instead."""
+
+    config: Config = field(default_factory=Config)
+    clock: Clock = field(default_factory=SystemClock)
+    ids: Ids = field(default_factory=RandomIds)
+    logger: Logger | None = None
+    catalogue: Catalogue | None = None
+    resources: Resources | None = None
+    agents: Any = None
+    tools: Iterable[Tool] = ()
+
+
+class Runtime:
+    """Tools, and the one way to call them. Constructing it starts nothing; `start` needs a running event loop."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        config = options.config
+        self.config = config
+        self.clock = options.clock
+        self.ids = options.ids
+        self.logger: Logger = options.logger or StructuredLogger(_discard, self.clock, config.logging)
+        self.resources = options.resources or Resources(config.resources, config.tools, self.clock)
+        self.catalogue = options.catalogue or Catalogue(config.tools, self.logger)
+        for tool in (health_tool(self.health), *options.tools):
+            self.catalogue.register(tool)
+        self.state = ServerState.STARTING
+        self._gate = Gate()
+        self.dialect = Structured()
+        self.identity = Identity(
+            {"name": config.server.name, "version": config.server.version},
+            {"tools": {"listChanged": True}},
+            config.server.instructions,
+        )
+        self.connections: set[Connection] = set()
+        deadlines = Deadlines(self.clock, self.logger)
+        threads = Threads()
+        recorder = RecordCompletion(self.logger, self.clock, self.resources)
+        # The order is the contract: refuse cheaply before taking a slot, start the clock last.
+        self.stages: tuple[Stage, ...] = (
+            recorder,
+            PrepareResult(self.dialect),
+            Admit(self._gate),
+            CheckPayloadSize(self.resources),
+            FindTool(self.catalogue),
+            TakeSlot(self.resources),
+            ValidateArguments(),
+            EnforceDeadline(deadlines),
+        )
+        service = pipeline.build(self.stages, RunHandler(threads, self.logger))
+        self.runner = Runner(service, recorder, deadlines, threads, self.ids, self.logger)
+        listing = Listing(self.catalogue, self.identity)
+        self.kernel = SdkKernel(self.identity, listing, self._kernel_call, self.logger)
+        self._services = Services(
+            runner=self.runner,
+            listing=listing,
+            identity=self.identity,
+            dialect=self.dialect,
+            kernel=self.kernel,
+            ids=self.ids,
+            logger=self.logger,
+            max_message_bytes=config.limits.max_request_bytes,
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_listening = self.catalogue.on_change(self._tools_changed)
+
+    async def start(self) -> None:
+        """Begin to take calls."""
+        self._loop = asyncio.get_running_loop()
+        self.runner.start()
+        self.resources.lag.start()
+        self.state = ServerState.RUNNING
+        self._gate.is_open = True
+
+    async def stop(self, timeout: float | None = None) -> int:
+        """Refuse new calls, let running ones finish, close connections; how many calls had to be abandoned."""
+        if self.state is ServerState.CLOSED:
+            return 0
+        self.state = ServerState.DRAINING
+        self._gate.is_open = False
+        if timeout is None:
+            timeout = self.config.server.shutdown_timeout_ms / 1000
+        finished = await self.runner.drain(timeout)
+        abandoned = 0 if finished else self.runner.under_way
+        self.runner.abandon()
+        for connection in tuple(self.connections):
+            self.disconnect(connection)
+        await self.kernel.close()
+        self.resources.lag.stop()
+        self._stop_listening()
+        self.state = ServerState.CLOSED
+        return abandoned
+
+    def connect(self, wire: Wire, caller: Caller = LOCAL) -> Connection:
+        """A new client, whose lines go to `wire`."""
+        connection = Connection(self._services, wire, caller)
+        self.connections.add(connection)
+        return connection
+
+    def disconnect(self, connection: Connection) -> None:
+        """The client is gone."""
+        self.connections.discard(connection)
+        connection.disconnect()
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        correlation_id: str | None = None,
+        caller: Caller = LOCAL,
+    ) -> Outcome:
+        """Call a tool through the whole pipeline, and wait for the outcome."""
+        return await self.runner.call(name, arguments or {}, correlation_id=correlation_id, caller=caller)
+
+    def health(self) -> dict[str, Any]:
+        """What the tool `health` answers."""
+        config = self.config
+        return {
+            "server": {"name": config.server.name, "version": config.server.version},
+            "config": {
+                "toolTimeoutMs": config.tools.default_timeout_ms,
+                "maxConcurrentExecutions": self.resources.limit,
+                "maxPayloadBytes": config.tools.max_payload_bytes,
+                "maxStateBytes": config.tools.max_state_bytes,
+            },
+            "resources": msgspec.to_builtins(self.resources.get_telemetry()),
+            "status": self.resources.get_health_status(),
+        }
+
+    def _tools_changed(self) -> None:
+        """From any thread: tell every client that the list is another one now."""
+        loop = self._loop
+        if loop is not None and self.state is ServerState.RUNNING:
+            loop.call_soon_threadsafe(self._announce_tools)
+
+    def _announce_tools(self) -> None:
+        for connection in tuple(self.connections):
+            connection.tools_changed()
+        if self.kernel.is_loaded:
+            assert self._loop is not None
+            self._announcing = self._loop.create_task(self.kernel.tools_changed())
+
+    async def _kernel_call(self, name: str, arguments: dict[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+        """A call that came through the kernel: the same pipeline, the same words."""
+        done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+
+        def reply(call: Call, outcome: Outcome) -> None:
+            if not done.done():
+                done.set_result(self.dialect.render(call, outcome))
+
+        call = Call(name, arguments, self.ids.run_id(), correlation_id_in(meta) or self.ids.correlation_id(), reply)
+        self.runner.submit(call)
+        try:
+            return await done
+        except asyncio.CancelledError:
+            call.withdraw("client")
+            raise
+
+
+def create_server(options: ServerOptions) -> Runtime:
+    """A server from its parts. Nothing runs until it is started."""
+    return Runtime(options)
+
+
+@asynccontextmanager
+async def open_runtime(
+    tools: Iterable[Tool] = (), config: Config | Mapping[str, Any] | None = None, **options: Any
+) -> AsyncIterator[Runtime]:
+    """A running runtime inside this process: `async with dragoman.open(tools) as runtime: await runtime.call(…)`."""
+    runtime = create_server(ServerOptions(config=make_config(config), tools=tools, **options))
+    await runtime.start()
+    try:
+        yield runtime
+    finally:
+        await runtime.stop()
+
+
+def builtin_tools() -> tuple[Tool, ...]:
+    """What is served when no tools are named; `health` is always there besides."""
+    return (echo_tool(),)

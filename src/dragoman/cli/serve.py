@@ -1,0 +1,89 @@
+"""`dragoman serve`: run tools for a client."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import traceback
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from dragoman import errors
+from dragoman.config import Config, load_config
+
+
+class Transport(StrEnum):
+    """How clients connect."""
+
+    STDIO = "stdio"
+
+
+def serve(
+    target: Annotated[
+        str | None,
+        typer.Argument(help="A Python file, a module, or module:object. Without it, the built-in tools are served."),
+    ] = None,
+    transport: Annotated[Transport, typer.Option(help="How clients connect.")] = Transport.STDIO,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings, as TOML or JSON. [default: ./dragoman.toml, ./dragoman.json]")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warn or error.")] = None,
+) -> None:
+    """Serve the tools in TARGET to one client over standard input and output.
+
+    Log lines go to stderr; stdout carries the protocol and nothing else. Exit codes: 0 after an orderly stop, 2 when
+    the settings or TARGET cannot be used, 3 when calls had to be abandoned.
+    """
+    try:
+        settings = load_config(config, flags={"logging.level": log_level})
+    except errors.ConfigError as error:
+        _refuse("The settings cannot be used:", *str(error).splitlines())
+    _serve_stdio(target, settings)
+
+
+def _serve_stdio(target: str | None, settings: Config) -> None:
+    # Everything slow is imported after the command line has been understood, and before the client is answered.
+    from dragoman.app import ServerOptions, builtin_tools, create_server
+    from dragoman.cli.target import load_tools
+    from dragoman.clock import SystemClock
+    from dragoman.edge.stdio import start_server, take_standard_streams
+    from dragoman.telemetry.log import EntryWriter, StructuredLogger
+    from dragoman.telemetry.sink import DescriptorSink
+
+    streams = take_standard_streams()
+    if os.isatty(streams.input):
+        sys.stderr.write("dragoman: waiting for an MCP client on stdin; type JSON-RPC lines, or end with Ctrl-D.\n")
+    wanted = settings.logging.format
+    text = os.isatty(2) if wanted == "auto" else wanted == "text"
+    sink = DescriptorSink(2, EntryWriter(settings.logging, text=text))
+    clock = SystemClock()
+    logger = StructuredLogger(sink.put, clock, settings.logging)
+    try:
+        tools = builtin_tools() if target is None else load_tools(target)
+        server = create_server(ServerOptions(config=settings, clock=clock, logger=logger, tools=tools))
+    except errors.TargetError as error:
+        if error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
+        _refuse(str(error))
+    except errors.RegistrationError as error:
+        _refuse(str(error))
+    gc.freeze()  # What is loaded now stays; there is no point in looking through it again and again.
+    logger.info("server started", {"tools": len(server.catalogue), "transport": "stdio"})
+    loop = asyncio.new_event_loop()
+    abandoned = loop.run_until_complete(start_server(server, streams, log_is_full=lambda: sink.is_full))
+    logger.info("server stopped", {"abandonedCalls": abandoned})
+    sink.close()
+    # Not sys.exit: a thread that hangs, or a task that will not be cancelled, must not keep the process.
+    sys.stderr.flush()
+    os._exit(3 if abandoned else 0)
+
+
+def _refuse(*lines: str) -> NoReturn:
+    for line in lines:
+        typer.echo(f"dragoman: {line}" if line is lines[0] else f"  {line}", err=True)
+    raise typer.Exit(2)

@@ -1,0 +1,72 @@
+"""Tools from a file, a module, or an object in a module."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dragoman.errors import TargetError
+from dragoman.tools.tool import Tool
+
+
+def load_tools(target: str) -> list[Tool]:
+    """The tools that TARGET names: `tools.py`, `package.module`, or either with `:object`.
+
+    Raises `TargetError`. Whatever the file itself raises while it loads is the error's cause.
+    """
+    place, _, name = target.partition(":") if not _is_windows_path(target) else (target, "", "")
+    module = _load_file(Path(place), target) if _is_file(place) else _load_module(place, target)
+    if not name:
+        tools = _tools_in(vars(module).values())
+    elif not hasattr(module, name):
+        raise TargetError(target, f"there is no {name!r} in it")
+    else:
+        value = getattr(module, name)
+        tools = _tools_in([value] if isinstance(value, Tool) else value if isinstance(value, Iterable) else [])
+    if not tools:
+        raise TargetError(target, "it has no tools; decorate a function with @tool")
+    return tools
+
+
+def _is_file(place: str) -> bool:
+    return place.endswith(".py") or os.sep in place
+
+
+def _is_windows_path(target: str) -> bool:
+    return len(target) > 2 and target[1] == ":" and target[2] in "\\/"
+
+
+def _load_file(path: Path, target: str) -> ModuleType:
+    if not path.is_file():
+        raise TargetError(target, "there is no such file")
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(target, "it is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.resolve().parent))  # The file may import its neighbours.
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise TargetError(target, f"{type(error).__name__}: {error}") from error
+    return module
+
+
+def _load_module(name: str, target: str) -> ModuleType:
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise TargetError(target, f"{type(error).__name__}: {error}") from error
+
+
+def _tools_in(values: Iterable[Any]) -> list[Tool]:
+    found: dict[int, Tool] = {id(value): value for value in values if isinstance(value, Tool)}
+    return list(found.values())

@@ -1,0 +1,1 @@
+"""Where bytes meet calls."""

@@ -1,0 +1,272 @@
+"""One client: its session, its calls under way, and the lane that answers most of what it asks.
+
+The handshake, `ping`, `server/discover`, `tools/list` and `tools/call` are answered here, in microseconds. Every other
+method goes to the kernel, which is the official SDK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+from msgspec import Raw
+
+from dragoman.access.callers import LOCAL, Caller
+from dragoman.calls.call import Call, Dialect, Outcome
+from dragoman.calls.runner import Runner
+from dragoman.edge.listing import Listing
+from dragoman.errors import InternalError, InvalidRequest, ProtocolError
+from dragoman.ids import Ids
+from dragoman.protocol import jsonrpc
+from dragoman.protocol.jsonrpc import Answer, Id
+from dragoman.protocol.session import (
+    Cancel,
+    Era,
+    Identity,
+    Initialized,
+    Refusal,
+    Reply,
+    Request,
+    Session,
+    State,
+    ToolCall,
+    correlation_id_in,
+)
+from dragoman.telemetry.log import Logger
+
+TransportType: TypeAlias = Literal["stdio", "sse", "http"]
+_MOST_KERNEL_REQUESTS = 1024
+
+
+class Wire(Protocol):
+    """Where a connection's lines go."""
+
+    type: TransportType
+
+    def send(self, line: bytes, *, more: bool) -> None:
+        """Queue a line; with `more`, others are about to follow and may share its trip."""
+        ...
+
+    def flush(self) -> None:
+        """Send what is queued."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the peer is so far behind that only answers should be sent."""
+        ...
+
+
+class Kernel(Protocol):
+    """Whatever serves the methods that the lane does not."""
+
+    async def handle(self, connection: Connection, request: Request) -> dict[str, Any]:
+        """The complete result; raises `ProtocolError`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Services:
+    """What every connection of a server shares."""
+
+    runner: Runner
+    listing: Listing
+    identity: Identity
+    dialect: Dialect
+    kernel: Kernel
+    ids: Ids
+    logger: Logger
+    max_message_bytes: int
+
+
+class Connection:
+    """Feeds a session with bytes and does what its events ask for. Lives on the event loop."""
+
+    def __init__(self, services: Services, wire: Wire, caller: Caller = LOCAL) -> None:
+        self.correlation_id = services.ids.connection_correlation_id()
+        self.wire = wire
+        self.caller = caller
+        self.logger = services.logger.child({"connectionCorrelationId": self.correlation_id})
+        self.session = Session(services.identity, self.correlation_id, services.max_message_bytes)
+        self._services = services
+        self._calls: dict[Id, Call] = {}
+        self._receiving = False
+        self._kernel_requests: dict[Id, asyncio.Task[None]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    @property
+    def state(self) -> State:
+        return self.session.state
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was asked has been answered."""
+        return not self._calls and not self._kernel_requests
+
+    def receive(self, data: bytes) -> None:
+        """Take in what the peer sent."""
+        self._receiving = True
+        for event in self.session.receive(data):
+            kind = type(event)
+            if kind is ToolCall:
+                self._tool_call(event)  # type: ignore[arg-type]
+            elif kind is Reply:
+                self._send(event.line)  # type: ignore[union-attr]
+            elif kind is Refusal:
+                self._refuse(event)  # type: ignore[arg-type]
+            elif kind is Request:
+                self._request(event)  # type: ignore[arg-type]
+            elif kind is Cancel:
+                self._cancel(event)  # type: ignore[arg-type]
+            elif kind is Initialized:
+                self.logger.debug("connection initialized", {"protocolVersion": self.session.version})
+            else:
+                assert kind is Answer  # Nothing was asked, so there is nothing that it answers.
+        self._receiving = False
+        self.wire.flush()
+
+    def disconnect(self) -> None:
+        """The peer is gone: write nothing more, and ask what is under way to stop."""
+        if self.session.state is State.CLOSED:
+            return
+        self.session.close()
+        for call in self._calls.values():
+            call.disconnected = True
+            call.withdraw("disconnect")
+        for task in self._kernel_requests.values():
+            task.cancel()
+        self._calls.clear()
+        self.logger.debug("connection closed")
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a notification, if the peer is there to get it."""
+        if self.session.state is not State.CLOSED:
+            self._send(jsonrpc.encode_notification(method, params))
+
+    def tools_changed(self) -> None:
+        """Tell a handshake client to list the tools again; a modern one is told on the stream it asked for."""
+        if self.session.era is Era.HANDSHAKE and self.session.state is State.RUNNING:
+            self.notify("notifications/tools/list_changed")
+
+    def _send(self, line: bytes) -> None:
+        self.wire.send(line, more=self._receiving or bool(self._calls))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self.logger.warn(
+            "message refused",
+            {
+                "correlationId": refusal.correlation_id,
+                "outcome": "protocol_error",
+                "error": {"code": refusal.code, "message": refusal.message},
+            },
+        )
+        self._send(refusal.line)
+
+    def _tool_call(self, event: ToolCall) -> None:
+        request_id = event.id
+        if request_id in self._calls or request_id in self._kernel_requests:
+            self._refuse(self.session.refuse(_id_in_use(), request_id, event.meta))
+            return
+        ids = self._services.ids
+        meta = event.meta
+        call = Call(
+            event.name,
+            event.arguments,
+            ids.run_id(),
+            (correlation_id_in(meta) if meta else None) or ids.correlation_id(),
+            self._answer_modern if event.modern else self._answer,
+            self.caller,
+            self.wire.type,
+            request_id,
+        )
+        token = meta.get("progressToken") if meta else None
+        if token is not None:
+            call.progress = self._progress_of(call, token)
+        self._calls[request_id] = call
+        self._services.runner.submit(call)
+
+    def _answer(self, call: Call, outcome: Outcome, modern: bool = False) -> None:
+        assert call.request_id is not None
+        self._calls.pop(call.request_id, None)
+        if self.session.state is State.CLOSED:
+            return
+        if isinstance(outcome.error, ProtocolError):
+            line = jsonrpc.encode_error(outcome.error, call.request_id, call.correlation_id)
+        else:
+            result = self._services.dialect.render(call, outcome)
+            line = self.session.result(call.request_id, result, modern=modern)
+        self._send(line)
+
+    def _answer_modern(self, call: Call, outcome: Outcome) -> None:
+        self._answer(call, outcome, modern=True)
+
+    def _progress_of(self, call: Call, token: int | str) -> Any:
+        def send(progress: float, total: float | None, message: str | None) -> None:
+            # Progress is news: when the peer does not keep up with it, older news is worth nothing.
+            if call.answered or self.wire.is_full:
+                return
+            params: dict[str, Any] = {"progressToken": token, "progress": progress}
+            if total is not None:
+                params["total"] = total
+            if message is not None:
+                params["message"] = message
+            self.notify("notifications/progress", params)
+
+        def from_any_thread(progress: float, total: float | None, message: str | None) -> None:
+            if threading.get_ident() == self._thread:
+                send(progress, total, message)
+            else:
+                self._loop.call_soon_threadsafe(send, progress, total, message)
+
+        return from_any_thread
+
+    def _cancel(self, event: Cancel) -> None:
+        call = self._calls.pop(event.id, None)
+        if call is not None:
+            call.withdraw("client")
+            self.logger.info(
+                "call cancelled by its client",
+                {"runId": call.run_id, "correlationId": call.correlation_id, "reason": event.reason},
+            )
+        task = self._kernel_requests.pop(event.id, None)
+        if task is not None:
+            task.cancel()
+
+    def _request(self, event: Request) -> None:
+        listing = self._services.listing
+        try:
+            if event.method == "tools/list":
+                tools = listing.encoded_tools(event.params, modern=event.modern)
+                self._send(jsonrpc.encode_result(event.id, Raw(tools)))
+            elif event.method == "ping":
+                self._send(self.session.result(event.id, {}, modern=event.modern))
+            elif event.method == "server/discover":
+                self._send(self.session.result(event.id, listing.discovery(), modern=True))
+            else:
+                if event.id in self._calls or event.id in self._kernel_requests:
+                    raise _id_in_use()
+                if len(self._kernel_requests) >= _MOST_KERNEL_REQUESTS:
+                    raise InternalError("Too many requests under way")
+                self._kernel_requests[event.id] = self._loop.create_task(self._hand_over(event))
+        except ProtocolError as error:
+            self._refuse(self.session.refuse(error, event.id, event.meta))
+
+    async def _hand_over(self, event: Request) -> None:
+        try:
+            result = await self._services.kernel.handle(self, event)
+        except ProtocolError as error:
+            if self.session.state is not State.CLOSED:
+                self._refuse(self.session.refuse(error, event.id, event.meta))
+        else:
+            if self.session.state is not State.CLOSED:
+                self._send(self.session.result(event.id, result, modern=False))
+        finally:
+            self._kernel_requests.pop(event.id, None)
+
+
+def _id_in_use() -> InvalidRequest:
+    return InvalidRequest("Invalid request: a request with this id is under way")

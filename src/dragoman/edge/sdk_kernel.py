@@ -1,0 +1,197 @@
+"""The official SDK as the kernel: it serves the methods that the lane does not answer itself.
+
+This is the only module that touches the SDK, its internals included; they are those of mcp 2.3. It takes about a second
+to import, so it is imported when the first request needs it, on a thread, while the lane goes on answering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from dragoman.calls.threads import Threads
+from dragoman.edge.connection import Connection
+from dragoman.edge.listing import Listing
+from dragoman.errors import InternalError, MethodNotFound, ProtocolError
+from dragoman.protocol.session import Identity, Request
+from dragoman.protocol.versions import VERSION_KEY
+from dragoman.telemetry.log import Logger
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+    from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+
+CallTool: TypeAlias = Callable[[str, dict[str, Any], Mapping[str, Any]], Awaitable[dict[str, Any]]]
+"""Name, arguments and `_meta` of a call; gives its `tools/call` result."""
+
+
+class SdkError(ProtocolError):
+    """An error in the SDK's own words."""
+
+    def __init__(self, code: int, message: str, data: Any) -> None:
+        super().__init__(message, data if isinstance(data, dict) else None)
+        self.code = code
+
+
+class SdkKernel:
+    """A low-level SDK server that shares the runtime's tools and pipeline."""
+
+    def __init__(self, identity: Identity, listing: Listing, call_tool: CallTool, logger: Logger) -> None:
+        self._identity = identity
+        self._listing = listing
+        self._call_tool = call_tool
+        self._logger = logger
+        self._threads = Threads()
+        self._exit = AsyncExitStack()
+        self._loading: asyncio.Task[None] | None = None
+        self._server: Server[Any] | None = None
+        self._lifespan: Any = None
+        self._bus: InMemorySubscriptionBus | None = None
+        self._listen: ListenHandler | None = None
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._server is not None
+
+    async def handle(self, connection: Connection, request: Request) -> dict[str, Any]:
+        """Serve one request as the era it came in has it; raises `ProtocolError`."""
+        await self.load()
+        return await self.serve(connection, request)
+
+    async def load(self) -> None:
+        """Import the SDK and build the server, once."""
+        if self._loading is None:
+            self._loading = asyncio.create_task(self._load())
+        await asyncio.shield(self._loading)
+
+    async def tools_changed(self) -> None:
+        """Tell the clients of the modern era that listen for it."""
+        if self._bus is not None:
+            from mcp.shared.subscriptions import ToolsListChanged
+
+            await self._bus.publish(ToolsListChanged())
+
+    async def close(self) -> None:
+        """End the streams that are open."""
+        if self._listen is not None:
+            self._listen.close()
+        self._threads.stop()
+        await self._exit.aclose()
+
+    async def _load(self) -> None:
+        await self._threads.run(_import_sdk)
+        from mcp.server.lowlevel import Server
+        from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+
+        self._bus = InMemorySubscriptionBus()
+        self._listen = ListenHandler(self._bus)
+        info = self._identity.server_info
+        # The SDK takes results as plain dictionaries too, which its annotations do not say.
+        on_list_tools: Any = self._on_list_tools
+        on_call_tool: Any = self._on_call_tool
+        server: Server[Any] = Server(
+            info["name"],
+            version=info["version"],
+            instructions=self._identity.instructions,
+            on_list_tools=on_list_tools,
+            on_call_tool=on_call_tool,
+            on_subscriptions_listen=self._listen,
+        )
+        self._lifespan = await self._exit.enter_async_context(server.lifespan(server))
+        self._server = server
+
+    async def serve(self, connection: Connection, request: Request) -> dict[str, Any]:
+        """Serve one request, with the SDK loaded."""
+        from mcp.server.connection import Connection as SdkConnection
+        from mcp.server.runner import ServerRunner, aclose_shielded, modern_error_data, serve_one
+        from mcp.shared.exceptions import MCPError
+        from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
+        from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
+        from mcp_types import InitializeRequestParams
+
+        assert self._server is not None
+        channel = _Channel(connection, request)
+        try:
+            if request.modern:
+                route = classify_inbound_request({"method": request.method, "params": request.params})
+                if isinstance(route, InboundLadderRejection):
+                    raise SdkError(route.code, route.message, route.data)
+                peer = SdkConnection.from_envelope(
+                    route.protocol_version, route.client_info, route.client_capabilities, outbound=channel
+                )
+                return await serve_one(
+                    self._server,
+                    channel,
+                    request.method,
+                    request.params,
+                    connection=peer,
+                    lifespan_state=self._lifespan,
+                )
+            peer = SdkConnection.for_loop(channel)
+            peer.client_params = InitializeRequestParams.model_validate(connection.session.client, by_name=False)
+            peer.protocol_version = connection.session.version or peer.protocol_version
+            peer.initialized.set()
+            try:
+                runner = ServerRunner(self._server, peer, self._lifespan)
+                return await runner.on_request(channel, request.method, request.params)
+            finally:
+                await aclose_shielded(peer)
+        except MCPError as error:
+            if error.code == MethodNotFound.code:
+                raise MethodNotFound(f"Method not found: {request.method}") from None
+            raise SdkError(error.code, error.message, error.data) from None
+        except ProtocolError:
+            raise
+        except Exception as error:
+            data = modern_error_data(error) if request.modern else handler_exception_to_error_data(error)
+            if data is None or data.code == InternalError.code:
+                self._logger.error("kernel failed", {"method": request.method, "error": {"message": repr(error)}})
+                raise InternalError("Internal error") from None
+            raise SdkError(data.code, data.message, data.data) from None
+
+    async def _on_list_tools(self, context: Any, params: Any) -> dict[str, Any]:
+        return self._listing.tools({"cursor": params.cursor}, modern=_is_modern(context))
+
+    async def _on_call_tool(self, context: Any, params: Any) -> dict[str, Any]:
+        return await self._call_tool(params.name, params.arguments or {}, context.meta or {})
+
+
+def _is_modern(context: Any) -> bool:
+    return VERSION_KEY in ((context.params or {}).get("_meta") or {})
+
+
+def _import_sdk() -> None:
+    import mcp.server.lowlevel
+    import mcp.server.runner
+    import mcp.server.subscriptions  # noqa: F401
+
+
+class _Channel:
+    """The SDK's view of one request: its ids, and the way back to the client for notifications."""
+
+    def __init__(self, connection: Connection, request: Request) -> None:
+        import anyio
+        from mcp.shared.transport_context import TransportContext
+
+        self._connection = connection
+        self._token = request.meta.get("progressToken")
+        self.request_id = request.id
+        self.transport = TransportContext(kind=connection.wire.type, can_send_request=False)
+        self.can_send_request = False
+        self.message_metadata = None
+        self.cancel_requested = anyio.Event()
+
+    async def send_raw_request(self, method: str, params: Any, opts: Any = None) -> dict[str, Any]:
+        from mcp.shared.exceptions import NoBackChannelError
+
+        raise NoBackChannelError(method)
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: Any = None) -> None:
+        self._connection.notify(method, params)
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        if self._token is not None:
+            facts = {"progressToken": self._token, "progress": progress, "total": total, "message": message}
+            self._connection.notify("notifications/progress", {k: v for k, v in facts.items() if v is not None})

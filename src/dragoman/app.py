@@ -41,6 +41,8 @@ from dragoman.tools.builtin.health import health_tool
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.tool import Tool
 
+_LAST_WORDS = 0.5  # Seconds that streams are given to end in order.
+
 
 class ServerState(Enum):
     """Where the server itself stands, whatever its connections do."""
@@ -79,7 +81,7 @@ class Runtime:
         self.ids = options.ids
         self.logger: Logger = options.logger or StructuredLogger(_discard, self.clock, config.logging)
         self.resources = options.resources or Resources(config.resources, config.tools, self.clock)
-        self.catalogue = options.catalogue or Catalogue(config.tools, self.logger)
+        self.catalogue = options.catalogue or Catalogue(config.tools, self.logger, config.timeouts)
         for tool in (health_tool(self.health), *options.tools):
             self.catalogue.register(tool)
         self.state = ServerState.STARTING
@@ -141,7 +143,9 @@ class Runtime:
         finished = await self.runner.drain(timeout)
         abandoned = 0 if finished else self.runner.under_way
         self.runner.abandon()
+        self.kernel.end_streams()
         for connection in tuple(self.connections):
+            await connection.finish_requests(_LAST_WORDS)
             self.disconnect(connection)
         await self.kernel.close()
         self.resources.lag.stop()

@@ -16,6 +16,8 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
+    """What time it is, how long something took, and being woken later."""
+
     def now(self) -> datetime:
         """The wall clock, in UTC."""
         ...

@@ -40,6 +40,10 @@ DEFAULT_REDACT_KEYS = (
 )
 
 
+def _about(text: str) -> Meta:
+    return Meta(description=text)
+
+
 class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A named group of settings."""
 
@@ -47,55 +51,70 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class ServerConfig(Section, frozen=True):
     """Who the server says it is, and how it stops."""
 
-    name: Annotated[str, Meta(min_length=1)] = "dragoman"
-    version: str = "0.1.0"
-    instructions: str | None = None
-    shutdown_timeout_ms: Milliseconds = 10_000
+    name: Annotated[str, Meta(min_length=1), _about("The name that clients are told.")] = "dragoman"
+    version: Annotated[str, _about("The version that clients are told.")] = "0.1.0"
+    instructions: Annotated[str | None, _about("What clients may tell their model about this server.")] = None
+    shutdown_timeout_ms: Annotated[Milliseconds, _about("How long running calls may take to finish at the end.")] = (
+        10_000
+    )
 
 
 class AdminPolicy(Section, frozen=True):
     """Who may use the admin tools."""
 
-    mode: Literal["deny_all", "local_stdio_only", "token"] = "deny_all"
-    token_env_var: str | None = None
+    mode: Annotated[
+        Literal["deny_all", "local_stdio_only", "token"], _about("Nobody, the owner of stdin, or (reserved) a token.")
+    ] = "deny_all"
+    token_env_var: Annotated[str | None, _about("Reserved: the variable that holds the token.")] = None
 
 
 class ToolsConfig(Section, frozen=True):
     """Limits of a single call."""
 
-    default_timeout_ms: Milliseconds = 30_000
-    max_payload_bytes: Bytes = 1_048_576
-    max_state_bytes: Bytes = 262_144
-    admin_registration_enabled: bool = False
+    default_timeout_ms: Annotated[Milliseconds, _about("The deadline of a tool that has none of its own.")] = 30_000
+    max_payload_bytes: Annotated[Bytes, _about("The most that a call's arguments may weigh, as JSON.")] = 1_048_576
+    max_state_bytes: Annotated[Bytes, _about("The most that an agent's state may weigh.")] = 262_144
+    admin_registration_enabled: Annotated[
+        bool, _about("One of the two switches for registering tools at run time.")
+    ] = False
     admin_policy: AdminPolicy = AdminPolicy()
-    timeouts_ms: dict[str, Milliseconds] = field(default_factory=dict)
+
+
+class TimeoutsConfig(Section, frozen=True):
+    """Deadlines that win over what the tools say themselves."""
+
+    tools: Annotated[dict[str, Milliseconds], _about("Milliseconds by tool name.")] = field(default_factory=dict)
 
 
 class ResourcesConfig(Section, frozen=True):
     """What the process may use at once."""
 
-    max_concurrent_executions: Count = 10
+    max_concurrent_executions: Annotated[Count, _about("How many calls may run at the same time.")] = 10
 
 
 class LimitsConfig(Section, frozen=True):
     """Limits at the edge, before anything is parsed."""
 
-    max_request_bytes: Bytes = 10_485_760
+    max_request_bytes: Annotated[Bytes, _about("The most that one message may weigh.")] = 10_485_760
 
 
 class LoggingConfig(Section, frozen=True):
     """What is logged, and what must never be."""
 
-    level: Level = "info"
-    redact_keys: tuple[str, ...] = DEFAULT_REDACT_KEYS
-    format: Literal["auto", "json", "text"] = "auto"
+    level: Annotated[Level, _about("The least that is logged.")] = "info"
+    redact_keys: Annotated[tuple[str, ...], _about("Keys whose values are never logged, besides the default ones.")] = (
+        DEFAULT_REDACT_KEYS
+    )
+    format: Annotated[
+        Literal["auto", "json", "text"], _about("JSON lines, text for a person, or text only on a terminal.")
+    ] = "auto"
 
 
 class SecurityConfig(Section, frozen=True):
     """Switches that are off until somebody turns them on."""
 
-    dynamic_registration_enabled: bool = False
-    allow_arbitrary_code_tools: bool = False
+    dynamic_registration_enabled: Annotated[bool, _about("The other switch for registering tools at run time.")] = False
+    allow_arbitrary_code_tools: Annotated[bool, _about("Reserved; changes nothing.")] = False
 
 
 class Config(Section, frozen=True):
@@ -104,6 +123,7 @@ class Config(Section, frozen=True):
     server: ServerConfig = ServerConfig()
     tools: ToolsConfig = ToolsConfig()
     resources: ResourcesConfig = ResourcesConfig()
+    timeouts: TimeoutsConfig = TimeoutsConfig()
     limits: LimitsConfig = LimitsConfig()
     logging: LoggingConfig = LoggingConfig()
     security: SecurityConfig = SecurityConfig()

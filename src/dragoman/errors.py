@@ -103,7 +103,6 @@ class ToolError(DragomanError):
     """The answer to a call is an error, and `message` is fit for the client to read."""
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
-    meaning: ClassVar[str] = "The tool failed."
 
     def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -120,26 +119,30 @@ class Refused(ToolError):
 
 
 class InvalidArgument(Refused):
+    """The arguments do not fit the tool's schema, or are not JSON. Correct them; repeating as is cannot help."""
+
     code = ErrorCode.INVALID_ARGUMENT
-    meaning = "The arguments do not fit the tool's schema, or are not JSON. Correct them; repeating as is cannot help."
 
 
 class NotFound(Refused):
+    """There is no tool of that name. `tools/list` names them all."""
+
     code = ErrorCode.NOT_FOUND
-    meaning = "There is no tool of that name. `tools/list` names them all."
 
 
 class Unauthorized(Refused):
+    """The caller may not do this."""
+
     code = ErrorCode.UNAUTHORIZED
-    meaning = "The caller may not do this."
 
 
 class ResourceExhausted(Refused):
+    """Every slot is taken, a limit is exceeded, or the server is stopping.
+
+    When `details.retryable` is true, retry with exponential backoff and jitter.
+    """
+
     code = ErrorCode.RESOURCE_EXHAUSTED
-    meaning = (
-        "Every slot is taken, a limit is exceeded, or the server is stopping. "
-        "When `details.retryable` is true, retry with exponential backoff and jitter."
-    )
 
 
 class Failed(ToolError):
@@ -147,22 +150,21 @@ class Failed(ToolError):
 
 
 class TimedOut(Failed):
+    """The server stopped waiting at the deadline. The work itself may still be going on, or may have succeeded."""
+
     code = ErrorCode.TIMEOUT
-    meaning = (
-        "The server stopped waiting at the deadline. The work itself may still be going on, or may have succeeded."
-    )
 
 
 class InternalFailure(Failed):
+    """The handler raised an exception, or returned what cannot be sent. The server's log has the particulars."""
+
     code = ErrorCode.INTERNAL
-    meaning = "The handler raised an exception, or returned what cannot be sent. The server's log has the particulars."
 
 
 class ProtocolError(DragomanError):
     """A message that is answered with a JSON-RPC error."""
 
     code: int = -32603
-    meaning: ClassVar[str] = ""
 
     def __init__(self, message: str, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -171,36 +173,41 @@ class ProtocolError(DragomanError):
 
 
 class ParseError(ProtocolError):
+    """The line is not JSON that can be read (bad syntax, invalid UTF-8, nested too deeply)."""
+
     code = -32700
-    meaning = "The line is not JSON that can be read (bad syntax, invalid UTF-8, nested too deeply)."
 
 
 class InvalidRequest(ProtocolError):
-    """`id` is the id to echo, None when the message has no valid one."""
+    """JSON, but not a JSON-RPC 2.0 message that MCP allows here (batches, bad ids, a second `initialize`)."""
 
     code = -32600
-    meaning = "JSON, but not a JSON-RPC 2.0 message that MCP allows here (batches, bad ids, a second `initialize`)."
     id: int | str | None = None
+    """The id to echo, None when the message has no valid one."""
 
 
 class MethodNotFound(ProtocolError):
+    """No such method. The message names it."""
+
     code = -32601
-    meaning = "No such method. The message names it."
 
 
 class InvalidParams(ProtocolError):
+    """The method exists, and its `params` have the wrong shape."""
+
     code = -32602
-    meaning = "The method exists, and its `params` have the wrong shape."
 
 
 class InternalError(ProtocolError):
+    """The server failed outside any tool. Its log has the particulars under the same correlation id."""
+
     code = -32603
-    meaning = "The server failed outside any tool. Its log has the particulars under the same correlation id."
 
 
 class NotInitialized(ProtocolError):
+    """Handshake connections only: the method came before `initialize` and `initialized` were through."""
+
     code = -32002
-    meaning = "Handshake connections only: the method came before `initialize` and `initialized` were through."
 
     def __init__(self) -> None:
         text = "The connection is not initialized: send `initialize`, then the `initialized` notification, first."
@@ -208,8 +215,9 @@ class NotInitialized(ProtocolError):
 
 
 class UnsupportedVersion(ProtocolError):
+    """2026-07-28 and later: the request asks for a protocol version that is not served here."""
+
     code = -32022
-    meaning = "2026-07-28 and later: the request asks for a protocol version that is not served here."
 
 
 class Aborted(DragomanError):
@@ -229,6 +237,8 @@ class RegistrationError(DragomanError):
 
 
 class DuplicateTool(RegistrationError):
+    """There is a tool of that name already; it stays."""
+
     def __init__(self, name: str) -> None:
         super().__init__(f"a tool named {name!r} is registered already; the first registration stays")
         self.name = name
@@ -253,6 +263,8 @@ class ConfigError(DragomanError):
 
 
 class TargetError(DragomanError):
+    """A file or module of tools cannot be loaded; what it raised itself is the cause."""
+
     def __init__(self, target: str, reason: str) -> None:
         super().__init__(f"cannot load tools from {target!r}: {reason}")
         self.target = target

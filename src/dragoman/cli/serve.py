@@ -78,9 +78,11 @@ def _serve_stdio(target: str | None, settings: Config) -> None:
     abandoned = loop.run_until_complete(start_server(server, streams, log_is_full=lambda: sink.is_full))
     logger.info("server stopped", {"abandonedCalls": abandoned})
     sink.close()
-    # Not sys.exit: a thread that hangs, or a task that will not be cancelled, must not keep the process.
-    sys.stderr.flush()
-    os._exit(3 if abandoned else 0)
+    if abandoned:
+        # A thread that hangs, or a task that will not be cancelled, must not keep the process.
+        sys.stderr.flush()
+        os._exit(3)
+    loop.close()
 
 
 def _refuse(*lines: str) -> NoReturn:

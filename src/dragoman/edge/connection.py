@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -39,6 +40,7 @@ from dragoman.telemetry.log import Logger
 
 TransportType: TypeAlias = Literal["stdio", "sse", "http"]
 _MOST_KERNEL_REQUESTS = 1024
+_CLOSED = State.CLOSED
 
 
 class Wire(Protocol):
@@ -97,6 +99,15 @@ class Connection:
         self._kernel_requests: dict[Id, asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
+        self._act: dict[type, Callable[[Any], None]] = {
+            ToolCall: self._tool_call,
+            Reply: self._reply,
+            Refusal: self._refuse,
+            Request: self._request,
+            Cancel: self._cancel,
+            Initialized: self._initialized,
+            Answer: self._answered,
+        }
 
     @property
     def state(self) -> State:
@@ -111,21 +122,10 @@ class Connection:
         """Take in what the peer sent."""
         self._receiving = True
         for event in self.session.receive(data):
-            kind = type(event)
-            if kind is ToolCall:
-                self._tool_call(event)  # type: ignore[arg-type]
-            elif kind is Reply:
-                self._send(event.line)  # type: ignore[union-attr]
-            elif kind is Refusal:
-                self._refuse(event)  # type: ignore[arg-type]
-            elif kind is Request:
-                self._request(event)  # type: ignore[arg-type]
-            elif kind is Cancel:
-                self._cancel(event)  # type: ignore[arg-type]
-            elif kind is Initialized:
-                self.logger.debug("connection initialized", {"protocolVersion": self.session.version})
-            else:
-                assert kind is Answer  # Nothing was asked, so there is nothing that it answers.
+            try:
+                self._act[type(event)](event)
+            except Exception as error:  # The boundary: a defect of ours costs one message, not the connection.
+                self._failed(event, error)
         self._receiving = False
         self.wire.flush()
 
@@ -142,6 +142,11 @@ class Connection:
         self._calls.clear()
         self.logger.debug("connection closed")
 
+    async def finish_requests(self, timeout: float) -> None:
+        """Wait a little for what the kernel still has to say."""
+        if self._kernel_requests:
+            await asyncio.wait(self._kernel_requests.values(), timeout=timeout)
+
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification, if the peer is there to get it."""
         if self.session.state is not State.CLOSED:
@@ -154,6 +159,26 @@ class Connection:
 
     def _send(self, line: bytes) -> None:
         self.wire.send(line, more=self._receiving or bool(self._calls))
+
+    def _reply(self, reply: Reply) -> None:
+        self._send(reply.line)
+
+    def _initialized(self, event: Initialized) -> None:
+        self.logger.debug("connection initialized", {"protocolVersion": self.session.version})
+
+    def _answered(self, answer: Answer) -> None:
+        """Nothing was asked of the client, so there is nothing that this could answer."""
+
+    def _failed(self, event: Any, error: Exception) -> None:
+        self.logger.error(
+            "message failed",
+            {
+                "error": {"code": InternalError.code, "message": f"{type(error).__name__}: {error}"},
+                "traceback": "".join(traceback.format_exception(error)),
+            },
+        )
+        if isinstance(event, ToolCall | Request) and self.session.state is not _CLOSED:
+            self._refuse(self.session.refuse(InternalError("Internal error"), event.id, event.meta))
 
     def _refuse(self, refusal: Refusal) -> None:
         self.logger.warn(
@@ -192,7 +217,7 @@ class Connection:
     def _answer(self, call: Call, outcome: Outcome, modern: bool = False) -> None:
         assert call.request_id is not None
         self._calls.pop(call.request_id, None)
-        if self.session.state is State.CLOSED:
+        if self.session.state is _CLOSED:
             return
         if isinstance(outcome.error, ProtocolError):
             line = jsonrpc.encode_error(outcome.error, call.request_id, call.correlation_id)
@@ -258,12 +283,13 @@ class Connection:
     async def _hand_over(self, event: Request) -> None:
         try:
             result = await self._services.kernel.handle(self, event)
-        except ProtocolError as error:
-            if self.session.state is not State.CLOSED:
-                self._refuse(self.session.refuse(error, event.id, event.meta))
-        else:
-            if self.session.state is not State.CLOSED:
+            if self.session.state is not _CLOSED:
                 self._send(self.session.result(event.id, result, modern=False))
+        except ProtocolError as error:
+            if self.session.state is not _CLOSED:
+                self._refuse(self.session.refuse(error, event.id, event.meta))
+        except Exception as error:
+            self._failed(event, error)
         finally:
             self._kernel_requests.pop(event.id, None)
 

@@ -73,10 +73,13 @@ class SdkKernel:
 
             await self._bus.publish(ToolsListChanged())
 
-    async def close(self) -> None:
-        """End the streams that are open."""
+    def end_streams(self) -> None:
+        """Let every stream that is open end with its last word."""
         if self._listen is not None:
             self._listen.close()
+
+    async def close(self) -> None:
+        """Leave the SDK's server."""
         self._threads.stop()
         await self._exit.aclose()
 

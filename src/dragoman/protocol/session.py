@@ -177,6 +177,7 @@ _decode_cancel = msgspec.json.Decoder(_CancelParams).decode
 _decode_params: Callable[[bytes], dict[str, Any] | None] = msgspec.json.Decoder(dict[str, Any] | None).decode
 
 _NO_META: Final[dict[str, Any]] = {}
+_RUNNING, _CLOSED, _MODERN = State.RUNNING, State.CLOSED, Era.MODERN  # Looked up for every message.
 
 
 class Session:
@@ -196,7 +197,7 @@ class Session:
         """What `data` means, in order. Bytes of an unfinished line are kept for the next time."""
         events: list[Event] = []
         for line in self._lines.feed(data):
-            if self.state is State.CLOSED:
+            if self.state is _CLOSED:
                 break
             event = self._read(line)
             if event is not None:
@@ -230,7 +231,7 @@ class Session:
         if isinstance(line, Oversized):
             text = f"Invalid request: the message is longer than {self._limit} bytes"
             return self.refuse(InvalidRequest(text), None)
-        if self.state is State.RUNNING or self.era is Era.MODERN:
+        if self.state is _RUNNING or self.era is _MODERN:
             try:
                 if not line.isascii():
                     line.decode()
@@ -307,7 +308,7 @@ class Session:
 
     def _tool_call(self, params: _CallParams, request_id: Id) -> ToolCall:
         meta = _NO_META if params.meta is UNSET else params.meta
-        modern = self.era is Era.MODERN
+        modern = self.era is _MODERN
         if modern:
             check_envelope(meta)
         elif meta:

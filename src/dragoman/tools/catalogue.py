@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import msgspec
 
-from dragoman.config import ToolsConfig
+from dragoman.config import TimeoutsConfig, ToolsConfig
 from dragoman.errors import DuplicateTool, InvalidTool
 from dragoman.telemetry.log import Logger
 from dragoman.tools.schema import Validator, compile_schema
@@ -43,15 +43,14 @@ class ValidationResult(msgspec.Struct, frozen=True, omit_defaults=True):
 class Catalogue:
     """Tools by name. Who may change it is decided elsewhere; listeners are told when it has changed."""
 
-    def __init__(self, config: ToolsConfig, logger: Logger, tools: Iterable[Tool] = ()) -> None:
+    def __init__(self, config: ToolsConfig, logger: Logger, timeouts: TimeoutsConfig | None = None) -> None:
         self._config = config
+        self._timeouts = (timeouts or TimeoutsConfig()).tools
         self._logger = logger
         self._tools: dict[str, RegisteredTool] = {}
         self._changing = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
         self.version = 0
-        for tool in tools:
-            self.register(tool)
 
     def __len__(self) -> int:
         return len(self._tools)
@@ -67,9 +66,7 @@ class Catalogue:
         validator, output_validator, problems = self._examine(tool.definition)
         if validator is None:
             raise InvalidTool(definition.name, problems)
-        timeout_ms = (
-            self._config.timeouts_ms.get(definition.name) or definition.timeout_ms or self._config.default_timeout_ms
-        )
+        timeout_ms = self._timeouts.get(definition.name) or definition.timeout_ms or self._config.default_timeout_ms
         registered = RegisteredTool(
             definition=definition,
             handler=tool.handler,

@@ -13,6 +13,7 @@ from dragoman.errors import Aborted, InternalError, InternalFailure, ResourceExh
 from dragoman.telemetry.log import Logger
 
 RETRY_HINT = "Clients should retry with exponential backoff and jitter."
+_SUCCESS = Completion.SUCCESS
 _WORDS = {completion: completion.value for completion in Completion}
 _WARNINGS = frozenset({Completion.LATE_COMPLETED, Completion.TIMEOUT, Completion.PROTOCOL_ERROR})
 
@@ -77,4 +78,4 @@ def _completion(call: Call, outcome: Outcome, aborted: bool) -> Completion:
         return Completion.ABORTED
     if call.disconnected:
         return Completion.DISCONNECTED_COMPLETED
-    return Completion.SUCCESS if outcome.error is None else Completion.TOOL_ERROR
+    return _SUCCESS if outcome.error is None else Completion.TOOL_ERROR

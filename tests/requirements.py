@@ -30,8 +30,15 @@ class Ledger:
     def problems(self) -> list[str]:
         """What does not add up; empty when everything does."""
         known = set(self.areas)
-        found = [f"{place}: {id} is not a requirement" for id, places in self.tested.items() for place in places[:1] if id not in known]
-        found += [f"pending.toml: {id} is not a requirement" for id in {**self.pending, **self.settled} if id not in known]
+        found = [
+            f"{place}: {id} is not a requirement"
+            for id, places in self.tested.items()
+            for place in places[:1]
+            if id not in known
+        ]
+        found += [
+            f"pending.toml: {id} is not a requirement" for id in {**self.pending, **self.settled} if id not in known
+        ]
         found += [f"{id} is pending, and {self.tested[id][0]} names it" for id in self.pending if id in self.tested]
         found += [f"{id} is both pending and settled" for id in self.pending if id in self.settled]
         accounted = set(self.tested) | set(self.pending) | set(self.settled)
@@ -76,9 +83,7 @@ def main() -> int:
     print(f"{'area':{width}}  total  tested  settled  pending")
     for area in total:
         print(f"{area:{width}}  {total[area]:5}  {tested[area]:6}  {settled[area]:7}  {pending[area]:7}")
-    print(
-        f"{'all':{width}}  {total.total():5}  {tested.total():6}  {settled.total():7}  {pending.total():7}"
-    )
+    print(f"{'all':{width}}  {total.total():5}  {tested.total():6}  {settled.total():7}  {pending.total():7}")
     for problem in ledger.problems():
         print(problem, file=sys.stderr)
     return 1 if ledger.problems() else 0

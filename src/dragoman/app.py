@@ -81,7 +81,8 @@ class Runtime:
         self.ids = options.ids
         self.logger: Logger = options.logger or StructuredLogger(_discard, self.clock, config.logging)
         self.resources = options.resources or Resources(config.resources, config.tools, self.clock)
-        self.catalogue = options.catalogue or Catalogue(config.tools, self.logger, config.timeouts)
+        given = options.catalogue  # An empty one is false, and still the one to use.
+        self.catalogue = given if given is not None else Catalogue(config.tools, self.logger, config.timeouts)
         for tool in (health_tool(self.health), *options.tools):
             self.catalogue.register(tool)
         self.state = ServerState.STARTING

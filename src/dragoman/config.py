@@ -186,11 +186,26 @@ def _settings_in(environ: Mapping[str, str]) -> Iterator[tuple[list[str], Any]]:
     for variable, text in sorted(environ.items()):
         if variable.startswith(PREFIX) and "__" in variable:
             names = [_snake(part) for part in variable[len(PREFIX) :].split("__")]
-            yield names, _from_text(text)
+            yield names, _from_text(text, _kind_of(names))
 
 
-def _from_text(text: str) -> Any:
-    # Numbers, true, false, lists and objects are JSON; anything else is the text itself.
+def _kind_of(names: list[str]) -> Any:
+    """The type of the setting that `names` lead to; Any when there is none."""
+    kind: Any = Config
+    for name in names:
+        if not _is_section(kind):
+            return Any
+        kind = {field.name: field.type for field in msgspec.structs.fields(kind)}.get(name, Any)
+    return kind
+
+
+def _from_text(text: str, kind: Any) -> Any:
+    # What a setting takes as text is the text; numbers, true, false, lists and objects are JSON.
+    if kind is not Any:
+        try:
+            return msgspec.convert(text, kind)
+        except msgspec.ValidationError:
+            pass
     try:
         return json.loads(text)
     except ValueError:

@@ -184,6 +184,8 @@ class InvalidRequest(ProtocolError):
     code = -32600
     id: int | str | None = None
     """The id to echo, None when the message has no valid one."""
+    meta: Mapping[str, Any] | None = None
+    """The message's `params._meta`, where it has one."""
 
 
 class MethodNotFound(ProtocolError):

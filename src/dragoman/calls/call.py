@@ -30,7 +30,7 @@ class Completion(StrEnum):
 
 
 COMPLETION_MEANINGS = {
-    Completion.SUCCESS: "The handler returned, in time and with somebody waiting.",
+    Completion.SUCCESS: "The handler returned in time.",
     Completion.TOOL_ERROR: "The call was refused, or the handler failed, and the client was told so.",
     Completion.TIMEOUT: "The handler was still running when the server stopped; its slot was abandoned.",
     Completion.LATE_COMPLETED: "The handler ended after its deadline; the client had been answered TIMEOUT.",
@@ -88,8 +88,8 @@ class Call(Struct, eq=False):
     def answer(self, outcome: Outcome) -> None:
         """Answer, unless somebody has: a call has one answer, however many ends it has."""
         if not self.answered:
-            self.answered = True
             self.reply(self, outcome)
+            self.answered = True  # Not before: a reply that fails leaves the call to be answered otherwise.
 
     def expire(self) -> None:
         """The deadline is here: answer now, and ask the handler to stop."""

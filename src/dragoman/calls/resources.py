@@ -66,9 +66,11 @@ class Resources:
 
     async def acquire_slot(self) -> Release:
         """Wait for a slot, first come first served. Calls never do; it is for work that can wait."""
+        queue = self.waiting.append
         while self.in_use >= self.limit:
             turn = asyncio.get_running_loop().create_future()
-            self.waiting.append(turn)
+            queue(turn)
+            queue = self.waiting.appendleft  # Whoever is overtaken after being woken keeps its place.
             try:
                 await turn
             except asyncio.CancelledError:
@@ -81,23 +83,25 @@ class Resources:
     def validate_payload_size(self, payload: Any) -> ValidationResult:
         """Whether `payload` is JSON of at most `tools.max_payload_bytes`."""
         try:
-            self.check_payload(payload)
+            self.check_size(self.measure(payload))
         except ToolError as error:
             return ValidationResult(False, [{"path": "", "message": error.message}])
         return ValidationResult(True)
 
-    def check_payload(self, payload: Any) -> int:
-        """UTF-8 bytes of `payload` as JSON; raises `InvalidArgument` or `ResourceExhausted`."""
+    def measure(self, payload: Any) -> int:
+        """UTF-8 bytes of `payload` as JSON; raises `InvalidArgument` when it is not JSON."""
         try:
-            size = len(_encode(payload))
+            return len(_encode(payload))
         except (TypeError, ValueError, RecursionError, OverflowError):
             raise InvalidArgument("Arguments cannot be serialised", {"reason": "arguments_not_serializable"}) from None
+
+    def check_size(self, size: int) -> None:
+        """Raise `ResourceExhausted` for more bytes than are taken."""
         if size > self.max_payload_bytes:
             raise ResourceExhausted(
                 f"Arguments are {size} bytes, and at most {self.max_payload_bytes} are taken",
                 {"reason": "payload_too_large", "limit": self.max_payload_bytes, "actual": size, "retryable": False},
             )
-        return size
 
     def is_approaching_limits(self) -> bool:
         """Whether more than four fifths of the slots are taken."""

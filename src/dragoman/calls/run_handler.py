@@ -45,13 +45,14 @@ class RunHandler:
                 raise
             raise self._unexpected(call, error) from None
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if call.completed:  # Abandoned at shutdown: the cancellation is ours.
                 raise
             if call.cancellation.is_set():
                 raise Aborted(call.cancellation.reason) from None
             raise self._unexpected(call, error) from None
-        except (Exception, SystemExit) as error:  # A tool that calls exit() ends its call, not the server.
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # A tool that exits or panics ends its call, not the server.
             raise self._unexpected(call, error) from None
         return Outcome(value)
 

@@ -13,7 +13,7 @@ from dragoman.calls.call import Call, Completion, Outcome, Service
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.stages.record_completion import RecordCompletion
 from dragoman.calls.threads import Threads
-from dragoman.errors import InternalError
+from dragoman.errors import InternalError, TimedOut
 from dragoman.ids import Ids
 from dragoman.telemetry.log import Logger
 
@@ -89,8 +89,9 @@ class Runner:
         """Record what is still running as timed out and stop caring about it; how many calls that were."""
         abandoned = list(self._under_way)
         for call in abandoned:
-            call.withdraw("shutdown")
             call.duration_ms = int((self._recorder.clock.monotonic() - call.started) * 1e6) / 1000
+            call.cancellation.set("shutdown")
+            call.answer(Outcome(error=TimedOut("The server stopped before the tool had ended", {"reason": "stopping"})))
             self._recorder.record(call, Completion.TIMEOUT)
             if call.task is not None:
                 call.task.cancel()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
 import os
 import sys
+import threading
 import traceback
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +17,8 @@ import typer
 
 from dragoman import errors
 from dragoman.config import Config, load_config
+
+_LAST_MOMENT = 2.0
 
 
 class Transport(StrEnum):
@@ -78,11 +82,17 @@ def _serve_stdio(target: str | None, settings: Config) -> None:
     abandoned = loop.run_until_complete(start_server(server, streams, log_is_full=lambda: sink.is_full))
     logger.info("server stopped", {"abandonedCalls": abandoned})
     sink.close()
-    if abandoned:
-        # A thread that hangs, or a task that will not be cancelled, must not keep the process.
-        sys.stderr.flush()
-        os._exit(3)
-    loop.close()
+    _leave(3 if abandoned else 0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process: exit handlers have a moment to run, but no thread that a tool left behind is waited for."""
+    late = threading.Timer(_LAST_MOMENT, os._exit, (code,))
+    late.daemon = True
+    late.start()
+    atexit._run_exitfuncs()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _refuse(*lines: str) -> NoReturn:

@@ -42,10 +42,15 @@ def _is_windows_path(target: str) -> bool:
     return len(target) > 2 and target[1] == ":" and target[2] in "\\/"
 
 
+_NEEDED = frozenset({"anyio", "dragoman", "jsonschema_rs", "mcp", "mcp_types", "msgspec", "pydantic", "starlette"})
+
+
 def _load_file(path: Path, target: str) -> ModuleType:
     if not path.is_file():
         raise TargetError(target, "there is no such file")
     name = path.stem
+    if name in _NEEDED or name in sys.stdlib_module_names:
+        raise TargetError(target, f"its name would hide the module {name!r}; give it another")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise TargetError(target, "it is not a Python file")
@@ -63,6 +68,10 @@ def _load_module(name: str, target: str) -> ModuleType:
     sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise TargetError(target, f"{type(error).__name__}: {error}") from error
+        raise TargetError(target, "there is no such module") from None
     except (Exception, SystemExit) as error:
         raise TargetError(target, f"{type(error).__name__}: {error}") from error
 

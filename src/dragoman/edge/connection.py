@@ -37,6 +37,7 @@ from dragoman.protocol.session import (
     correlation_id_in,
 )
 from dragoman.telemetry.log import Logger
+from dragoman.tools.context import Progress
 
 TransportType: TypeAlias = Literal["stdio", "sse", "http"]
 _MOST_KERNEL_REQUESTS = 1024
@@ -95,6 +96,7 @@ class Connection:
         self.session = Session(services.identity, self.correlation_id, services.max_message_bytes)
         self._services = services
         self._calls: dict[Id, Call] = {}
+        self._withdrawn: list[Call] = []
         self._receiving = False
         self._kernel_requests: dict[Id, asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
@@ -134,7 +136,7 @@ class Connection:
         if self.session.state is State.CLOSED:
             return
         self.session.close()
-        for call in self._calls.values():
+        for call in (*self._calls.values(), *self._withdrawn):
             call.disconnected = True
             call.withdraw("disconnect")
         for task in self._kernel_requests.values():
@@ -170,15 +172,17 @@ class Connection:
         """Nothing was asked of the client, so there is nothing that this could answer."""
 
     def _failed(self, event: Any, error: Exception) -> None:
+        meta: Mapping[str, Any] = event.meta if isinstance(event, ToolCall | Request) else {}
         self.logger.error(
             "message failed",
             {
+                "correlationId": correlation_id_in(meta) or self.correlation_id,
                 "error": {"code": InternalError.code, "message": f"{type(error).__name__}: {error}"},
                 "traceback": "".join(traceback.format_exception(error)),
             },
         )
         if isinstance(event, ToolCall | Request) and self.session.state is not _CLOSED:
-            self._refuse(self.session.refuse(InternalError("Internal error"), event.id, event.meta))
+            self._refuse(self.session.refuse(InternalError("Internal error"), event.id, meta))
 
     def _refuse(self, refusal: Refusal) -> None:
         self.logger.warn(
@@ -229,30 +233,28 @@ class Connection:
     def _answer_modern(self, call: Call, outcome: Outcome) -> None:
         self._answer(call, outcome, modern=True)
 
-    def _progress_of(self, call: Call, token: int | str) -> Any:
-        def send(progress: float, total: float | None, message: str | None) -> None:
-            # Progress is news: when the peer does not keep up with it, older news is worth nothing.
-            if call.answered or self.wire.is_full:
-                return
-            params: dict[str, Any] = {"progressToken": token, "progress": progress}
-            if total is not None:
-                params["total"] = total
-            if message is not None:
-                params["message"] = message
-            self.notify("notifications/progress", params)
-
-        def from_any_thread(progress: float, total: float | None, message: str | None) -> None:
+    def _progress_of(self, call: Call, token: int | str) -> Progress:
+        def progress(done: float, total: float | None, message: str | None) -> None:
+            facts = {"progressToken": token, "progress": done, "total": total, "message": message}
+            params = {key: value for key, value in facts.items() if value is not None}
+            line = jsonrpc.encode_notification("notifications/progress", params)
             if threading.get_ident() == self._thread:
-                send(progress, total, message)
+                self._send_progress(call, line)
             else:
-                self._loop.call_soon_threadsafe(send, progress, total, message)
+                self._loop.call_soon_threadsafe(self._send_progress, call, line)
 
-        return from_any_thread
+        return progress
+
+    def _send_progress(self, call: Call, line: bytes) -> None:
+        # Progress is news: when the peer does not keep up with it, older news is worth nothing.
+        if not call.answered and not self.wire.is_full:
+            self._send(line)
 
     def _cancel(self, event: Cancel) -> None:
         call = self._calls.pop(event.id, None)
         if call is not None:
             call.withdraw("client")
+            self._withdrawn = [*(one for one in self._withdrawn if not one.completed), call]
             self.logger.info(
                 "call cancelled by its client",
                 {"runId": call.run_id, "correlationId": call.correlation_id, "reason": event.reason},
@@ -264,6 +266,8 @@ class Connection:
     def _request(self, event: Request) -> None:
         listing = self._services.listing
         try:
+            if event.id in self._calls or event.id in self._kernel_requests:
+                raise _id_in_use()
             if event.method == "tools/list":
                 tools = listing.encoded_tools(event.params, modern=event.modern)
                 self._send(jsonrpc.encode_result(event.id, Raw(tools)))
@@ -272,8 +276,6 @@ class Connection:
             elif event.method == "server/discover":
                 self._send(self.session.result(event.id, listing.discovery(), modern=True))
             else:
-                if event.id in self._calls or event.id in self._kernel_requests:
-                    raise _id_in_use()
                 if len(self._kernel_requests) >= _MOST_KERNEL_REQUESTS:
                     raise InternalError("Too many requests under way")
                 self._kernel_requests[event.id] = self._loop.create_task(self._hand_over(event))
@@ -291,7 +293,9 @@ class Connection:
         except Exception as error:
             self._failed(event, error)
         finally:
-            self._kernel_requests.pop(event.id, None)
+            # Once cancelled, the id may belong to another request.
+            if self._kernel_requests.get(event.id) is asyncio.current_task():
+                del self._kernel_requests[event.id]
 
 
 def _id_in_use() -> InvalidRequest:

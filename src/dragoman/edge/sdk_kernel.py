@@ -64,7 +64,11 @@ class SdkKernel:
         """Import the SDK and build the server, once."""
         if self._loading is None:
             self._loading = asyncio.create_task(self._load())
-        await asyncio.shield(self._loading)
+        try:
+            await asyncio.shield(self._loading)
+        except Exception:
+            self._loading = None  # The next request may have better luck.
+            raise
 
     async def tools_changed(self) -> None:
         """Tell the clients of the modern era that listen for it."""
@@ -150,8 +154,7 @@ class SdkKernel:
         except Exception as error:
             data = modern_error_data(error) if request.modern else handler_exception_to_error_data(error)
             if data is None or data.code == InternalError.code:
-                self._logger.error("kernel failed", {"method": request.method, "error": {"message": repr(error)}})
-                raise InternalError("Internal error") from None
+                raise  # The connection logs it under the request's ids, and answers.
             raise SdkError(data.code, data.message, data.data) from None
 
     async def _on_list_tools(self, context: Any, params: Any) -> dict[str, Any]:

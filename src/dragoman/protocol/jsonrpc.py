@@ -77,6 +77,16 @@ def _diagnose(line: bytes) -> Answer:
         raise _invalid("batches are not allowed")
     if not isinstance(message, dict):
         raise _invalid("a message must be an object")
+    try:
+        return _answer_in(message)
+    except InvalidRequest as error:
+        params = message.get("params")
+        meta = params.get("_meta") if isinstance(params, dict) else None
+        error.meta = meta if isinstance(meta, dict) else None
+        raise
+
+
+def _answer_in(message: dict[str, Any]) -> Answer:
     if "id" in message and not _is_id(message["id"]):
         raise _invalid("id must be a string or an integer")
     request_id = message.get("id")
@@ -86,7 +96,9 @@ def _diagnose(line: bytes) -> Answer:
         if request_id is not None and ("result" in message) != ("error" in message):
             return _answer(request_id, message)
         raise _invalid("method is missing", request_id)
-    raise _invalid("method must be a string", request_id)
+    if not isinstance(message["method"], str):
+        raise _invalid("method must be a string", request_id)
+    raise _invalid("a member is there twice, once with a wrong value", request_id)
 
 
 def _answer(request_id: Id, message: dict[str, Any]) -> Answer:

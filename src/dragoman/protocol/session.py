@@ -248,7 +248,7 @@ class Session:
         try:
             message = jsonrpc.decode(line)
         except InvalidRequest as error:
-            return self.refuse(error, error.id)
+            return self.refuse(error, error.id, error.meta or _NO_META)
         except ParseError as error:
             return self.refuse(error, None)
         if isinstance(message, Answer):
@@ -292,9 +292,9 @@ class Session:
             raise InvalidParams(f"Invalid params: {_said(error)}") from None
         except (msgspec.DecodeError, RecursionError):
             raise InvalidParams("Invalid params: initialize needs protocolVersion, capabilities, clientInfo") from None
+        self.client = _params(message)  # First: it may refuse, and then nothing has changed.
         known = params.protocol_version in HANDSHAKE_VERSIONS
         self.version = params.protocol_version if known else LATEST_HANDSHAKE
-        self.client = _params(message)
         self.era = Era.HANDSHAKE
         self._move(Move.INITIALIZE)
         result: dict[str, Any] = {
@@ -441,4 +441,4 @@ def _requested(params: dict[str, Any] | None) -> dict[str, str]:
 
 
 def _said(error: msgspec.ValidationError) -> str:
-    return str(error).replace("`$.", "`params.").replace("`$`", "`params`")
+    return str(error).replace("`$.", "`params.").replace("`$[", "`params[").replace("`$`", "`params`")

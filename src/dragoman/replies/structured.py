@@ -19,7 +19,7 @@ class Structured:
         try:
             blocks = content_blocks(outcome.value)
             encoded = encode_json(outcome.value if blocks is None else blocks)
-        except (TypeError, ValueError, RecursionError, OverflowError):
+        except Exception:  # A value may say itself how it is written, and fail at that in any way.
             raise InternalFailure("Result not serializable", {"reason": "result_not_serializable"}) from None
         if blocks is None:
             outcome.content = [{"type": "text", "text": encoded.decode()}]
@@ -55,6 +55,12 @@ def wrap_tool_error(error: StructuredError, call: Call) -> dict[str, Any]:
     whole = msgspec.structs.replace(error, run_id=call.run_id, correlation_id=call.correlation_id)
     try:
         text = encode_json(whole).decode()
-    except (TypeError, ValueError, RecursionError, OverflowError):  # Details that a handler made up.
-        text = encode_json(msgspec.structs.replace(whole, details={"reason": "details_not_serializable"})).decode()
+    except Exception:  # What a handler made up.
+        message = str(whole.message).encode(errors="replace").decode()
+        details = whole.details
+        try:
+            encode_json(details)
+        except Exception:
+            details = {"reason": "details_not_serializable"}
+        text = encode_json(msgspec.structs.replace(whole, message=message, details=details)).decode()
     return {"content": [{"type": "text", "text": text}], "isError": True}

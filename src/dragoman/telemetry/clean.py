@@ -8,6 +8,7 @@ from typing import Any
 
 REDACTED = "[REDACTED]"
 _DEEPEST = 64
+_MOST_ITEMS = 10_000
 
 # C0, DEL and C1 controls, line and paragraph separators, and the marks that reorder text on a terminal.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -28,30 +29,43 @@ class Cleaner:
 
     def redact(self, value: Any) -> Any:
         """A copy of `value` with the values under secret keys replaced, at any depth."""
-        return self._copy(value, _DEEPEST, lambda text: text)
+        return _Copy(self._secret, lambda text: text).of(value, _DEEPEST)
 
     def clean(self, value: Any) -> Any:
         """A redacted copy of `value` with every string sanitised."""
-        return self._copy(value, _DEEPEST, sanitize)
+        return _Copy(self._secret, sanitize).of(value, _DEEPEST)
 
     def has_no_secret_keys(self, keys: Iterable[str]) -> bool:
         """Whether nothing under these keys would be redacted."""
-        return self._secret.isdisjoint(key.lower() for key in keys)
+        return self._secret.isdisjoint(str(key).lower() for key in keys)
 
-    def _copy(self, value: Any, depth: int, text: Any) -> Any:
+
+class _Copy:
+    """One copy under way. It is bounded in depth and in size: a value that shares its parts may have no end."""
+
+    def __init__(self, secret: frozenset[str], text: Any) -> None:
+        self._secret = secret
+        self._text = text
+        self._left = _MOST_ITEMS
+
+    def of(self, value: Any, depth: int) -> Any:
+        text = self._text
         if isinstance(value, str):
             return text(str(value))
         if value.__class__ in _PLAIN:
             return value
+        self._left -= 1
+        if self._left < 0:
+            return "[too much]"
         if depth == 0:
             return "[too deep]"
         if isinstance(value, Mapping):
             return {
-                text(str(key)): REDACTED if str(key).lower() in self._secret else self._copy(item, depth - 1, text)
+                text(str(key)): REDACTED if str(key).lower() in self._secret else self.of(item, depth - 1)
                 for key, item in value.items()
             }
         if isinstance(value, list | tuple | set | frozenset):
-            return [self._copy(item, depth - 1, text) for item in value]
+            return [self.of(item, depth - 1) for item in value]
         return text(f"<{type(value).__name__}>")
 
 

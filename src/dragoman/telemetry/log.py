@@ -76,6 +76,8 @@ class StructuredLogger:
             entry.update(self._context)
         if facts:
             entry.update(self._settled(facts))
+        if len(entry) < 3 + len(self._context) + len(facts or ()):  # Some key came twice: make sure which of them won.
+            entry.update({"timestamp": self._clock.timestamp(), "level": level, "message": message})
         self._sink(entry)
 
     def redact(self, value: Any) -> Any:

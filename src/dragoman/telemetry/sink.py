@@ -49,11 +49,20 @@ class DescriptorSink:
             gathered = [first, *self._queued()]
             entries = [item for item in gathered if not isinstance(item, threading.Event)]
             self._writing = len(entries)
-            self._write(self._writer(entries))
+            self._write(self._lines_of(entries))
             self._writing = 0
             for item in gathered:
                 if isinstance(item, threading.Event):
                     item.set()
+
+    def _lines_of(self, entries: list[Entry]) -> bytes:
+        try:
+            return self._writer(entries)
+        except Exception as error:  # Whatever somebody logged, the next entry must still be written.
+            return b'{"level":"error","message":"log entries lost","count":%d,"error":"%s"}\n' % (
+                len(entries),
+                type(error).__name__.encode(),
+            )
 
     def _queued(self) -> list[Entry | threading.Event]:
         items: list[Entry | threading.Event] = []

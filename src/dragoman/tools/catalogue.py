@@ -82,6 +82,7 @@ class Catalogue:
         with self._changing:
             if self._tools.setdefault(definition.name, registered) is not registered:
                 raise DuplicateTool(definition.name)
+            self.version += 1
         if is_dynamic:
             self._logger.warn("tool registered dynamically", {"toolName": definition.name})
         self._changed()
@@ -91,6 +92,7 @@ class Catalogue:
         with self._changing:
             if self._tools.pop(name, None) is None:
                 return False
+            self.version += 1
         self._changed()
         return True
 
@@ -116,7 +118,6 @@ class Catalogue:
         return lambda: self._listeners.remove(listener)
 
     def _changed(self) -> None:
-        self.version += 1
         for listener in tuple(self._listeners):
             listener()
 
@@ -128,7 +129,7 @@ class Catalogue:
             problems.append(("timeoutMs", "must be at least 1"))
         validators: Validators = []
         for path, schema in (("inputSchema", definition.input_schema), ("outputSchema", definition.output_schema)):
-            if schema is None:
+            if schema is None and path == "outputSchema":
                 validators.append(None)
             elif not isinstance(schema, dict) or schema.get("type") != "object":
                 problems.append((path, "the root must be an object: INVALID_ARGUMENT, `type` is not 'object'"))

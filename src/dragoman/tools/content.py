@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 
 class Text(Struct, tag_field="type", tag="text", omit_defaults=True, rename="camel"):
@@ -16,22 +16,22 @@ class Text(Struct, tag_field="type", tag="text", omit_defaults=True, rename="cam
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
-class Image(Struct, tag_field="type", tag="image", omit_defaults=True, rename="camel"):
+class Image(Struct, tag_field="type", tag="image", rename="camel"):
     """A picture; `data` goes out as base64."""
 
     data: bytes
     mime_type: str = "image/png"
-    annotations: dict[str, Any] | None = None
-    meta: dict[str, Any] | None = field(default=None, name="_meta")
+    annotations: dict[str, Any] | UnsetType = UNSET
+    meta: dict[str, Any] | UnsetType = field(default=UNSET, name="_meta")
 
 
-class Audio(Struct, tag_field="type", tag="audio", omit_defaults=True, rename="camel"):
+class Audio(Struct, tag_field="type", tag="audio", rename="camel"):
     """Sound; `data` goes out as base64."""
 
     data: bytes
     mime_type: str = "audio/wav"
-    annotations: dict[str, Any] | None = None
-    meta: dict[str, Any] | None = field(default=None, name="_meta")
+    annotations: dict[str, Any] | UnsetType = UNSET
+    meta: dict[str, Any] | UnsetType = field(default=UNSET, name="_meta")
 
 
 class ResourceLink(Struct, tag_field="type", tag="resource_link", omit_defaults=True, rename="camel"):

@@ -11,7 +11,8 @@ import msgspec
 
 from dragoman.errors import InvalidTool
 from dragoman.tools.context import ToolContext
-from dragoman.tools.schema import Schema, listed_schema, read_signature
+from dragoman.tools.schema import Schema, listed_schema
+from dragoman.tools.signature import read_signature
 
 Handler: TypeAlias = Callable[[dict[str, Any], ToolContext], Any]
 """Takes validated arguments and the context; returns the result, or an awaitable of it."""
@@ -141,7 +142,7 @@ def tool(
 
     def make(function: Function) -> Tool:
         tool_name: str = name if name is not None else getattr(function, "__name__", "")
-        signature = read_signature(function, ToolContext, tool_name)
+        signature = read_signature(function, ToolContext, tool_name, has_schema=input_schema is not None)
         definition = ToolDefinition(
             name=tool_name,
             description=description or inspect.getdoc(function) or "",

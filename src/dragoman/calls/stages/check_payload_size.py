@@ -16,10 +16,12 @@ class CheckPayloadSize:
     resources: Resources
 
     def __call__(self, proceed: Service, /) -> Service:
-        check_payload = self.resources.check_payload
+        measure, check_size, limit = self.resources.measure, self.resources.check_size, self.resources.max_payload_bytes
 
         def check(call: Call) -> Awaitable[Outcome]:
-            call.payload_bytes = check_payload(call.arguments)
+            call.payload_bytes = size = measure(call.arguments)
+            if size > limit:
+                check_size(size)
             return proceed(call)
 
         return check

@@ -18,6 +18,10 @@ _WORDS = {completion: completion.value for completion in Completion}
 _WARNINGS = frozenset({Completion.LATE_COMPLETED, Completion.TIMEOUT, Completion.PROTOCOL_ERROR})
 
 
+class _Cancelled(InternalFailure):
+    """The handler stopped because it was asked to."""
+
+
 @dataclass(frozen=True)
 class RecordCompletion:
     """Turns refusals into outcomes, and writes the record: ids, name, time, sizes and outcome; never the data."""
@@ -38,7 +42,7 @@ class RecordCompletion:
                 outcome = Outcome(error=error)
             except Aborted:
                 aborted = True
-                outcome = Outcome(error=InternalFailure("The call was cancelled", {"reason": "aborted"}))
+                outcome = Outcome(error=_Cancelled("The call was cancelled", {"reason": "aborted"}))
             call.duration_ms = int((monotonic() - call.started) * 1e6) / 1000
             call.answer(outcome)  # First, so that the client does not wait for the log.
             self.record(call, _completion(call, outcome, aborted), outcome.error)
@@ -61,7 +65,7 @@ class RecordCompletion:
         }
         level: Level = "warn" if completion in _WARNINGS else "info"
         if error is not None:
-            facts["errorCode"] = Aborted.code if completion is Completion.ABORTED else error.code
+            facts["errorCode"] = Aborted.code if isinstance(error, _Cancelled) else error.code
         if error is not None and isinstance(error, ResourceExhausted) and not call.ran:
             self.resources.consecutive_refusals += 1
             facts["hint"] = RETRY_HINT

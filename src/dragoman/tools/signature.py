@@ -1,0 +1,217 @@
+"""From type hints to schemas, and from JSON back to what the hints promise."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import re
+import types
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+
+from dragoman.errors import InvalidArgument, InvalidTool
+from dragoman.tools.schema import DRAFT_2020_12
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What a function's type hints say about the tool that it becomes."""
+
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | None
+    context_parameter: str | None
+    convert: Callable[[dict[str, Any]], dict[str, Any]] | None
+
+
+def read_signature(
+    function: Callable[..., Any], context_type: type, name: str, *, has_schema: bool = False
+) -> Signature:
+    """Schemas and argument conversion from type hints; raises `InvalidTool`, naming the parameter."""
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except Exception as error:
+        raise InvalidTool(name, [("", f"its type hints cannot be read: {error}")]) from error
+    fields: list[Any] = []
+    context_parameter = None
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints.get(parameter.name, Any)
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise InvalidTool(name, [(parameter.name, "a tool's parameters must be passable by name, one by one")])
+        if hint is context_type:
+            context_parameter = parameter.name
+            continue
+        fields.append(_field(parameter, _with_meta(hint)))
+    try:
+        arguments = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
+        input_schema = _object_schema(arguments)
+    except (TypeError, ValueError, NameError) as error:
+        if has_schema:
+            return Signature({}, _output_schema(hints.get("return")), context_parameter, None)
+        place = next((field[0] for field in fields if not _has_schema(field[1])), "")
+        raise InvalidTool(name, [(place, f"{error}; annotate it otherwise, or pass input_schema")]) from error
+    assert input_schema is not None
+    plain = all(_is_plain(field[1]) for field in fields)
+    return Signature(
+        input_schema,
+        _output_schema(hints.get("return")),
+        context_parameter,
+        None if plain else _converter(arguments),
+    )
+
+
+def _has_schema(hint: Any) -> bool:
+    try:
+        _object_schema(msgspec.defstruct("Argument", [("value", hint)]))
+    except (TypeError, ValueError, NameError):
+        return False
+    return True
+
+
+def _field(parameter: inspect.Parameter, hint: Any) -> Any:
+    if parameter.default is parameter.empty:
+        return (parameter.name, hint)
+    try:
+        msgspec.json.encode(parameter.default)
+        mutable = isinstance(parameter.default, list | dict | set | bytearray)
+    except (TypeError, ValueError, RecursionError):
+        mutable = True
+    # The function supplies its own default; the field's only makes the parameter optional and documents it.
+    default = msgspec.field(default_factory=lambda: parameter.default) if mutable else parameter.default
+    return (parameter.name, hint, default)
+
+
+_CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
+
+
+def _with_meta(hint: Any) -> Any:
+    """Understand `Annotated[int, "what it is for"]` and the annotations of other libraries, Pydantic's among them."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return functools.reduce(operator.or_, map(_with_meta, typing.get_args(hint)))
+    if origin in (list, dict, set, frozenset, tuple):
+        return origin[tuple(map(_with_meta, typing.get_args(hint)))]
+    if origin is not Annotated:
+        return hint
+    base, *notes = typing.get_args(hint)
+    base = _with_meta(base)
+    facts: dict[str, Any] = {}
+    kept: list[Any] = []
+    for note in notes:
+        if isinstance(note, msgspec.Meta):
+            kept.append(note)
+        elif isinstance(note, str):
+            facts["description"] = note
+        else:
+            for part in (note, *getattr(note, "metadata", ())):
+                facts |= {key: value for key in _CONSTRAINTS if (value := getattr(part, key, None)) is not None}
+            description = getattr(note, "description", None) or getattr(note, "documentation", None)
+            if description:
+                facts["description"] = description
+    if facts:
+        kept.append(msgspec.Meta(**facts))
+    return Annotated[(base, *kept)] if kept else base
+
+
+def _object_schema(kind: Any) -> dict[str, Any] | None:
+    """The schema of `kind` with its root in place, or None when the root is not an object."""
+    borrowed: dict[str, Any] = {}
+
+    def of_model(model: type) -> dict[str, Any]:
+        describe = getattr(model, "model_json_schema", None)
+        if describe is None:
+            raise TypeError(f"{model.__name__} has no JSON form")
+        # Under a name of its own: two models may contain different models of one name.
+        schema: dict[str, Any] = describe()
+        prefix = ""
+        defined = schema.get("$defs", {})
+        if any(borrowed.get(key, value) != value for key, value in defined.items()):
+            prefix = f"{model.__name__}."
+            schema = describe(ref_template=f"#/$defs/{prefix}{{model}}")
+            defined = schema.get("$defs", {})
+        schema.pop("$defs", None)
+        borrowed.update({f"{prefix}{key}": value for key, value in defined.items()})
+        return schema
+
+    (schema,), definitions = msgspec.json.schema_components(
+        (kind,), schema_hook=of_model, ref_template="#/$defs/{name}"
+    )
+    if "$ref" in schema:
+        schema = definitions.pop(schema["$ref"].rsplit("/", 1)[1])
+    if schema.get("type") != "object":
+        return None
+    schema.pop("title", None)
+    if definitions or borrowed:
+        schema["$defs"] = {**definitions, **borrowed}
+    return {"$schema": DRAFT_2020_12, **schema}
+
+
+def _output_schema(hint: Any) -> dict[str, Any] | None:
+    if hint is None or hint is Any or hint is type(None):
+        return None
+    try:
+        return _object_schema(hint)
+    except (TypeError, ValueError, NameError, KeyError):
+        return None  # A result is free to have no schema; what it is shows when it is sent.
+
+
+_PLAIN = frozenset({str, bool, dict, list, Any, type(None), object})
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether JSON's own value is already what the handler expects."""
+    if typing.get_origin(hint) is Annotated:
+        return _is_plain(typing.get_args(hint)[0])
+    origin = typing.get_origin(hint)
+    if origin in (list, dict, typing.Union, types.UnionType):
+        return all(map(_is_plain, typing.get_args(hint)))
+    return hint in _PLAIN
+
+
+def _whole(value: Any) -> Any:
+    """`value` with every float that has no fraction as an int."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, list):
+        return list(map(_whole, value))
+    return {key: _whole(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _converter(arguments: type[Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def from_json(kind: type, value: Any) -> Any:
+        validate = getattr(kind, "model_validate", None)
+        if validate is None:
+            raise NotImplementedError(kind.__name__)
+        try:
+            return validate(value)
+        except ValueError as error:
+            describe = getattr(error, "errors", None)
+            if describe is None:
+                raise
+            # Pydantic's own text repeats the value.
+            first = describe(include_url=False, include_input=False, include_context=False)[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+    def convert(values: dict[str, Any]) -> dict[str, Any]:
+        try:
+            made = msgspec.convert(values, arguments, dec_hook=from_json)
+        except msgspec.ValidationError:
+            # JSON has one kind of number: 1.0 is an integer there, and the schema let it through.
+            try:
+                made = msgspec.convert(_whole(values), arguments, dec_hook=from_json)
+            except msgspec.ValidationError as error:
+                raise InvalidArgument("Arguments do not match the tool's schema", {"errors": [_said(error)]}) from None
+        return {key: getattr(made, key) for key in values}
+
+    return convert
+
+
+def _said(error: msgspec.ValidationError) -> dict[str, str]:
+    """Where, and what: the way a validator would say it, and without the value."""
+    message, _, path = str(error).partition(" - at `$.")
+    if message.startswith("Invalid enum value"):
+        message = message.partition(" '")[0]
+    steps = re.sub(r"\[(\d+)\]", r"/\1", path.rstrip("`").replace("[...]", "")).replace(".", "/")
+    return {"path": f"/{steps}" if steps else "", "message": message}

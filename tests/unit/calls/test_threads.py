@@ -1,0 +1,190 @@
+"""Sync handlers: threads of our own, so that one that hangs delays neither an answer nor anybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from contextvars import ContextVar
+
+import pytest
+
+import dragoman
+from dragoman import ToolContext, tool
+from dragoman.calls.threads import Threads
+from dragoman.testing import ManualClock, open_server
+from tests.unit.calls import FIVE_SECONDS, Hung, answers, begin, error_in, happened
+
+colour: ContextVar[str] = ContextVar("colour", default="none")
+
+
+@pytest.mark.requirement("FND-TIME-02", "FND-TIME-04", "FND-TIME-11")
+async def test_client_of_a_hung_thread_is_answered_at_the_deadline_and_the_slot_waits_for_the_thread() -> None:
+    clock, hung = ManualClock(), Hung(timeout_ms=50)
+    async with open_server([hung.tool], clock=clock) as server:
+        client = await server.client()
+        call = begin(client, "hang")
+        await happened(hung.begun)
+        clock.advance(0.1)
+        (answer,) = answers(client, call)
+        assert error_in(answer["result"])["code"] == "TIMEOUT"
+        assert (hung.finished.is_set(), server.runtime.resources.in_use) == (False, 1)
+        hung.release.set()
+        assert await server.runtime.runner.drain(5)
+        assert (hung.finished.is_set(), server.runtime.resources.in_use) == (True, 0)
+        assert answers(client, call) == [answer]
+        assert [record["outcome"] for record in server.records] == ["late_completed"]
+
+
+@pytest.mark.requirement("FND-HEALTH-05")
+async def test_health_answers_while_every_slot_is_held_by_a_hung_thread() -> None:
+    clock = ManualClock()
+    hung = [Hung(f"hang{number}", timeout_ms=50) for number in range(3)]
+    async with open_server(
+        [one.tool for one in hung], {"resources": {"maxConcurrentExecutions": 3}}, clock=clock
+    ) as server:
+        client = await server.client()
+        for number, one in enumerate(hung):
+            begin(client, f"hang{number}")
+            await happened(one.begun)
+        clock.advance(0.1)
+        for _ in range(3):
+            report = json.loads((await client.call_tool("health"))["content"][0]["text"])
+            assert (report["status"], report["resources"]["concurrentExecutions"]) == ("unhealthy", 3)
+        for one in hung:
+            one.release.set()
+        assert await server.runtime.runner.drain(5)
+        report = json.loads((await client.call_tool("health"))["content"][0]["text"])
+        assert (report["status"], report["resources"]["concurrentExecutions"]) == ("healthy", 0)
+
+
+async def test_loop_goes_on_serving_while_a_thread_blocks() -> None:
+    hung = Hung()
+    async with open_server([hung.tool]) as server:
+        client = await server.client()
+        call = begin(client, "hang")
+        await happened(hung.begun)
+        assert (await client.request("ping"))["result"] == {}
+        hung.release.set()
+        assert (await client.answer(call))["result"]["content"] == [{"type": "text", "text": '"done"'}]
+
+
+async def test_sync_handlers_run_side_by_side_on_daemon_threads_and_no_more_of_them_than_slots() -> None:
+    together = threading.Barrier(3)
+    seen: set[threading.Thread] = set()
+
+    @tool
+    def meet() -> bool:
+        seen.add(threading.current_thread())
+        together.wait(FIVE_SECONDS)
+        return threading.current_thread().daemon
+
+    async with dragoman.open([meet], {"resources": {"maxConcurrentExecutions": 3}}) as runtime:
+        for _ in range(5):
+            outcomes = await asyncio.gather(*(runtime.call("meet") for _ in range(3)))
+            assert [outcome.unwrap() for outcome in outcomes] == [True, True, True]
+    assert len(seen) == 3
+    assert threading.current_thread() not in seen
+
+
+async def test_thread_that_hangs_does_not_hold_up_the_next_call_after_it_has_served_one() -> None:
+    hung = Hung()
+
+    @tool
+    def quick() -> str:
+        return "done"
+
+    async with dragoman.open([hung.tool, quick]) as runtime:
+        assert (await runtime.call("quick")).unwrap() == "done"
+        hanging = asyncio.ensure_future(runtime.call("hang"))
+        await happened(hung.begun)
+        async with asyncio.timeout(5):
+            assert (await runtime.call("quick")).unwrap() == "done"
+        hung.release.set()
+        assert (await hanging).unwrap() == "done"
+
+
+async def test_one_thread_serves_calls_that_follow_each_other() -> None:
+    @tool
+    def where() -> str:
+        return threading.current_thread().name
+
+    async with dragoman.open([where]) as runtime:
+        names = {(await runtime.call("where")).unwrap() for _ in range(10)}
+    assert len(names) == 1
+
+
+async def test_idle_threads_end_with_the_runtime() -> None:
+    @tool
+    def who() -> None:
+        threads.append(threading.current_thread())
+
+    threads: list[threading.Thread] = []
+    async with dragoman.open([who]) as runtime:
+        await runtime.call("who")
+    await asyncio.to_thread(threads[0].join, FIVE_SECONDS)
+    assert not threads[0].is_alive()
+
+
+async def test_context_variables_of_the_caller_reach_a_sync_handler_and_its_own_stay_with_it() -> None:
+    @tool
+    def paint() -> str:
+        before = colour.get()
+        colour.set("blue")
+        return before
+
+    async with dragoman.open([paint]) as runtime:
+        colour.set("red")
+        assert [(await runtime.call("paint")).unwrap() for _ in range(2)] == ["red", "red"]
+        assert colour.get() == "red"
+
+
+@pytest.mark.requirement("FND-TIME-03")
+async def test_thread_can_poll_its_token() -> None:
+    clock = ManualClock()
+    begun, pause = threading.Event(), threading.Event()
+
+    @tool(timeout_ms=50)
+    def poll(context: ToolContext) -> None:
+        begun.set()
+        for _ in range(5000):
+            context.cancellation.raise_if_set()
+            pause.wait(0.001)
+
+    async with open_server([poll], clock=clock) as server:
+        begin(await server.client(), "poll")
+        await happened(begun)
+        clock.advance(0.1)
+        assert await server.runtime.runner.drain(5)
+        assert [record["outcome"] for record in server.records] == ["late_completed"]
+
+
+async def test_threads_give_back_values_and_exceptions() -> None:
+    threads = Threads()
+
+    def fail() -> None:
+        raise LookupError("not here")
+
+    assert await threads.run(lambda: 6 * 7) == 42
+    with pytest.raises(LookupError, match="not here"):
+        await threads.run(fail)
+    threads.stop()
+
+
+async def test_thread_whose_caller_gave_up_goes_on_and_is_used_again() -> None:
+    threads = Threads()
+    begun, release = threading.Event(), threading.Event()
+
+    def block() -> str:
+        begun.set()
+        release.wait(FIVE_SECONDS)
+        return threading.current_thread().name
+
+    waiting = asyncio.ensure_future(threads.run(block))
+    await happened(begun)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    release.set()
+    assert waiting.cancelled()
+    assert (await threads.run(block)).startswith("dragoman-tool-")
+    threads.stop()

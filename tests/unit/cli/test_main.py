@@ -1,0 +1,154 @@
+"""The command line: what it helps with, what it refuses, and how it says so."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dragoman import __version__
+from dragoman.cli.main import app
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that holds no settings."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def dragoman(*arguments: str, requests: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """The command in a process of its own, with `requests` as the file it reads."""
+    Path("requests").write_bytes(requests)
+    with Path("requests").open("rb") as stdin:
+        return subprocess.run(
+            [sys.executable, "-m", "dragoman", *arguments], stdin=stdin, capture_output=True, timeout=30
+        )
+
+
+def help_of(*arguments: str) -> str:
+    """What help says, without the paint that some environments ask for."""
+    helped = runner.invoke(app, [*arguments, "--help"], env={"COLUMNS": "200"})
+    assert helped.exit_code == 0
+    return re.sub(r"\x1b\[[0-9;]*m", "", helped.stdout)
+
+
+def test_help_names_the_commands_and_no_command_gives_help() -> None:
+    helped = help_of()
+    assert "serve" in helped
+    assert "governed MCP runtime" in helped
+    assert "serve" in runner.invoke(app, []).output
+
+
+def test_help_for_serve_explains_target_options_and_exit_codes() -> None:
+    helped = help_of("serve")
+    for word in ("TARGET", "--transport", "--config", "--log-level", "module:object", "Exit codes"):
+        assert word in helped
+
+
+def test_the_version_is_told() -> None:
+    told = runner.invoke(app, ["--version"])
+    assert (told.exit_code, told.stdout) == (0, f"dragoman {__version__}\n")
+
+
+def test_an_unknown_setting_is_refused_and_the_nearest_suggested(workplace: Path) -> None:
+    (workplace / "my.toml").write_text("[tools]\nmax_payload_byte = 5\n[resource]\n")
+    refused = runner.invoke(app, ["serve", "--config", "my.toml"])
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+    assert refused.stderr.splitlines() == [
+        "dragoman: The settings cannot be used:",
+        "  tools.max_payload_byte: is not a setting; did you mean tools.max_payload_bytes?",
+        "  resource: is not a setting; did you mean resources?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "setting"),
+    [
+        (["--log-level", "loud"], {}, "logging.level"),
+        ([], {"DRAGOMAN_TOOLS__DEFAULT_TIMEOUT_MS": "soon"}, "tools.default_timeout_ms"),
+        ([], {"DRAGOMAN_TOOLS__DEFAULT_TIMEOUT": "5"}, "did you mean tools.default_timeout_ms?"),
+        (["--config", "gone.toml"], {}, "gone.toml: No such file or directory"),
+    ],
+)
+def test_bad_settings_from_anywhere_are_refused_by_name(
+    arguments: list[str], environ: dict[str, str], setting: str
+) -> None:
+    refused = runner.invoke(app, ["serve", *arguments], env=environ)
+    assert refused.exit_code == 2
+    assert setting in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize("arguments", [["serve", "--nonsense"], ["nonsense"], ["serve", "--transport", "pigeon"]])
+def test_a_command_that_is_not_understood_exits_with_2(arguments: list[str]) -> None:
+    refused = runner.invoke(app, arguments)
+    assert refused.exit_code == 2
+    assert "nonsense" in refused.stderr or "pigeon" in refused.stderr
+
+
+def test_a_target_that_is_not_there_is_refused_in_one_clear_line() -> None:
+    refused = dragoman("serve", "gone.py")
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert refused.stderr.decode() == "dragoman: cannot load tools from 'gone.py': there is no such file\n"
+
+
+def test_a_module_that_is_not_there_is_refused_in_one_clear_line() -> None:
+    refused = dragoman("serve", "no_such_module")
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert refused.stderr.startswith(b"dragoman: cannot load tools from 'no_such_module': ")
+    assert refused.stderr.count(b"\n") == 1
+
+
+def test_a_file_that_raises_is_refused_with_its_traceback(workplace: Path) -> None:
+    (workplace / "raising.py").write_text("def load():\n    raise RuntimeError('not today')\n\nload()\n")
+    refused = dragoman("serve", "raising.py")
+    stderr = refused.stderr.decode()
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert 'raising.py", line 2, in load' in stderr
+    assert stderr.endswith("dragoman: cannot load tools from 'raising.py': RuntimeError: not today\n")
+
+
+def test_a_tool_that_cannot_be_registered_is_refused_by_name(workplace: Path) -> None:
+    (workplace / "odd.py").write_text("from dragoman import tool\n@tool(name='no spaces')\ndef f() -> None: ...\n")
+    refused = dragoman("serve", "odd.py")
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert refused.stderr.startswith(b"dragoman: tool 'no spaces' cannot be registered: name: ")
+    assert b"Traceback" not in refused.stderr
+
+
+@pytest.mark.requirement("FND-LOG-02")
+def test_without_a_target_the_built_in_tools_are_served_and_the_exit_is_clean() -> None:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+    served = dragoman("serve", requests=json.dumps(request).encode())
+    assert served.returncode == 0
+    (answer,) = map(json.loads, served.stdout.splitlines())
+    assert [each["name"] for each in answer["result"]["tools"]] == ["echo", "health"]
+    entries = [json.loads(line) for line in served.stderr.splitlines()]
+    assert [(entry["level"], entry["message"]) for entry in entries] == [
+        ("info", "server started"),
+        ("info", "server stopped"),
+    ]
+
+
+def test_the_log_level_and_format_can_be_set() -> None:
+    quiet = dragoman("serve", "--log-level", "error")
+    assert (quiet.returncode, quiet.stderr) == (0, b"")
+    Path("dragoman.toml").write_text('[logging]\nformat = "text"\n')
+    text = dragoman("serve")
+    assert [line.split()[1:4] for line in text.stderr.decode().replace("\x1b[0m", "").splitlines()] == [
+        ["INFO", "server", "started"],
+        ["INFO", "server", "stopped"],
+    ]

@@ -1,0 +1,631 @@
+"""Bytes in, events out: the state gate, both eras, and the answer to everything that is wrong."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import mcp_types
+import msgspec
+import pytest
+from mcp_types import jsonrpc as sdk_jsonrpc
+from mcp_types import methods as sdk_methods
+from mcp_types import version as sdk_version
+
+from dragoman.errors import UnsupportedVersion
+from dragoman.protocol import versions
+from dragoman.protocol.jsonrpc import Answer
+from dragoman.protocol.session import (
+    TRANSITIONS,
+    Cancel,
+    Era,
+    Event,
+    Identity,
+    Initialized,
+    Move,
+    Refusal,
+    Reply,
+    Request,
+    Session,
+    State,
+    ToolCall,
+    complete,
+)
+from dragoman.protocol.versions import CAPABILITIES_KEY, CLIENT_INFO_KEY, SERVER_INFO_KEY, VERSION_KEY
+
+IDENTITY = Identity({"name": "test-server", "version": "9.9"}, {"tools": {"listChanged": True}})
+CLIENT = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+ENVELOPE = {VERSION_KEY: "2026-07-28", CAPABILITIES_KEY: {}}
+DEEP = b"[" * 10_000 + b"]" * 10_000
+
+
+def request(method: str, params: Any = None, id: Any = 1) -> bytes:
+    message = {"jsonrpc": "2.0", "id": id, "method": method}
+    return msgspec.json.encode(message if params is None else {**message, "params": params}) + b"\n"
+
+
+def notification(method: str, params: Any = None) -> bytes:
+    message = {"jsonrpc": "2.0", "method": method}
+    return msgspec.json.encode(message if params is None else {**message, "params": params}) + b"\n"
+
+
+INITIALIZE = request("initialize", CLIENT)
+INITIALIZED = notification("notifications/initialized")
+
+
+def starting(limit: int = 1_000_000) -> Session:
+    return Session(IDENTITY, "conn-1", limit)
+
+
+def initializing() -> Session:
+    session = starting()
+    session.receive(INITIALIZE)
+    return session
+
+
+def running(limit: int = 1_000_000) -> Session:
+    session = starting(limit)
+    session.receive(INITIALIZE + INITIALIZED)
+    return session
+
+
+def modern() -> Session:
+    session = starting()
+    session.receive(request("server/discover", {"_meta": ENVELOPE}))
+    return session
+
+
+def only(events: list[Event]) -> Event:
+    (event,) = events
+    return event
+
+
+def refusal(events: list[Event]) -> dict[str, Any]:
+    """The one message that refuses, checked to say on the wire what it says to the log."""
+    event = only(events)
+    assert isinstance(event, Refusal)
+    message: dict[str, Any] = msgspec.json.decode(event.line)
+    error = message["error"]
+    assert message.keys() == {"jsonrpc", "id", "error"}
+    assert (message["jsonrpc"], error["code"], error["message"]) == ("2.0", event.code, event.message)
+    assert error["data"]["correlationId"] == event.correlation_id
+    return message
+
+
+def code_and_id(events: list[Event]) -> tuple[int, Any]:
+    message = refusal(events)
+    return message["error"]["code"], message["id"]
+
+
+# The state machine
+
+
+@pytest.mark.requirement("FND-LIFE-01", "FND-LIFE-02", "FND-LIFE-06")
+@pytest.mark.parametrize(("state", "move"), list(product(State, Move)))
+def test_only_the_moves_of_the_table_change_the_state(state: State, move: Move) -> None:
+    session = {State.STARTING: starting, State.INITIALIZING: initializing}.get(state, running)()
+    if state is State.CLOSED:
+        session.close()
+    assert session.state is state
+    if move is Move.CLOSE:
+        session.close()
+    else:
+        session.receive(INITIALIZE if move is Move.INITIALIZE else INITIALIZED)
+    assert session.state is TRANSITIONS.get((state, move), state)
+
+
+@pytest.mark.requirement("FND-LIFE-02", "FND-LIFE-06")
+def test_the_table_leads_to_running_in_two_moves_and_nowhere_from_closed() -> None:
+    assert dict(TRANSITIONS) == {
+        (State.STARTING, Move.INITIALIZE): State.INITIALIZING,
+        (State.INITIALIZING, Move.INITIALIZED): State.RUNNING,
+        (State.STARTING, Move.CLOSE): State.CLOSED,
+        (State.INITIALIZING, Move.CLOSE): State.CLOSED,
+        (State.RUNNING, Move.CLOSE): State.CLOSED,
+    }
+
+
+@pytest.mark.requirement("FND-LIFE-02")
+@pytest.mark.parametrize("method", ["initialized", "notifications/initialized"])
+def test_both_spellings_of_initialized_open_the_gate_and_get_no_answer(method: str) -> None:
+    session = initializing()
+    assert session.receive(notification(method)) == [Initialized()]
+    assert (session.state, session.receive(notification(method))) == (State.RUNNING, [])
+
+
+@pytest.mark.requirement("FND-LIFE-02")
+@pytest.mark.parametrize(
+    "line",
+    [
+        request("initialized"),
+        request("notifications/initialized"),
+        request("ping"),
+        notification("initialize", CLIENT),
+        notification("notifications/cancelled", {"requestId": 1}),
+        notification("notifications/running"),
+        b'{"jsonrpc":"2.0","id":1,"result":{}}\n',
+        b"RUNNING\n",
+    ],
+)
+@pytest.mark.parametrize("begin", [starting, initializing])
+def test_nothing_else_moves_the_state_towards_running(begin: Any, line: bytes) -> None:
+    session = begin()
+    before = session.state
+    session.receive(line)
+    assert session.state is before
+
+
+@pytest.mark.requirement("FND-LIFE-02")
+def test_initialized_before_initialize_counts_for_nothing() -> None:
+    session = starting()
+    assert session.receive(INITIALIZED) == []
+    session.receive(INITIALIZE)
+    assert session.state is State.INITIALIZING
+
+
+@pytest.mark.requirement("FND-LIFE-04")
+def test_initialize_is_answered_with_who_the_server_is() -> None:
+    event = only(starting().receive(INITIALIZE))
+    assert isinstance(event, Reply)
+    assert msgspec.json.decode(event.line) == {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "result": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {"listChanged": True}},
+            "serverInfo": {"name": "test-server", "version": "9.9"},
+        },
+    }
+
+
+def test_instructions_are_part_of_the_answer_when_there_are_any() -> None:
+    identity = Identity(IDENTITY.server_info, IDENTITY.capabilities, "Be kind.")
+    event = only(Session(identity, "conn-1", 1000).receive(INITIALIZE))
+    assert isinstance(event, Reply)
+    assert msgspec.json.decode(event.line)["result"]["instructions"] == "Be kind."
+
+
+@pytest.mark.parametrize(
+    ("asked", "spoken"),
+    [
+        *((version, version) for version in versions.HANDSHAKE_VERSIONS),
+        ("2026-07-28", "2025-11-25"),
+        ("x", "2025-11-25"),
+    ],
+)
+def test_a_known_revision_is_spoken_and_an_unknown_one_is_countered_with_the_latest(asked: str, spoken: str) -> None:
+    session = starting()
+    session.receive(request("initialize", {**CLIENT, "protocolVersion": asked}))
+    assert (session.version, session.era, session.state) == (spoken, Era.HANDSHAKE, State.INITIALIZING)
+
+
+@pytest.mark.requirement("FND-RPC-07")
+@pytest.mark.parametrize(
+    "params",
+    [
+        None,
+        [],
+        {},
+        {**CLIENT, "protocolVersion": 1},
+        {**CLIENT, "capabilities": []},
+        {**CLIENT, "clientInfo": {"name": "c"}},
+        {**CLIENT, "_meta": 5},
+    ],
+)
+def test_initialize_with_wrong_params_leaves_the_connection_as_it_was(params: Any) -> None:
+    session = starting()
+    assert code_and_id(session.receive(request("initialize", params))) == (-32602, 1)
+    assert (session.state, session.era, session.version, session.client) == (State.STARTING, Era.UNDECIDED, None, None)
+    assert isinstance(only(session.receive(INITIALIZE)), Reply)
+
+
+@pytest.mark.requirement("FND-RPC-04")
+@pytest.mark.parametrize("begin", [initializing, running])
+def test_a_second_initialize_is_an_invalid_request(begin: Any) -> None:
+    session = begin()
+    before = session.state
+    assert code_and_id(session.receive(request("initialize", CLIENT, id="again"))) == (-32600, "again")
+    assert session.state is before
+
+
+@pytest.mark.requirement("FND-LIFE-06")
+def test_a_closed_session_is_silent_whatever_arrives() -> None:
+    session = running()
+    session.close()
+    assert session.receive(INITIALIZE + INITIALIZED + request("ping") + b"garbage\n") == []
+    assert session.state is State.CLOSED
+
+
+# The gate
+
+
+@pytest.mark.requirement("FND-LIFE-03", "FND-RPC-09", "FND-CORR-07")
+@pytest.mark.parametrize(
+    "method", [*sorted(versions.HANDSHAKE_METHODS - {"initialize"}), "server/discover", "no/such", "", "Initialize"]
+)
+@pytest.mark.parametrize("begin", [starting, initializing])
+def test_before_running_every_other_method_gets_the_canonical_state_error(begin: Any, method: str) -> None:
+    params = {"name": "echo", "arguments": [], "_meta": {"correlationId": "mine"}}
+    assert refusal(begin().receive(request(method, params, id="q"))) == {
+        "jsonrpc": "2.0",
+        "id": "q",
+        "error": {
+            "code": -32002,
+            "message": "Not initialized",
+            "data": {
+                "code": "NOT_INITIALIZED",
+                "message": "The connection is not initialized: send `initialize`, then the `initialized` notification, "
+                "first.",
+                "correlationId": "conn-1",
+            },
+        },
+    }
+
+
+@pytest.mark.requirement("FND-LIFE-03")
+def test_an_enveloped_request_between_initialize_and_initialized_stays_behind_the_gate() -> None:
+    session = initializing()
+    assert code_and_id(session.receive(request("tools/list", {"_meta": ENVELOPE}))) == (-32002, 1)
+    assert session.era is Era.HANDSHAKE
+
+
+@pytest.mark.requirement("FND-LIFE-05")
+def test_lists_and_calls_pass_right_after_initialized() -> None:
+    session = initializing()
+    lines = request("tools/list", id=2) + request("tools/call", {"name": "echo"}, id=3)
+    assert [code_and_id([event]) for event in session.receive(lines)] == [(-32002, 2), (-32002, 3)]
+    assert session.receive(INITIALIZED + lines) == [
+        Initialized(),
+        Request(2, "tools/list", None, False),
+        ToolCall(3, "echo", {}, {}, False),
+    ]
+
+
+# Requests once RUNNING
+
+
+@pytest.mark.requirement("FND-RPC-06", "FND-CORR-06")
+def test_an_unknown_method_is_named_in_the_answer() -> None:
+    params = {"_meta": {"correlationId": "mine"}}
+    assert refusal(running().receive(request("tools/destroy", params, id="q"))) == {
+        "jsonrpc": "2.0",
+        "id": "q",
+        "error": {"code": -32601, "message": "Method not found: tools/destroy", "data": {"correlationId": "mine"}},
+    }
+
+
+@pytest.mark.requirement("FND-RPC-06")
+@pytest.mark.parametrize("method", sorted(versions.MODERN_METHODS - versions.HANDSHAKE_METHODS))
+def test_what_only_the_modern_era_knows_is_not_found_after_a_handshake(method: str) -> None:
+    assert code_and_id(running().receive(request(method))) == (-32601, 1)
+
+
+def test_a_method_name_of_any_length_is_named_in_short() -> None:
+    message = refusal(running().receive(request("x" * 100_000)))
+    assert message["error"]["message"] == "Method not found: " + "x" * 200
+
+
+@pytest.mark.parametrize("method", sorted(versions.HANDSHAKE_METHODS - {"initialize", "tools/call"}))
+def test_every_method_of_the_handshake_era_passes(method: str) -> None:
+    params = {"a": 1, "_meta": {"progressToken": 1}}
+    assert running().receive(request(method, params)) == [Request(1, method, params, False)]
+
+
+def test_a_call_arrives_with_its_arguments_and_its_meta_apart() -> None:
+    params = {"name": "echo", "arguments": {"a": [1, "ü"]}, "_meta": {"correlationId": "mine"}}
+    expected = [ToolCall("x", "echo", {"a": [1, "ü"]}, {"correlationId": "mine"}, False)]
+    assert running().receive(request("tools/call", params, id="x")) == expected
+
+
+@pytest.mark.requirement("FND-RPC-07", "FND-CORR-06")
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"name": 5},
+        {"name": None},
+        {"name": "echo", "arguments": None},
+        {"name": "echo", "arguments": []},
+        {"name": "echo", "arguments": "{}"},
+        {"name": "echo", "arguments": 0},
+        {"name": "echo", "_meta": {"correlationId": "mine", "progressToken": 1.5}},
+        {"name": "echo", "_meta": {"correlationId": "mine", "progressToken": True}},
+    ],
+)
+def test_a_call_of_the_wrong_shape_is_invalid_params_under_its_own_correlation_id(params: dict[str, Any]) -> None:
+    params = {"_meta": {"correlationId": "mine"}, **params}
+    message = refusal(running().receive(request("tools/call", params, id="q")))
+    assert (message["id"], message["error"]["code"]) == ("q", -32602)
+    assert message["error"]["data"] == {"correlationId": "mine"}
+    assert message["error"]["message"].startswith("Invalid params: ")
+
+
+@pytest.mark.requirement("FND-RPC-07")
+@pytest.mark.parametrize("params", [[], "x", 5, True, {"_meta": None}, {"_meta": []}, {"_meta": "x"}])
+@pytest.mark.parametrize("method", ["ping", "tools/list", "tools/call", "resources/read"])
+def test_params_and_meta_must_be_objects(method: str, params: Any) -> None:
+    if isinstance(params, dict):
+        params = {"name": "echo", **params}
+    assert code_and_id(running().receive(request(method, params))) == (-32602, 1)
+
+
+@pytest.mark.requirement("FND-RPC-07")
+@pytest.mark.parametrize("method", ["tools/list", "tools/call"])
+@pytest.mark.parametrize("number", [b"1e999", b"9" * 5_000], ids=["1e999", "5000 digits"])
+def test_a_number_that_nothing_can_hold_is_refused_and_named_under_params(method: str, number: bytes) -> None:
+    line = b'{"jsonrpc":"2.0","id":1,"method":"%s","params":{"name":"a","arguments":{"x":%s}}}\n'
+    message = refusal(running().receive(line % (method.encode(), number)))
+    assert (message["id"], message["error"]["code"]) == (1, -32602)
+    assert "`params" in message["error"]["message"]
+
+
+def test_a_number_beyond_64_bits_keeps_every_digit() -> None:
+    event = only(running().receive(request("tools/call", {"name": "a", "arguments": {"x": 10**40 + 1}}, id=10**30 + 1)))
+    assert event == ToolCall(10**30 + 1, "a", {"x": 10**40 + 1}, {}, False)
+
+
+def test_of_a_key_given_twice_the_last_one_counts() -> None:
+    line = b'{"jsonrpc":"2.0","id":1,"id":2,"method":"tools/call","params":{"name":"a","name":"b"}}\n'
+    assert running().receive(line) == [ToolCall(2, "b", {}, {}, False)]
+
+
+@pytest.mark.parametrize("token", ["t", 7])
+def test_a_cancellation_is_passed_on_and_a_meaningless_one_is_not(token: str | int) -> None:
+    session = running()
+    assert session.receive(notification("notifications/cancelled", {"requestId": token, "reason": "r"})) == [
+        Cancel(token, "r")
+    ]
+    for params in (None, [], {}, {"requestId": None}, {"requestId": 1.5}):
+        assert session.receive(notification("notifications/cancelled", params)) == []
+
+
+def test_the_peers_answer_is_an_event_and_no_request() -> None:
+    assert running().receive(b'{"jsonrpc":"2.0","id":1,"result":{}}\n') == [Answer(1, {})]
+
+
+def test_notifications_are_never_answered() -> None:
+    lines = [notification(method) for method in ("no/such", "tools/list", "tools/call", "ping", "initialize")]
+    for session in (starting(), initializing(), running(), modern()):
+        assert session.receive(b"".join(lines)) == []
+
+
+# What is not a request at all
+
+GARBAGE = [
+    (b"{", -32700, None),
+    (b"\x00\xff\xfe", -32700, None),
+    (b'{"jsonrpc":"2.0","id":1,"method":"\xc3\x28"}', -32700, None),
+    (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"},"unread":"\xff"}', -32700, None),
+    (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"\\ud800"}}', -32700, None),
+    (
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"x":' + DEEP + b"}}}",
+        -32700,
+        None,
+    ),
+    (b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":' + DEEP + b"}", -32700, None),
+    (b'{"jsonrpc":"2.0","id":1,"method":"tools/list","unread":' + DEEP + b"}", -32700, None),
+    (DEEP, -32700, None),
+    (b"[]", -32600, None),
+    (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', -32600, None),
+    (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', -32600, None),
+    (b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', -32600, None),
+    (b'{"jsonrpc":"2.0","id":true,"method":"ping"}', -32600, None),
+    (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', -32600, None),
+    (b'{"jsonrpc":"2.0","id":[],"method":"ping"}', -32600, None),
+    (b'{"jsonrpc":"2.0","id":[],"method":"tools/call","params":{"name":"a"}}', -32600, None),
+    (b'{"jsonrpc":"1.1","id":"q","method":"ping"}', -32600, "q"),
+    (b'{"jsonrpc":"2.0","id":"q","method":null}', -32600, "q"),
+    (b"GET / HTTP/1.1\r", -32700, None),
+    (b"Content-Length: 46\r", -32700, None),
+]
+
+
+@pytest.mark.requirement("FND-LIFE-10", "FND-RPC-01", "FND-RPC-03", "FND-RPC-04", "FND-RPC-05")
+@pytest.mark.parametrize(("line", "code", "request_id"), GARBAGE, ids=[repr(line[:70]) for line, *_ in GARBAGE])
+@pytest.mark.parametrize("begin", [starting, initializing, running, modern])
+def test_garbage_is_answered_in_every_state_and_changes_nothing(
+    begin: Any, line: bytes, code: int, request_id: str | None
+) -> None:
+    session = begin()
+    before = (session.state, session.era)
+    message = refusal(session.receive(line + b"\n"))
+    assert (message["error"]["code"], message["id"]) == (code, request_id)
+    assert message["error"]["data"] == {"correlationId": "conn-1"}
+    assert (session.state, session.era) == before
+
+
+@pytest.mark.parametrize("line", [b"\n", b"\r\n", b"   \n", b"\t\r\n"])
+@pytest.mark.parametrize("begin", [starting, running, modern])
+def test_blank_lines_mean_nothing(begin: Any, line: bytes) -> None:
+    assert begin().receive(line) == []
+
+
+def test_lines_may_end_as_on_windows() -> None:
+    lines = INITIALIZE + INITIALIZED + request("tools/call", {"name": "a"}) + request("ping", id=2)
+    events = starting().receive(lines.replace(b"\n", b"\r\n"))
+    assert events[1:] == [Initialized(), ToolCall(1, "a", {}, {}, False), Request(2, "ping", None, False)]
+
+
+@pytest.mark.requirement("FND-LIFE-10", "FND-RPC-04")
+def test_a_message_at_the_limit_passes_one_byte_more_is_refused_and_the_connection_lives_on() -> None:
+    limit = 400
+
+    def padded(size: int) -> bytes:
+        bare = len(request("tools/call", {"name": "a", "arguments": {"x": ""}})) - 1
+        return request("tools/call", {"name": "a", "arguments": {"x": "y" * (size - bare)}})
+
+    session = running(limit)
+    assert len(padded(limit)) == limit + 1  # The line's end does not count.
+    assert isinstance(only(session.receive(padded(limit))), ToolCall)
+    assert refusal(session.receive(padded(limit + 1))) == {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {
+            "code": -32600,
+            "message": "Invalid request: the message is longer than 400 bytes",
+            "data": {"correlationId": "conn-1"},
+        },
+    }
+    assert session.receive(request("ping")) == [Request(1, "ping", None, False)]
+
+
+# The modern era
+
+
+@pytest.mark.parametrize("method", sorted(versions.MODERN_METHODS - {"tools/call"}))
+def test_an_enveloped_request_opens_the_modern_era_without_a_handshake(method: str) -> None:
+    session = starting()
+    params = {"_meta": ENVELOPE}
+    assert session.receive(request(method, params)) == [Request(1, method, params, True)]
+    assert (session.era, session.state) == (Era.MODERN, State.STARTING)
+
+
+def test_an_enveloped_call_is_a_modern_call() -> None:
+    meta = {**ENVELOPE, CLIENT_INFO_KEY: {"name": "c", "version": "1"}, "correlationId": "mine"}
+    line = request("tools/call", {"name": "a", "arguments": {"x": 1}, "_meta": meta})
+    session = starting()
+    assert session.receive(line + line) == [ToolCall(1, "a", {"x": 1}, meta, True)] * 2
+
+
+@pytest.mark.parametrize(
+    ("meta", "lacking"),
+    [
+        ({}, f"{VERSION_KEY}, {CAPABILITIES_KEY}"),
+        ({VERSION_KEY: "2026-07-28"}, CAPABILITIES_KEY),
+        ({CAPABILITIES_KEY: {}}, VERSION_KEY),
+    ],
+)
+@pytest.mark.parametrize("method", ["tools/list", "tools/call", "no/such"])
+def test_a_modern_request_that_lacks_part_of_its_envelope_is_told_which(
+    method: str, meta: dict[str, Any], lacking: str
+) -> None:
+    params = {"name": "a", "arguments": {}, "_meta": {**meta, "correlationId": "mine"}}
+    assert refusal(modern().receive(request(method, params))) == {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "error": {
+            "code": -32602,
+            "message": f"Invalid params: params._meta lacks {lacking}",
+            "data": {"correlationId": "mine"},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {VERSION_KEY: 20260728},
+        {VERSION_KEY: None},
+        {CAPABILITIES_KEY: None},
+        {CAPABILITIES_KEY: []},
+        {CLIENT_INFO_KEY: "c"},
+        {CLIENT_INFO_KEY: {"name": "c"}},
+    ],
+)
+@pytest.mark.parametrize("method", ["tools/list", "tools/call"])
+def test_an_envelope_of_the_wrong_shape_is_invalid_params(method: str, change: dict[str, Any]) -> None:
+    params = {"name": "a", "_meta": {**ENVELOPE, **change}}
+    assert code_and_id(modern().receive(request(method, params))) == (-32602, 1)
+
+
+@pytest.mark.parametrize("method", ["tools/list", "tools/call", "no/such"])
+@pytest.mark.parametrize("begin", [starting, modern])
+def test_a_version_that_is_not_served_is_answered_with_those_that_are(begin: Any, method: str) -> None:
+    params = {"name": "a", "_meta": {**ENVELOPE, VERSION_KEY: "2099-01-01"}}
+    assert refusal(begin().receive(request(method, params))) == {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "error": {
+            "code": -32022,
+            "message": "Unsupported protocol version",
+            "data": {"supported": ["2026-07-28"], "requested": "2099-01-01", "correlationId": "conn-1"},
+        },
+    }
+
+
+@pytest.mark.parametrize("extra", [{}, {"_meta": ENVELOPE}])
+def test_initialize_on_a_modern_connection_is_an_unsupported_version(extra: dict[str, Any]) -> None:
+    session = modern()
+    message = refusal(session.receive(request("initialize", {**CLIENT, **extra})))
+    assert (message["id"], message["error"]["code"]) == (1, -32022)
+    assert message["error"]["data"] == {
+        "supported": ["2026-07-28"],
+        "requested": "2025-11-25",
+        "correlationId": "conn-1",
+    }
+    assert session.era is Era.MODERN
+
+
+def test_initialize_opens_the_handshake_era_even_with_an_envelope() -> None:
+    session = starting()
+    assert isinstance(only(session.receive(request("initialize", {**CLIENT, "_meta": ENVELOPE}))), Reply)
+    assert session.era is Era.HANDSHAKE
+
+
+@pytest.mark.requirement("FND-RPC-04")
+@pytest.mark.parametrize("method", ["tools/list", "tools/call", "ping"])
+def test_an_enveloped_request_on_a_handshake_connection_is_an_invalid_request(method: str) -> None:
+    session = running()
+    meta = {**ENVELOPE, "correlationId": "mine"}
+    message = refusal(session.receive(request(method, {"name": "a", "_meta": meta})))
+    assert (message["error"]["code"], message["error"]["data"]) == (-32600, {"correlationId": "mine"})
+    assert session.era is Era.HANDSHAKE
+
+
+@pytest.mark.requirement("FND-RPC-06")
+@pytest.mark.parametrize("method", ["ping", "logging/setLevel", "resources/subscribe", "no/such"])
+def test_what_the_modern_era_does_not_know_is_not_found_in_it(method: str) -> None:
+    message = refusal(modern().receive(request(method, {"_meta": ENVELOPE})))
+    assert (message["error"]["code"], message["error"]["message"]) == (-32601, f"Method not found: {method}")
+
+
+def test_the_state_error_is_never_sent_in_the_modern_era() -> None:
+    methods = (*versions.HANDSHAKE_METHODS, *versions.MODERN_METHODS, "no/such")
+    shapes = (None, {}, {"_meta": {}}, {"_meta": ENVELOPE}, [], {"name": "a"})
+    session = modern()
+    events = session.receive(b"".join(request(method, params) for method in methods for params in shapes))
+    assert len(events) == len(methods) * len(shapes)
+    assert -32002 not in {event.code for event in events if isinstance(event, Refusal)}
+
+
+def test_initialized_does_nothing_in_the_modern_era() -> None:
+    session = modern()
+    assert session.receive(INITIALIZED) == []
+    assert (session.era, session.state) == (Era.MODERN, State.STARTING)
+
+
+def test_a_modern_connection_can_cancel() -> None:
+    assert modern().receive(notification("notifications/cancelled", {"requestId": 5})) == [Cancel(5, None)]
+
+
+def test_a_modern_result_says_that_it_is_complete_and_who_answers() -> None:
+    whole = {"resultType": "complete", "a": 1, "_meta": {"k": 2, SERVER_INFO_KEY: IDENTITY.server_info}}
+    assert complete(IDENTITY, {"a": 1, "_meta": {"k": 2}}) == whole
+    line = starting().result(1, {"a": 1, "_meta": {"k": 2}}, modern=True)
+    assert msgspec.json.decode(line) == {"jsonrpc": "2.0", "id": 1, "result": whole}
+
+
+# The SDK is the authority
+
+
+def test_protocol_revisions_are_the_sdks() -> None:
+    assert versions.HANDSHAKE_VERSIONS == sdk_version.HANDSHAKE_PROTOCOL_VERSIONS
+    assert versions.MODERN_VERSIONS == sdk_version.MODERN_PROTOCOL_VERSIONS
+    assert versions.LATEST_HANDSHAKE == sdk_version.LATEST_HANDSHAKE_VERSION
+
+
+def test_methods_are_the_sdks_in_each_era() -> None:
+    asked = sdk_methods.CLIENT_REQUESTS
+    handshake = {method for method, version in asked if version in sdk_version.HANDSHAKE_PROTOCOL_VERSIONS}
+    modern_ones = {method for method, version in asked if version in sdk_version.MODERN_PROTOCOL_VERSIONS}
+    assert (handshake, modern_ones) == (versions.HANDSHAKE_METHODS, versions.MODERN_METHODS)
+
+
+def test_reserved_keys_and_codes_are_the_sdks() -> None:
+    assert (VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, SERVER_INFO_KEY) == (
+        mcp_types.PROTOCOL_VERSION_META_KEY,
+        mcp_types.CLIENT_CAPABILITIES_META_KEY,
+        mcp_types.CLIENT_INFO_META_KEY,
+        mcp_types.SERVER_INFO_META_KEY,
+    )
+    assert UnsupportedVersion.code == sdk_jsonrpc.UNSUPPORTED_PROTOCOL_VERSION

@@ -1,0 +1,123 @@
+"""How busy the process is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+import pytest
+
+from dragoman.clock import SystemClock, Timer
+from dragoman.telemetry.load import LagMonitor, process_memory
+from dragoman.testing import ManualClock
+
+
+class BusyClock:
+    """A manual clock on a loop that can be blocked: time passes, and what falls due meanwhile fires late."""
+
+    def __init__(self) -> None:
+        self.loop = ManualClock()
+        self.blocked = 0.0
+
+    def now(self) -> datetime:
+        return self.loop.now()
+
+    def timestamp(self) -> str:
+        return self.loop.timestamp()
+
+    def monotonic(self) -> float:
+        return self.loop.monotonic() + self.blocked
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        return self.loop.call_later(seconds, callback)
+
+    def block(self, seconds: float) -> None:
+        self.blocked += seconds
+
+
+@pytest.fixture
+def clock() -> BusyClock:
+    return BusyClock()
+
+
+@pytest.fixture
+def monitor(clock: BusyClock) -> LagMonitor:
+    monitor = LagMonitor(clock)
+    monitor.start()
+    return monitor
+
+
+def test_a_loop_that_is_never_late_has_no_lag(clock: BusyClock, monitor: LagMonitor) -> None:
+    clock.loop.advance(5)
+    assert monitor.p99_ms() == 0
+
+
+def test_a_monitor_that_was_not_started_knows_of_no_lag(clock: BusyClock) -> None:
+    clock.block(1)
+    assert LagMonitor(clock).p99_ms() == 0
+
+
+def test_a_block_shows_once_it_is_over(clock: BusyClock, monitor: LagMonitor) -> None:
+    clock.loop.advance(1)
+    clock.block(0.3)
+    clock.loop.advance(0.05)
+    assert monitor.p99_ms() == 300
+
+
+def test_a_block_shows_while_it_lasts(clock: BusyClock, monitor: LagMonitor) -> None:
+    clock.block(0.25)
+    assert monitor.p99_ms() == 200  # The timer was due after 50 ms.
+
+
+def test_one_late_timer_in_two_hundred_is_not_what_p99_is_about(clock: BusyClock, monitor: LagMonitor) -> None:
+    clock.block(0.1)
+    clock.loop.advance(0.05)
+    assert monitor.p99_ms() == 100
+    clock.loop.advance(9.5)
+    assert monitor.p99_ms() == 0
+
+
+def test_the_lag_is_that_of_the_ninety_ninth_in_a_hundred(clock: BusyClock, monitor: LagMonitor) -> None:
+    for number in range(99):
+        clock.block(0.0005 * number)
+        clock.loop.advance(0.05)
+    assert monitor.p99_ms() == pytest.approx(48.5, abs=0.01)
+
+
+def test_what_happened_before_the_window_is_forgotten(clock: BusyClock, monitor: LagMonitor) -> None:
+    for _ in range(5):
+        clock.block(0.5)
+        clock.loop.advance(0.05)
+    clock.loop.advance(7)
+    assert monitor.p99_ms() == 500
+    clock.loop.advance(1)
+    assert monitor.p99_ms() == 0
+
+
+def test_a_monitor_that_was_stopped_takes_no_more_samples(clock: BusyClock, monitor: LagMonitor) -> None:
+    monitor.stop()
+    clock.block(1)
+    clock.loop.advance(1)
+    assert monitor.p99_ms() == 0
+    monitor.stop()
+
+
+async def test_a_loop_that_is_really_blocked_shows() -> None:
+    monitor = LagMonitor(SystemClock())
+    monitor.start()
+    time.sleep(0.15)  # noqa: ASYNC251  The block itself, not a wait for something.
+    assert monitor.p99_ms() >= 90
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert monitor.p99_ms() >= 90
+    monitor.stop()
+
+
+def test_memory_is_what_the_process_really_holds() -> None:
+    before = process_memory()
+    assert before > 1_000_000
+    ballast = bytearray(b"x" * 50_000_000)
+    assert process_memory() - before > 40_000_000
+    assert len(ballast) == 50_000_000

@@ -1,0 +1,68 @@
+"""The project itself: its checks, its test groups and its figures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.coverage_gate import verdict
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.requirement("FND-TEST-04")
+@pytest.mark.parametrize(
+    ("lines", "branches", "enough"), [(900, 800, True), (899, 1000, False), (1000, 799, False), (1000, 1000, True)]
+)
+def test_too_little_coverage_fails_the_build(lines: int, branches: int, enough: bool) -> None:
+    totals = {"covered_lines": lines, "num_statements": 1000, "covered_branches": branches, "num_branches": 1000}
+    assert verdict(totals)[0] is enough
+
+
+@pytest.mark.requirement("FND-TEST-04", "FND-TEST-10")
+@pytest.mark.parametrize(
+    ("target", "recipe"),
+    [
+        ("check", "ruff format --check ."),
+        ("check", "ruff check ."),
+        ("check", "mypy"),
+        ("check", "lint-imports"),
+        ("test", "coverage_gate.py"),
+        ("bench", "-m bench"),
+    ],
+)
+def test_each_quality_command_is_part_of_its_target(target: str, recipe: str) -> None:
+    plan = subprocess.run(["make", "-n", "-B", target], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert recipe in plan.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("FND-TEST-10")
+@pytest.mark.parametrize("group", ["unit", "property", "interaction"])
+def test_each_group_of_tests_can_be_run_by_itself(group: str) -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", f"tests/{group}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stdout
+
+
+@pytest.mark.requirement("FND-TEST-06")
+@pytest.mark.parametrize(
+    "component",
+    [
+        "telemetry/test_log.py",
+        "test_errors.py",
+        "test_config.py",
+        "tools/test_catalogue.py",
+        "calls/test_resources.py",
+        "calls/test_deadlines.py",
+    ],
+)
+def test_each_component_has_unit_tests(component: str) -> None:
+    assert "\ndef test_" in (ROOT / "tests/unit" / component).read_text("utf-8").replace("async def", "def")

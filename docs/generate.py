@@ -63,9 +63,11 @@ def error_page() -> str:
 
 def leaves(kind: type[Any]) -> Iterator[type[Any]]:
     """The classes at the ends of an error tree, in the order in which they are defined."""
-    for child in kind.__subclasses__():
-        if child.__module__ == errors.__name__:
-            yield from leaves(child) if child.__subclasses__() else (child,)
+    children = [child for child in kind.__subclasses__() if child.__module__ == errors.__name__]
+    for child in children:
+        yield from leaves(child)
+    if not children:
+        yield kind
 
 
 def said(kind: type[Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import gc
+import io
 import os
 import sys
 import threading
@@ -57,9 +58,12 @@ def _serve_stdio(target: str | None, settings: Config) -> None:
     from dragoman.clock import SystemClock
     from dragoman.edge.stdio import start_server, take_standard_streams
     from dragoman.telemetry.log import EntryWriter, StructuredLogger
+    from dragoman.telemetry.python_logging import take_over_logging
     from dragoman.telemetry.sink import DescriptorSink
 
     streams = take_standard_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # What tools print is for whoever reads the log now.
     if os.isatty(streams.input):
         sys.stderr.write("dragoman: waiting for an MCP client on stdin; type JSON-RPC lines, or end with Ctrl-D.\n")
     wanted = settings.logging.format
@@ -67,6 +71,7 @@ def _serve_stdio(target: str | None, settings: Config) -> None:
     sink = DescriptorSink(2, EntryWriter(settings.logging, text=text))
     clock = SystemClock()
     logger = StructuredLogger(sink.put, clock, settings.logging)
+    take_over_logging(logger)
     try:
         tools = builtin_tools() if target is None else load_tools(target)
         server = create_server(ServerOptions(config=settings, clock=clock, logger=logger, tools=tools))
@@ -91,7 +96,9 @@ def _leave(code: int) -> NoReturn:
     late.daemon = True
     late.start()
     atexit._run_exitfuncs()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # Python has none where the descriptor was closed.
+            stream.flush()
     os._exit(code)
 
 

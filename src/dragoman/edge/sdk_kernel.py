@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
+
 from dragoman.calls.threads import Threads
 from dragoman.edge.connection import Connection
 from dragoman.edge.listing import Listing
@@ -116,7 +118,6 @@ class SdkKernel:
         from mcp.shared.exceptions import MCPError
         from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
         from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
-        from mcp_types import InitializeRequestParams
 
         assert self._server is not None
         channel = _Channel(connection, request)
@@ -137,7 +138,7 @@ class SdkKernel:
                     lifespan_state=self._lifespan,
                 )
             peer = SdkConnection.for_loop(channel)
-            peer.client_params = InitializeRequestParams.model_validate(connection.session.client, by_name=False)
+            peer.client_params = _client_params(connection.session.client)
             peer.protocol_version = connection.session.version or peer.protocol_version
             peer.initialized.set()
             try:
@@ -158,10 +159,30 @@ class SdkKernel:
             raise SdkError(data.code, data.message, data.data) from None
 
     async def _on_list_tools(self, context: Any, params: Any) -> dict[str, Any]:
-        return self._listing.tools({"cursor": params.cursor}, modern=_is_modern(context))
+        return _plain(self._listing.tools({"cursor": params.cursor}, modern=_is_modern(context)), context)
 
     async def _on_call_tool(self, context: Any, params: Any) -> dict[str, Any]:
-        return await self._call_tool(params.name, params.arguments or {}, context.meta or {})
+        return _plain(await self._call_tool(params.name, params.arguments or {}, context.meta or {}), context)
+
+
+def _plain(result: dict[str, Any], context: Any) -> dict[str, Any]:
+    """A result as the SDK takes it: nothing in it is encoded yet, and in the modern era it says that it is complete."""
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(result))
+    return {"resultType": "complete", **plain} if _is_modern(context) else plain
+
+
+def _client_params(client: Mapping[str, Any] | None) -> Any:
+    from mcp_types import InitializeRequestParams
+    from pydantic import ValidationError
+
+    try:
+        return InitializeRequestParams.model_validate(client, by_name=False)
+    except ValidationError:  # The lane looks at less than the SDK does, and let the client in.
+        assert client is not None
+        info = {key: client["clientInfo"][key] for key in ("name", "version")}
+        version = client["protocolVersion"]
+        known = {"protocolVersion": version, "capabilities": {}, "clientInfo": info}
+        return InitializeRequestParams.model_validate(known, by_name=False)
 
 
 def _is_modern(context: Any) -> bool:

@@ -2,7 +2,7 @@
 
 1. Nothing but the protocol reaches stdout: the real descriptors are taken away before any tool is loaded, and what a
    `print`, a subprocess or a C library writes to descriptor 1 goes to stderr.
-2. Reading stops while the peer reads neither its answers nor the log, so what is held for it is bounded.
+2. Reading stops while the peer is far behind with reading its answers, or the log, so what is held for it is bounded.
 3. A pipe that ends is a client that left: its calls are cancelled. A file or a terminal that ends is the end of the
    questions: they are all answered first.
 4. A signal starts an orderly stop; a second one, or a stop that takes too long, ends the process at once.
@@ -51,13 +51,15 @@ class Streams:
 
 def take_standard_streams() -> Streams:
     """Keep stdin and stdout for the protocol, and give everybody else an empty input and the log's output."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # Closed by whoever started us: the next descriptor to be opened must not take its place.
+            os.open(os.devnull, os.O_RDWR)
     streams = Streams(os.dup(0), os.dup(1))
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
-    try:
-        os.dup2(2, 1)
-    except OSError:  # There is no stderr.
-        os.dup2(nothing, 1)
+    os.dup2(2, 1)
     os.close(nothing)
     return streams
 

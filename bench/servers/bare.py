@@ -14,9 +14,13 @@ NOTHING = {"content": [{"type": "text", "text": "null"}], "isError": False}
 
 
 def main() -> None:
-    rest = b""
+    held: list[bytes] = []
     while data := os.read(0, 256 * 1024):
-        *lines, rest = (rest + data).split(b"\n")
+        held.append(data)
+        if b"\n" not in data:
+            continue
+        *lines, rest = b"".join(held).split(b"\n")
+        held = [rest]
         answers = []
         for line in lines:
             message = decode(line)

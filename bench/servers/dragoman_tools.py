@@ -19,3 +19,8 @@ async def once() -> None:
 @tool
 def sync() -> None:
     """Does nothing, on a thread."""
+
+
+@tool
+async def take(text: str) -> None:
+    """Does nothing with what it is given."""

@@ -23,4 +23,9 @@ def sync() -> None:
     """Does nothing, on a thread."""
 
 
+@server.tool
+async def take(text: str) -> None:
+    """Does nothing with what it is given."""
+
+
 server.run(transport="stdio", show_banner=False)

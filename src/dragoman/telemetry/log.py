@@ -15,7 +15,24 @@ from dragoman.clock import Clock, SystemClock
 from dragoman.config import DEFAULT_REDACT_KEYS, Level, LoggingConfig
 from dragoman.telemetry.clean import Cleaner, sanitize
 
-Entry: TypeAlias = dict[str, Any]
+
+class CompletionRecord(msgspec.Struct, rename="camel", gc=False):
+    """The entry that every call leaves. A struct, because there is one for every call: it is made and encoded in C."""
+
+    timestamp: str
+    level: Level
+    message: str
+    run_id: str
+    correlation_id: str
+    tool_name: str
+    duration_ms: float
+    outcome: str
+    payload_bytes: int
+    error_code: str | int | msgspec.UnsetType = msgspec.UNSET
+    hint: str | msgspec.UnsetType = msgspec.UNSET
+
+
+Entry: TypeAlias = dict[str, Any] | CompletionRecord
 Sink: TypeAlias = Callable[[Entry], None]
 """Takes an entry that nobody will change any more."""
 Facts: TypeAlias = Mapping[str, Any]
@@ -32,7 +49,10 @@ class Logger(Protocol):
     def info(self, message: str, facts: Facts | None = None, /) -> None: ...
     def warn(self, message: str, facts: Facts | None = None, /) -> None: ...
     def error(self, message: str, facts: Facts | None = None, /) -> None: ...
-    def log(self, level: Level, message: str, facts: Facts | None = None, /) -> None: ...
+    def record(self, record: CompletionRecord, /) -> None:
+        """Log the end of a call."""
+        ...
+
     def child(self, facts: Facts, /) -> Logger:
         """A logger that adds `facts` to each entry, and keeps what this one adds."""
         ...
@@ -47,7 +67,7 @@ class StructuredLogger:
         self._clock = clock or SystemClock()
         self._threshold = _RANK[config.level]
         self._cleaner = make_cleaner(config)
-        self._context: Entry = {}
+        self._context: dict[str, Any] = {}
 
     def child(self, facts: Facts, /) -> StructuredLogger:
         child = object.__new__(StructuredLogger)
@@ -71,7 +91,7 @@ class StructuredLogger:
         """Make one entry, if `level` is logged at all."""
         if _RANK[level] < self._threshold:
             return
-        entry: Entry = {"timestamp": self._clock.timestamp(), "level": level, "message": message}
+        entry: dict[str, Any] = {"timestamp": self._clock.timestamp(), "level": level, "message": message}
         if self._context:
             entry.update(self._context)
         if facts:
@@ -79,6 +99,15 @@ class StructuredLogger:
         if len(entry) < 3 + len(self._context) + len(facts or ()):  # Some key came twice: make sure which of them won.
             entry.update({"timestamp": self._clock.timestamp(), "level": level, "message": message})
         self._sink(entry)
+
+    def record(self, record: CompletionRecord, /) -> None:
+        """Log the end of a call."""
+        if _RANK[record.level] < self._threshold:
+            return
+        if self._context:
+            self._sink({**msgspec.to_builtins(record), **self._context})
+        else:
+            self._sink(record)
 
     def redact(self, value: Any) -> Any:
         """A copy of `value` without what the redact keys name."""
@@ -92,7 +121,7 @@ class StructuredLogger:
         """The facts as they are now: what could change before it is written is copied, and cleaned on the way."""
         if _FLAT.issuperset(map(type, facts.values())):
             return facts
-        cleaned: Entry = self._cleaner.clean(facts)
+        cleaned: dict[str, Any] = self._cleaner.clean(facts)
         return cleaned
 
 
@@ -122,7 +151,9 @@ class EntryWriter:
         Nearly all entries are flat, and plain text. To see that on the encoded lines takes a few scans in C; to walk
         through every value takes longer than everything else about it.
         """
-        if not self._cleaner.has_no_secret_keys(set().union(*entries)):
+        keys = set(CompletionRecord.__struct_encode_fields__)
+        keys.update(*(entry for entry in entries if type(entry) is dict))
+        if not self._cleaner.has_no_secret_keys(keys):
             return None
         try:
             lines = _encoder.encode_lines(entries)
@@ -133,14 +164,14 @@ class EntryWriter:
         return lines if lines.count(b"{") == len(entries) else None
 
     def _line(self, entry: Entry) -> bytes:
-        clean = self._cleaner.clean(entry)
+        clean = self._cleaner.clean(msgspec.to_builtins(entry) if isinstance(entry, CompletionRecord) else entry)
         return _text_line(clean) if self._text else _encoder.encode(clean) + b"\n"
 
 
 _PAINT = {"debug": "\x1b[2m", "info": "", "warn": "\x1b[33m", "error": "\x1b[31m"}
 
 
-def _text_line(entry: Entry) -> bytes:
+def _text_line(entry: dict[str, Any]) -> bytes:
     """Time, level, message, then the facts."""
     time = entry.pop("timestamp")[11:-1]
     level = entry.pop("level")

@@ -25,7 +25,7 @@ class LoggingBridge(logging.Handler):
             message = record.getMessage()
         except Exception:  # A format that does not fit its arguments is no reason to lose the record.
             message = str(record.msg)
-        self._logger.log(_level(record.levelno), message, facts)
+        getattr(self._logger, _level(record.levelno))(message, facts)
 
 
 def _level(number: int) -> Level:

@@ -143,12 +143,12 @@ class TestServer:
         return self._writer(self.entries) if self.entries else b""
 
     @property
-    def log(self) -> list[Entry]:
+    def log(self) -> list[dict[str, Any]]:
         """The log, line by line, as whoever reads stderr would parse it."""
         return [msgspec.json.decode(line) for line in self.stderr.splitlines()]
 
     @property
-    def records(self) -> list[Entry]:
+    def records(self) -> list[dict[str, Any]]:
         """The completion records among the log's entries."""
         return [entry for entry in self.log if entry["message"] == "tool call completed"]
 

@@ -73,7 +73,8 @@ class EmbeddedResource(Struct, tag_field="type", tag="resource", omit_defaults=T
 
 Content: TypeAlias = Text | Image | Audio | ResourceLink | EmbeddedResource
 _OURS = (Text, Image, Audio, ResourceLink, EmbeddedResource)
-_PLAIN = frozenset({type(None), str, int, float, bool, dict, list})
+_SCALARS = frozenset({type(None), str, int, float, bool, dict})
+_PLAIN = _SCALARS | {list}
 _KINDS = frozenset({"text", "image", "audio", "resource_link", "resource"})
 
 
@@ -88,6 +89,8 @@ def is_content(value: Any) -> bool:
 
 def content_blocks(value: Any) -> list[Any] | None:
     """`value` as content blocks, or None when it is an ordinary result. An empty list is an ordinary result."""
+    if type(value) in _SCALARS:
+        return None
     if is_content(value):
         return [value]
     if type(value) in (list, tuple) and value and all(map(is_content, value)):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from dragoman.calls.call import Call, Completion, Outcome, Service
 from dragoman.calls.resources import Resources
 from dragoman.clock import Clock
-from dragoman.config import Level
 from dragoman.errors import Aborted, InternalError, InternalFailure, ResourceExhausted, ToolError
-from dragoman.telemetry.log import Logger
+from dragoman.telemetry.log import CompletionRecord, Logger
 
 RETRY_HINT = "Clients should retry with exponential backoff and jitter."
 _SUCCESS = Completion.SUCCESS
@@ -55,24 +53,28 @@ class RecordCompletion:
         if call.completed:
             return
         call.completed = True
-        facts: dict[str, Any] = {
-            "runId": call.run_id,
-            "correlationId": call.correlation_id,
-            "toolName": call.name,
-            "durationMs": call.duration_ms,
-            "outcome": _WORDS[completion],
-            "payloadBytes": call.payload_bytes,
-        }
-        level: Level = "warn" if completion in _WARNINGS else "info"
-        if error is not None:
-            facts["errorCode"] = Aborted.code if isinstance(error, _Cancelled) else error.code
-        if error is not None and isinstance(error, ResourceExhausted) and not call.ran:
-            self.resources.consecutive_refusals += 1
-            facts["hint"] = RETRY_HINT
-            level = "warn"
-        else:
-            self.resources.consecutive_refusals = 0
-        self.logger.log(level, "tool call completed", facts)
+        record = CompletionRecord(
+            self.clock.timestamp(),
+            "info",
+            "tool call completed",
+            call.run_id,
+            call.correlation_id,
+            call.name,
+            call.duration_ms,
+            _WORDS[completion],
+            call.payload_bytes,
+        )
+        refused = False
+        if completion is not _SUCCESS:
+            refused = isinstance(error, ResourceExhausted) and not call.ran
+            if error is not None:
+                record.error_code = Aborted.code if isinstance(error, _Cancelled) else error.code
+            if refused:
+                record.hint = RETRY_HINT
+            if refused or completion in _WARNINGS:
+                record.level = "warn"
+        self.resources.consecutive_refusals = self.resources.consecutive_refusals + 1 if refused else 0
+        self.logger.record(record)
 
 
 def _completion(call: Call, outcome: Outcome, aborted: bool) -> Completion:

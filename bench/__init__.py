@@ -1,0 +1,1 @@
+"""Dragoman beside a bare loop, the official SDK and FastMCP: `python -m bench`."""

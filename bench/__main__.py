@@ -1,0 +1,114 @@
+"""`python -m bench`: everything side by side in one go. Exits with 1 when a count is wrong, never for being slow."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bench import measure, report
+from bench.client import BenchError
+
+OUT = measure.ROOT / "bench" / "out"
+DOCS = measure.ROOT / "docs"
+
+
+def main() -> int:
+    options = _options()
+    plan = measure.Plan(
+        rounds=options.rounds or (2 if options.short else 7),
+        seconds=0.25 if options.short else 0.8,
+        start_ups=2 if options.short else 5,
+        growth_calls=50_000 if options.short else 1_000_000,
+        folder=Path(),
+        say=lambda _: None,
+    )
+    if not measure.HAS_FASTMCP:
+        print("FastMCP is not installed here (requirements-bench.lock has it); it is left out.", file=sys.stderr)
+    started, load = time.monotonic(), os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
+        try:
+            results = _measure(replace(plan, folder=Path(folder)))
+        except BenchError as error:
+            print(f"\nFAILED: {error}", file=sys.stderr)
+            return 1
+    results = {"about": _about(plan.rounds, options.short, time.monotonic() - started, load), **results}
+    results["targets"] = [target.facts() for target in report.targets(results)]
+    _write(results, in_docs=not options.short)
+    print(report.text(results))
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--short", action="store_true", help="under a minute, to see that it still runs")
+    parser.add_argument("--rounds", type=int, help="turns that each server gets [7; short: 2]")
+    return parser.parse_args()
+
+
+def _measure(plan: measure.Plan) -> dict[str, Any]:
+    sections: list[Callable[[measure.Plan], measure.Figures]] = [
+        measure.side_by_side,
+        measure.many_tools,
+        measure.start_up,
+        measure.memory,
+        measure.growth,
+        measure.in_process,
+    ]
+    started = time.monotonic()
+    results: dict[str, Any] = {}
+    for number, section in enumerate(sections, 1):
+
+        def say(words: str, number: int = number) -> None:
+            elapsed = time.monotonic() - started
+            print(f"[{number}/{len(sections)} {elapsed:4.0f} s] {words}", file=sys.stderr, flush=True)
+
+        results[section.__name__] = section(replace(plan, say=say))
+    return results
+
+
+def _about(rounds: int, short: bool, seconds: float, load: float) -> dict[str, Any]:
+    packages = ("dragoman", "mcp", "msgspec", *(("fastmcp",) if measure.HAS_FASTMCP else ()))
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "load_before": load,
+        "rounds": rounds,
+        "short": short,
+        "seconds": round(seconds),
+        "versions": {package: version(package) for package in packages},
+    }
+
+
+def _write(results: dict[str, Any], *, in_docs: bool) -> None:
+    data = json.dumps(_rounded(results), indent=2) + "\n"
+    OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / "results.json").write_text(data)
+    if in_docs:
+        (DOCS / "bench.json").write_text(data)
+        (DOCS / "bench.svg").write_text(report.chart(results))
+
+
+def _rounded(value: Any) -> Any:
+    """Four digits are more than this machine can tell apart."""
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""What is measured. The machine is noisy, so servers take turns in short runs and are compared round by round.
+
+A figure is the best and the median of its rounds; a ratio is the median of the ratios within each round, because two
+runs that follow each other at once saw the same machine, and two that are a minute apart may not have.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from bench.client import BenchError, Command, Run, Server, Work
+
+ROOT = Path(__file__).parents[1]
+BARE, DRAGOMAN, SDK, FASTMCP = "bare loop", "Dragoman", "official SDK", "FastMCP"
+HAS_FASTMCP = find_spec("fastmcp") is not None
+LOADED = f"{DRAGOMAN}, SDK loaded"
+IN_FLIGHT = 32
+
+T = TypeVar("T")
+Figures: TypeAlias = dict[str, Any]
+Rounds: TypeAlias = dict[str, list[Run]]
+
+_SERVERS = ROOT / "bench" / "servers"
+_SLOTS = {"DRAGOMAN_RESOURCES__MAX_CONCURRENT_EXECUTIONS": "64"}
+_LINE = "All the world's a stage, and all the men and women merely players.\n"
+_SIZES = {"1 KB": 1_000, "100 KB": 100_000, "1 MB": 1_000_000}
+ARGUMENTS = {label: (_LINE * (size // len(_LINE) + 1))[:size] for label, size in _SIZES.items()}
+_BATCH = 50_000
+_MB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long everything may take."""
+
+    rounds: int
+    seconds: float
+    """Of one run of one server."""
+    start_ups: int
+    growth_calls: int
+    folder: Path
+    say: Callable[[str], None]
+
+
+def _script(name: str, file: str) -> Command:
+    return Command(name, (sys.executable, str(_SERVERS / file)))
+
+
+def _dragoman(name: str, target: str) -> Command:
+    argv = (sys.executable, "-m", "dragoman", "serve", str(_SERVERS / target))
+    return Command(name, argv, _SLOTS, records=True)
+
+
+COMMANDS = [
+    _script(BARE, "bare.py"),
+    _dragoman(DRAGOMAN, "dragoman_tools.py"),
+    _script(SDK, "sdk.py"),
+    *([_script(FASTMCP, "fast.py")] if HAS_FASTMCP else []),
+]
+_BY_NAME = {command.name: command for command in COMMANDS}
+
+
+def side_by_side(plan: Plan) -> Figures:
+    """All servers at the same work: many calls in flight and one, other kinds of handlers, larger arguments."""
+    with _started(plan, COMMANDS) as servers:
+        many = _take_turns(plan, servers, Work(in_flight=IN_FLIGHT), f"{IN_FLIGHT} in flight")
+        one = _take_turns(plan, servers, Work(in_flight=1), "1 in flight")
+        bare, ours, sdk = servers[:3]
+        variants = {
+            tool: _compared(_take_turns(plan, [ours, sdk], Work(tool, IN_FLIGHT), f"tool {tool!r}"))
+            for tool in ("once", "sync")
+        }
+        payloads = {
+            size: _compared(_take_turns(plan, [bare, ours, sdk], Work("take", IN_FLIGHT, argument), f"{size} each"))
+            for size, argument in ARGUMENTS.items()
+        }
+    return {
+        "in_flight_32": _compared(many) | {"cpu_ratios": _ratios(many, _cpu)},
+        "in_flight_1": _compared(one) | {"p50_ratios": _ratios(one, _p50)},
+        "variants": variants,
+        "payloads": payloads,
+    }
+
+
+def many_tools(plan: Plan) -> Figures:
+    """What a call costs among 1,000 tools, against 3.
+
+    The difference is small, and two processes of the same kind differ by up to a tenth for as long as they live. So
+    rounds are shorter, each three have processes of their own, and the cost is the processor's time.
+    """
+    commands = [_dragoman("3 tools", "dragoman_many.py:few"), _dragoman("1,000 tools", "dragoman_many.py:many")]
+    shorter = replace(plan, rounds=3, seconds=plan.seconds / 3)
+    rounds: Rounds = {command.name: [] for command in commands}
+    for turn in range(plan.rounds):
+        with _started(plan, _rotated(commands, turn)) as servers:
+            for name, runs in _take_turns(shorter, servers, Work(in_flight=IN_FLIGHT), "number of tools").items():
+                rounds[name] += runs
+    dearer = [_cpu(many) / _cpu(few) for few, many in zip(*rounds.values(), strict=True)]
+    return {
+        "calls_per_second": {name: _figures(runs) for name, runs in rounds.items()},
+        "dearer_per_cent": (statistics.median(dearer) - 1) * 100,
+        "rounds": [(ratio - 1) * 100 for ratio in dearer],
+    }
+
+
+def start_up(plan: Plan) -> Figures:
+    """Seconds from starting a process to its answer to `initialize`."""
+    seconds: dict[str, list[float]] = {command.name: [] for command in COMMANDS}
+    for turn in range(plan.start_ups):
+        for command in _rotated(COMMANDS, turn):
+            with Server(command, plan.folder) as server:
+                seconds[command.name].append(server.start_up)
+        plan.say(f"start-up, {turn + 1} of {plan.start_ups}")
+    ratios = [mine / theirs for mine, theirs in zip(seconds[DRAGOMAN], seconds[SDK], strict=True)]
+    return {
+        "seconds": {name: {"best": min(s), "median": statistics.median(s)} for name, s in seconds.items()},
+        "ratio_to_sdk": statistics.median(ratios),
+    }
+
+
+def memory(plan: Plan) -> Figures:
+    """Resident megabytes after 1,000 calls; Dragoman's again when a method that it leaves to the SDK has been asked."""
+    figures: Figures = {}
+    for command in COMMANDS:
+        with Server(command, plan.folder) as server:
+            server.run(Work(in_flight=IN_FLIGHT), 1_000)
+            figures[command.name] = server.memory / _MB
+            if command.name == DRAGOMAN:
+                server.request("prompts/list", {})
+                server.run(Work(in_flight=IN_FLIGHT), 1_000)
+                figures[LOADED] = server.memory / _MB
+        plan.say(f"memory of {command.name}: {figures[command.name]:.1f} MB")
+    return figures
+
+
+def growth(plan: Plan) -> Figures:
+    """Resident megabytes that calls leave behind, once the server is warm."""
+    with Server(_BY_NAME[DRAGOMAN], plan.folder) as server:
+        server.run(Work(in_flight=IN_FLIGHT), _BATCH)
+        before = server.memory
+        seconds = 0.0
+        for done in range(_BATCH, plan.growth_calls + 1, _BATCH):
+            seconds += server.run(Work(in_flight=IN_FLIGHT), _BATCH).seconds
+            plan.say(f"growth, {done:,} of {plan.growth_calls:,} calls: {(server.memory - before) / _MB:+.2f} MB")
+        return {
+            "calls": plan.growth_calls,
+            "before_mb": before / _MB,
+            "after_mb": server.memory / _MB,
+            "grown_mb": (server.memory - before) / _MB,
+            "calls_per_second": plan.growth_calls / seconds,
+        }
+
+
+def in_process(plan: Plan) -> Figures:
+    """Calls through the whole pipeline with no connection, in a process that does nothing else."""
+    argv = [sys.executable, "-m", "bench.in_process", str(plan.rounds), str(plan.seconds / 2)]
+    limit = 30 + 4 * plan.rounds * plan.seconds
+    try:
+        done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, timeout=limit, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise BenchError(f"in process: {error}") from None
+    figures: Figures = json.loads(done.stdout)
+    plan.say("in process: " + ", ".join(f"{name} {rate['median']:,.0f}/s" for name, rate in figures.items()))
+    return figures
+
+
+@contextmanager
+def _started(plan: Plan, commands: Sequence[Command]) -> Iterator[list[Server]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(Server(command, plan.folder)) for command in commands]
+
+
+def _take_turns(plan: Plan, servers: Sequence[Server], work: Work, title: str) -> Rounds:
+    """The same work for every server, round after round."""
+    runs: Rounds = {server.name: [] for server in servers}
+    calls = {server.name: _calls_in(server, work, plan.seconds) for server in servers}
+    for turn in range(plan.rounds):
+        for server in _rotated(servers, turn):
+            runs[server.name].append(server.run(work, calls[server.name]))
+        rates = ", ".join(f"{name} {done[-1].rate:,.0f}/s" for name, done in runs.items())
+        plan.say(f"{title}, round {turn + 1} of {plan.rounds}: {rates}")
+    return runs
+
+
+def _calls_in(server: Server, work: Work, seconds: float) -> int:
+    """About how many calls the server answers in so many seconds; finding out warms it up."""
+    calls = work.in_flight
+    for _ in range(20):
+        run = server.run(work, min(calls, work.most_calls))
+        if run.seconds >= seconds / 4 or calls >= work.most_calls:
+            break
+        calls *= 2
+    return max(work.in_flight, min(int(run.rate * seconds), work.most_calls))
+
+
+def _rotated(items: Sequence[T], turn: int) -> list[T]:
+    """Whoever comes first in one round comes last in the next, as what ran before may tell."""
+    first = turn % len(items)
+    return [*items[first:], *items[:first]]
+
+
+def _rate(run: Run) -> float:
+    return run.rate
+
+
+def _cpu(run: Run) -> float:
+    return max(run.cpu, 0.01) / run.calls  # The kernel counts in hundredths.
+
+
+def _p50(run: Run) -> float:
+    return statistics.median(run.latencies)
+
+
+def _figures(runs: list[Run]) -> Figures:
+    rates = [run.rate for run in runs]
+    figures = {
+        "best": max(rates),
+        "median": statistics.median(rates),
+        "rounds": rates,
+        "cpu_us": sum(run.cpu for run in runs) / sum(run.calls for run in runs) * 1e6,
+    }
+    latencies = [latency for run in runs for latency in run.latencies]
+    if latencies:
+        cuts = statistics.quantiles(latencies, n=100)
+        figures |= {f"p{cut}_us": cuts[cut - 1] * 1e6 for cut in (50, 95, 99)}
+    return figures
+
+
+def _ratios(rounds: Rounds, of: Callable[[Run], float]) -> dict[str, float]:
+    """Dragoman's figure as a multiple of each other server's."""
+    mine = rounds[DRAGOMAN]
+    return {
+        name: statistics.median(of(a) / of(b) for a, b in zip(mine, theirs, strict=True))
+        for name, theirs in rounds.items()
+        if name != DRAGOMAN
+    }
+
+
+def _compared(rounds: Rounds) -> Figures:
+    return {"servers": {name: _figures(runs) for name, runs in rounds.items()}, "ratios": _ratios(rounds, _rate)}

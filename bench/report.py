@@ -1,0 +1,209 @@
+"""The figures as text for a terminal, and as a chart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.measure import BARE, DRAGOMAN, FASTMCP, LOADED, SDK, Figures
+
+_SOURCE_HEADLINE = 331_027
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure, and what it should be: at least `goal`, or at most."""
+
+    name: str
+    figure: float
+    goal: float
+    unit: str = "x"
+    at_least: bool = False
+
+    @property
+    def is_reached(self) -> bool:
+        return self.figure >= self.goal if self.at_least else self.figure <= self.goal
+
+    def facts(self) -> Figures:
+        return {
+            "name": self.name,
+            "figure": self.figure,
+            "at_least" if self.at_least else "at_most": self.goal,
+            "unit": self.unit,
+            "reached": self.is_reached,
+        }
+
+    def row(self) -> tuple[str, ...]:
+        bound = "at least" if self.at_least else "at most"
+        verdict = "reached" if self.is_reached else "missed"
+        return self.name, _number(self.figure, self.unit), f"{bound} {_number(self.goal, self.unit)}", verdict
+
+
+def targets(results: Figures) -> list[Target]:
+    """What we want to be true, beside what is. Missing one is news, not an error."""
+    many, one = results["side_by_side"]["in_flight_32"], results["side_by_side"]["in_flight_1"]
+    sync = results["side_by_side"]["variants"]["sync"]
+    memory, growth = results["memory"], results["growth"]
+    found = [Target("calls/s, 32 in flight, against the SDK", many["ratios"][SDK], 50, at_least=True)]
+    if FASTMCP in many["ratios"]:
+        found.append(Target("calls/s, 32 in flight, against FastMCP", many["ratios"][FASTMCP], 70, at_least=True))
+    return [
+        *found,
+        Target("calls/s, 32 in flight, against the bare loop", many["ratios"][BARE], 0.12, at_least=True),
+        Target("p50, 1 in flight, against the bare loop", one["p50_ratios"][BARE], 2),
+        Target("calls/s, sync handler, against the SDK", sync["ratios"][SDK], 15, at_least=True),
+        Target("CPU per call, against the SDK", many["cpu_ratios"][SDK], 1 / 40),
+        Target("start-up to first answer, against the SDK", results["start_up"]["ratio_to_sdk"], 0.5),
+        Target("memory, against the SDK", memory[DRAGOMAN] / memory[SDK], 1),
+        Target("memory with the SDK loaded, against the SDK", memory[LOADED] / memory[SDK], 1),
+        Target(f"memory growth over {growth['calls']:,} calls", growth["grown_mb"], 10, "MB"),
+        Target("CPU per call among 1,000 tools, against 3", results["many_tools"]["dearer_per_cent"], 10, "%"),
+    ]
+
+
+def text(results: Figures) -> str:
+    """Everything, as tables."""
+    about = results["about"]
+    title = (
+        f"Dragoman {about['versions']['dragoman']}, {about['date']}, Python {about['python']}, {about['cores']} cores, "
+        f"load {about['load_before']:.1f} before\n"
+        f"calls/s: median (best) of {about['rounds']} rounds; ratios: Dragoman's figure by theirs, median of the rounds"
+    )
+    goals = _table(("target", "figure", "wanted", ""), [target.row() for target in targets(results)])
+    return "\n\n".join([title, _servers(results), _variants(results), _payloads(results), _alone(results), goals])
+
+
+def _servers(results: Figures) -> str:
+    many, one = results["side_by_side"]["in_flight_32"], results["side_by_side"]["in_flight_1"]
+    rows = [
+        (
+            name,
+            _rate(figures),
+            _number(many["ratios"].get(name)),
+            f"{figures['cpu_us']:,.1f}",
+            _rate(one["servers"][name]),
+            *(f"{one['servers'][name][cut]:,.0f}" for cut in ("p50_us", "p95_us", "p99_us")),
+            f"{results['start_up']['seconds'][name]['median']:.2f}",
+            f"{results['memory'][name]:.0f}",
+        )
+        for name, figures in many["servers"].items()
+    ]
+    head = ("no-op tool", "32 in flight", "ratio", "CPU µs", "1 in flight", "p50 µs", "p95", "p99", "start s", "MB")
+    return f"{_table(head, rows)}\n{LOADED}: {results['memory'][LOADED]:.0f} MB"
+
+
+def _variants(results: Figures) -> str:
+    both = results["side_by_side"]
+    kinds = {"async": both["in_flight_32"], "awaits once": both["variants"]["once"], "sync": both["variants"]["sync"]}
+    return _comparison("handler, 32 in flight", kinds, (DRAGOMAN, SDK))
+
+
+def _payloads(results: Figures) -> str:
+    return _comparison("arguments, 32 in flight", results["side_by_side"]["payloads"], (DRAGOMAN, BARE, SDK))
+
+
+def _comparison(title: str, kinds: Mapping[str, Figures], names: Sequence[str]) -> str:
+    others = [name for name in names if name != DRAGOMAN]
+    rows = [
+        (
+            kind,
+            *(_rate(figures["servers"][name]) for name in names),
+            *(_number(figures["ratios"][name]) for name in others),
+        )
+        for kind, figures in kinds.items()
+    ]
+    return _table((title, *names, *(f"to {name}" for name in others)), rows)
+
+
+def _alone(results: Figures) -> str:
+    growth = results["growth"]
+    rows = [(f"in process, {way}", _rate(figures)) for way, figures in results["in_process"].items()]
+    rows += [(f"among {name}", _rate(figures)) for name, figures in results["many_tools"]["calls_per_second"].items()]
+    rows.append((f"{growth['calls']:,} calls on end", f"{growth['calls_per_second']:,.0f}"))
+    return (
+        f"{_table(('Dragoman alone', 'calls/s'), rows)}\n"
+        f"in process, the source document's headline: {_SOURCE_HEADLINE:,}/s\n"
+        f"memory over {growth['calls']:,} calls: {growth['before_mb']:.1f} to {growth['after_mb']:.1f} MB"
+    )
+
+
+def _rate(figures: Figures) -> str:
+    return f"{figures['median']:,.0f} ({figures['best']:,.0f})"
+
+
+def _number(value: float | None, unit: str = "x") -> str:
+    if value is None:
+        return "1 x"
+    return f"{value:,.0f} {unit}" if abs(value) >= 100 else f"{value:.3g} {unit}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in (head, ["-" * width for width in widths], *rows)
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+_WIDTH, _ROW, _LEFT, _RIGHT, _TOP = 720, 44, 120, 190, 44
+_DECADES = (100, 1_000, 10_000, 100_000, 1_000_000)
+# Colours that can be read on white and on GitHub's dark page; a style sheet would follow the browser, not the page.
+_TEXT, _GRID, _QUIET, _OURS = "#6e7781", "#6e778140", "#8b949e", "#2f81f7"
+
+
+def chart(results: Figures) -> str:
+    """Calls a second with 32 in flight, on a logarithmic scale, as an SVG that needs nothing else."""
+    many = results["side_by_side"]["in_flight_32"]
+    rates = {name: figures["median"] for name, figures in many["servers"].items()}
+    height = _TOP + _ROW * len(rates) + 42
+    about = results["about"]
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
+        f'role="img" font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="13">',
+        "<title>Tool calls per second over stdio, 32 in flight</title>",
+        _label(_LEFT, 20, "Tool calls per second over stdio, 32 in flight (logarithmic)", weight=600),
+    ]
+    bottom = _TOP + _ROW * len(rates)
+    for decade in _DECADES:
+        x = _x(decade)
+        parts.append(f'<line x1="{x:.1f}" y1="{_TOP - 8}" x2="{x:.1f}" y2="{bottom}" stroke="{_GRID}"/>')
+        parts.append(_label(x, bottom + 15, f"{decade:,}", anchor="middle", size=11))
+    for row, (name, rate) in enumerate(rates.items()):
+        y = _TOP + _ROW * row
+        ours = name == DRAGOMAN
+        color = _OURS if ours else _QUIET
+        parts.append(_label(_LEFT - 10, y + 19, name, anchor="end", weight=600 if ours else 400))
+        width = _x(rate) - _LEFT
+        parts.append(f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="28" rx="3" fill="{color}"/>')
+        parts.append(_label(_x(rate) + 8, y + 13, f"{float(f'{rate:.3g}'):,.0f}/s", weight=600))
+        parts.append(_label(_x(rate) + 8, y + 27, _remark(name, many["ratios"]), size=11))
+    facts = (
+        f"Median of {about['rounds']} rounds, {about['cores']} cores, Python {about['python']}, {about['date'][:10]}"
+    )
+    parts.append(_label(_LEFT, height - 4, facts, size=11))
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _x(rate: float) -> float:
+    first, last = math.log10(_DECADES[0]), math.log10(_DECADES[-1])
+    share = (math.log10(max(rate, _DECADES[0])) - first) / (last - first)
+    return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+
+
+def _remark(name: str, ratios: dict[str, float]) -> str:
+    if name == DRAGOMAN:
+        return "every call limited, timed and recorded"
+    if name == BARE:
+        return f"the limit; Dragoman reaches {ratios[name]:.0%} of it"
+    return f"Dragoman answers {ratios[name]:.0f} × as many"
+
+
+def _label(x: float, y: float, words: str, *, anchor: str = "start", size: int = 13, weight: int = 400) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y}" fill="{_TEXT}" text-anchor="{anchor}" font-size="{size}" font-weight="{weight}">'
+        f"{words}</text>"
+    )

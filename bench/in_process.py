@@ -12,7 +12,7 @@ from typing import Any
 
 import dragoman
 from bench.servers.dragoman_tools import noop
-from dragoman.telemetry.log import Entry, StructuredLogger
+from dragoman.telemetry.log import CompletionRecord, Entry, StructuredLogger
 
 _WORKERS = 32
 _SETTINGS = {"resources": {"max_concurrent_executions": 64}}
@@ -24,7 +24,7 @@ class Records:
     count = 0
 
     def put(self, entry: Entry) -> None:
-        if entry["message"] == "tool call completed":
+        if isinstance(entry, CompletionRecord):
             self.count += 1
 
 

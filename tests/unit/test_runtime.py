@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 import dragoman
 from dragoman import Caller, Config, ServerOptions, ToolContext, create_server, tool
@@ -207,7 +208,7 @@ async def test_factory_uses_the_parts_it_is_given() -> None:
     assert (await server.call("add", {"a": 1, "b": 2})).unwrap() == 3
     await server.stop()
     assert [definition.name for definition in catalogue.list()] == ["add", "echo", "health"]
-    assert [(entry["timestamp"], entry["runId"], entry["correlationId"]) for entry in entries] == [
+    assert [(entry["timestamp"], entry["runId"], entry["correlationId"]) for entry in map(to_builtins, entries)] == [
         ("2024-01-15T10:30:01.000Z", "run-1", "corr-1"),
         ("2024-01-15T10:30:01.000Z", "run-2", "corr-2"),
     ]

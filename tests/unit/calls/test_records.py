@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
+import msgspec
 import pytest
 
 import dragoman
@@ -274,7 +275,7 @@ async def test_record_of_an_aborted_call_carries_the_code_of_its_end() -> None:
 
 async def test_slot_is_free_when_the_answer_goes_out_and_the_record_follows_it() -> None:
     order: list[Any] = []
-    logger = StructuredLogger(lambda entry: order.append(entry["message"]))
+    logger = StructuredLogger(lambda entry: order.append(msgspec.to_builtins(entry)["message"]))
 
     def reply(call: Call, outcome: Outcome) -> None:
         order.append((outcome.value, runtime.resources.in_use))

@@ -23,7 +23,8 @@ class Deadlines:
         self._timer: Timer | None = None
         self._due = 0.0
 
-    def watch(self, call: Call, timeout_ms: int) -> None:
+    def watch(self, call: Call, timeout_ms: int) -> OrderedDict[Call, float]:
+        """Expire the call after so many milliseconds, unless it is taken out of the queue before."""
         due = self._clock.monotonic() + timeout_ms / 1000
         queue = self._queues.get(timeout_ms)
         if queue is None:
@@ -31,11 +32,7 @@ class Deadlines:
         queue[call] = due
         if self._timer is None or due < self._due:
             self._arm(due)
-
-    def forget(self, call: Call, timeout_ms: int) -> None:
-        queue = self._queues.get(timeout_ms)
-        if queue is not None:
-            queue.pop(call, None)
+        return queue
 
     def stop(self) -> None:
         """Expire nothing any more."""

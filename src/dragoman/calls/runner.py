@@ -135,10 +135,4 @@ if sys.version_info >= (3, 12):
 else:
 
     def _start(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        task = asyncio.Task(run, loop=loop, name="call")
-        # What 3.12 calls an eager start: the task's first step, just queued, is taken at once. It needs a loop whose
-        # queue can be reached, and that no other task is in the middle of a step.
-        queue = getattr(loop, "_ready", None)
-        if queue is not None and asyncio.current_task(loop) is None:
-            queue.pop()._run()
-        return task
+        return asyncio.Task(run, loop=loop, name="call")

@@ -99,6 +99,11 @@ class Connection:
         self._withdrawn: list[Call] = []
         self._receiving = False
         self._kernel_requests: dict[Id, asyncio.Task[None]] = {}
+        # Bound once: these are needed for every call.
+        self._run_id = services.ids.run_id
+        self._correlation_id = services.ids.correlation_id
+        self._submit = services.runner.submit
+        self._render = services.dialect.render
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._act: dict[type, Callable[[Any], None]] = {
@@ -200,13 +205,12 @@ class Connection:
         if request_id in self._calls or request_id in self._kernel_requests:
             self._refuse(self.session.refuse(_id_in_use(), request_id, event.meta))
             return
-        ids = self._services.ids
         meta = event.meta
         call = Call(
             event.name,
             event.arguments,
-            ids.run_id(),
-            (correlation_id_in(meta) if meta else None) or ids.correlation_id(),
+            self._run_id(),
+            (correlation_id_in(meta) if meta else None) or self._correlation_id(),
             self._answer_modern if event.modern else self._answer,
             self.caller,
             self.wire.type,
@@ -216,7 +220,7 @@ class Connection:
         if token is not None:
             call.progress = self._progress_of(call, token)
         self._calls[request_id] = call
-        self._services.runner.submit(call)
+        self._submit(call)
 
     def _answer(self, call: Call, outcome: Outcome, modern: bool = False) -> None:
         assert call.request_id is not None
@@ -226,8 +230,7 @@ class Connection:
         if isinstance(outcome.error, ProtocolError):
             line = jsonrpc.encode_error(outcome.error, call.request_id, call.correlation_id)
         else:
-            result = self._services.dialect.render(call, outcome)
-            line = self.session.result(call.request_id, result, modern=modern)
+            line = self.session.result(call.request_id, self._render(call, outcome), modern=modern)
         self._send(line)
 
     def _answer_modern(self, call: Call, outcome: Outcome) -> None:

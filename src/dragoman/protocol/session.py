@@ -210,7 +210,9 @@ class Session:
 
     def result(self, request_id: Id, result: Mapping[str, Any], *, modern: bool) -> bytes:
         """The line that answers a request."""
-        return jsonrpc.encode_result(request_id, complete(self.identity, result) if modern else result)
+        if modern:
+            result = complete(self.identity, result)
+        return jsonrpc.encode_result(request_id, result)
 
     def refuse(self, error: ProtocolError, request_id: Id | None, meta: Mapping[str, Any] = _NO_META) -> Refusal:
         """The answer to a message with `error`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from dragoman.telemetry.log import Entry, EntryWriter
 
@@ -42,18 +42,19 @@ class DescriptorSink:
         return written.wait(timeout)
 
     def _write_forever(self) -> None:
+        get = self._queue.get
         while True:
-            first = self._queue.get()
+            items = [get()]
             if not self._closing:
                 time.sleep(_GATHER_SECONDS)  # A wake-up per entry would cost more than the entry.
-            gathered = [first, *self._queued()]
-            entries = [item for item in gathered if not isinstance(item, threading.Event)]
+            items += [get() for _ in range(self._queue.qsize())]
+            markers = [item for item in items if isinstance(item, threading.Event)] if self._closing else []
+            entries = [item for item in items if item not in markers] if markers else items
             self._writing = len(entries)
-            self._write(self._lines_of(entries))
+            self._write(self._lines_of(entries))  # type: ignore[arg-type]
             self._writing = 0
-            for item in gathered:
-                if isinstance(item, threading.Event):
-                    item.set()
+            for marker in markers:
+                marker.set()
 
     def _lines_of(self, entries: list[Entry]) -> bytes:
         try:
@@ -63,14 +64,6 @@ class DescriptorSink:
                 len(entries),
                 type(error).__name__.encode(),
             )
-
-    def _queued(self) -> list[Entry | threading.Event]:
-        items: list[Entry | threading.Event] = []
-        try:
-            while True:
-                items.append(self._queue.get_nowait())
-        except Empty:
-            return items
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)

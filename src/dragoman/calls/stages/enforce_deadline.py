@@ -15,15 +15,14 @@ class EnforceDeadline:
     deadlines: Deadlines
 
     def __call__(self, proceed: Service, /) -> Service:
-        watch, forget = self.deadlines.watch, self.deadlines.forget
+        watch = self.deadlines.watch
 
         async def enforce(call: Call) -> Outcome:
             assert call.tool is not None
-            timeout_ms = call.tool.timeout_ms
-            watch(call, timeout_ms)
+            watched = watch(call, call.tool.timeout_ms)
             try:
                 return await proceed(call)
             finally:
-                forget(call, timeout_ms)
+                watched.pop(call, None)
 
         return enforce

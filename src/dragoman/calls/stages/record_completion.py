@@ -29,7 +29,7 @@ class RecordCompletion:
     resources: Resources
 
     def __call__(self, proceed: Service, /) -> Service:
-        monotonic = self.clock.monotonic
+        monotonic, record_end = self.clock.monotonic, self.record
 
         async def record(call: Call) -> Outcome:
             call.started = monotonic()
@@ -43,7 +43,7 @@ class RecordCompletion:
                 outcome = Outcome(error=_Cancelled("The call was cancelled", {"reason": "aborted"}))
             call.duration_ms = int((monotonic() - call.started) * 1e6) / 1000
             call.answer(outcome)  # First, so that the client does not wait for the log.
-            self.record(call, _completion(call, outcome, aborted), outcome.error)
+            record_end(call, _completion(call, outcome, aborted), outcome.error)
             return outcome
 
         return record

@@ -22,11 +22,11 @@ from dragoman.calls.stages.admit import Admit, Gate
 from dragoman.calls.stages.check_payload_size import CheckPayloadSize
 from dragoman.calls.stages.enforce_deadline import EnforceDeadline
 from dragoman.calls.stages.find_tool import FindTool
-from dragoman.calls.stages.prepare_result import PrepareResult
 from dragoman.calls.stages.record_completion import RecordCompletion
 from dragoman.calls.stages.take_slot import TakeSlot
 from dragoman.calls.stages.validate_arguments import ValidateArguments
 from dragoman.calls.threads import Threads
+from dragoman.calls.under_way import CallsUnderWay
 from dragoman.clock import Clock, SystemClock
 from dragoman.config import Config, make_config
 from dragoman.edge.connection import Connection, Services, Wire
@@ -96,11 +96,10 @@ class Runtime:
         self.connections: set[Connection] = set()
         deadlines = Deadlines(self.clock, self.logger)
         threads = Threads()
-        recorder = RecordCompletion(self.logger, self.clock, self.resources)
+        recorder = RecordCompletion(self.logger, self.clock, self.resources, CallsUnderWay())
         # The order is the contract: refuse cheaply before taking a slot, start the clock last.
         self.stages: tuple[Stage, ...] = (
             recorder,
-            PrepareResult(self.dialect),
             Admit(self._gate),
             CheckPayloadSize(self.resources),
             FindTool(self.catalogue),
@@ -209,8 +208,9 @@ class Runtime:
         done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
         def reply(call: Call, outcome: Outcome) -> None:
+            result = self.dialect.render(call, outcome)
             if not done.done():
-                done.set_result(self.dialect.render(call, outcome))
+                done.set_result(result)
 
         call = Call(name, arguments, self.ids.run_id(), correlation_id_in(meta) or self.ids.correlation_id(), reply)
         self.runner.submit(call)

@@ -41,12 +41,10 @@ COMPLETION_MEANINGS = {
 
 
 class Outcome(Struct, eq=False):
-    """What came of a call: a value, or an error. `content` and `structured` are the value made ready to send."""
+    """What came of a call: a value, or an error."""
 
     value: Any = None
     error: ToolError | InternalError | None = None
-    content: Any = None
-    structured: Any = None
 
     @property
     def is_error(self) -> bool:
@@ -75,7 +73,7 @@ class Call(Struct, eq=False):
 
     # What is found out on the way.
     tool: RegisteredTool | None = None
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[Outcome] | None = None
     payload_bytes: int = 0
     started: float = 0.0
     duration_ms: float = 0.0
@@ -86,7 +84,10 @@ class Call(Struct, eq=False):
     completed: bool = False
 
     def answer(self, outcome: Outcome) -> None:
-        """Answer, unless somebody has: a call has one answer, however many ends it has."""
+        """Answer, unless somebody has: a call has one answer, however many ends it has.
+
+        Raises `InternalFailure` when the value cannot be sent; the call is then still to be answered.
+        """
         if not self.answered:
             self.reply(self, outcome)
             self.answered = True  # Not before: a reply that fails leaves the call to be answered otherwise.
@@ -122,10 +123,6 @@ class Stage(Protocol):
 class Dialect(Protocol):
     """How answers are worded."""
 
-    def prepare(self, tool: RegisteredTool, outcome: Outcome) -> None:
-        """Make the value ready to send; raises `InternalFailure` when it cannot be sent."""
-        ...
-
     def render(self, call: Call, outcome: Outcome) -> dict[str, Any]:
-        """The `tools/call` result."""
+        """The `tools/call` result; raises `InternalFailure` when the value cannot be sent."""
         ...

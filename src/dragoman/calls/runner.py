@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import traceback
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from typing import Any
 
 from dragoman.access.callers import LOCAL, Caller
@@ -13,7 +12,7 @@ from dragoman.calls.call import Call, Completion, Outcome, Service
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.stages.record_completion import RecordCompletion
 from dragoman.calls.threads import Threads
-from dragoman.errors import InternalError, TimedOut
+from dragoman.errors import TimedOut
 from dragoman.ids import Ids
 from dragoman.telemetry.log import Logger
 
@@ -36,8 +35,7 @@ class Runner:
         self._threads = threads
         self._ids = ids
         self._logger = logger
-        self._under_way: set[Call] = set()
-        self._idle: asyncio.Event | None = None
+        self._under_way = recorder.under_way
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -53,7 +51,7 @@ class Runner:
         """Start a call; its answer goes to `call.reply`."""
         assert self._loop is not None, "the runtime has not been started"
         self._under_way.add(call)
-        call.task = _start(self._run(call), self._loop)
+        call.task = _start(self._service(call), self._loop)
 
     async def call(
         self, name: str, arguments: dict[str, Any], *, correlation_id: str | None = None, caller: Caller = LOCAL
@@ -76,18 +74,11 @@ class Runner:
 
     async def drain(self, timeout: float) -> bool:
         """Wait until every call has ended; False when some have not by then."""
-        if not self._under_way:
-            return True
-        self._idle = asyncio.Event()
-        try:
-            await asyncio.wait_for(self._idle.wait(), timeout)
-        except TimeoutError:
-            return False
-        return True
+        return await self._under_way.wait_until_none(timeout)
 
     def abandon(self) -> int:
         """Record what is still running as timed out and stop caring about it; how many calls that were."""
-        abandoned = list(self._under_way)
+        abandoned = tuple(self._under_way)
         for call in abandoned:
             call.duration_ms = int((self._recorder.clock.monotonic() - call.started) * 1e6) / 1000
             call.cancellation.set("shutdown")
@@ -101,38 +92,13 @@ class Runner:
         self._threads.stop()
         return len(abandoned)
 
-    async def _run(self, call: Call) -> None:
-        try:
-            outcome = await self._service(call)
-        except Exception as error:  # The boundary: what arrives here is a defect of ours, not the tool's.
-            outcome = self._failed(call, error)
-        finally:
-            self._under_way.discard(call)
-            if self._idle is not None and not self._under_way:
-                self._idle.set()
-        call.answer(outcome)
-
-    def _failed(self, call: Call, error: Exception) -> Outcome:
-        self._logger.error(
-            "call failed outside its tool",
-            {
-                "runId": call.run_id,
-                "correlationId": call.correlation_id,
-                "error": {"code": InternalError.code, "message": f"{type(error).__name__}: {error}"},
-                "traceback": "".join(traceback.format_exception(error)),
-            },
-        )
-        failure = InternalError("Internal error")
-        self._recorder.record(call, Completion.PROTOCOL_ERROR, failure)
-        return Outcome(error=failure)
-
 
 if sys.version_info >= (3, 12):
 
-    def _start(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        return asyncio.Task(run, loop=loop, name="call", eager_start=True)
+    def _start(run: Awaitable[Outcome], loop: asyncio.AbstractEventLoop) -> asyncio.Task[Outcome]:
+        return asyncio.Task(run, loop=loop, name="call", eager_start=True)  # type: ignore[arg-type]
 
 else:
 
-    def _start(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        return asyncio.Task(run, loop=loop, name="call")
+    def _start(run: Awaitable[Outcome], loop: asyncio.AbstractEventLoop) -> asyncio.Task[Outcome]:
+        return asyncio.Task(run, loop=loop, name="call")  # type: ignore[arg-type]  # the outermost stage is async

@@ -23,7 +23,7 @@ from dragoman.config import Config
 from dragoman.edge.connection import Connection, TransportType, Wire
 from dragoman.telemetry.log import Logger
 
-_CHUNK = 256 * 1024
+_CHUNK = 64 * 1024  # What a pipe holds; a larger buffer would be mapped and unmapped for every read.
 _HIGH_WATER = 4 * 1024 * 1024
 _PRESSURE_POLL = 0.01
 _GRACE = 2.0

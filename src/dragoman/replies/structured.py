@@ -8,46 +8,49 @@ import msgspec
 
 from dragoman.calls.call import Call, Outcome
 from dragoman.errors import InternalFailure, InvalidArgument, StructuredError, ToolError
-from dragoman.tools.catalogue import RegisteredTool
 from dragoman.tools.content import content_blocks, encode_json
+from dragoman.tools.schema import Validator
 
 
 class Structured:
     """The dialect that `dragoman serve` speaks unless told otherwise."""
 
-    def prepare(self, tool: RegisteredTool, outcome: Outcome) -> None:
-        try:
-            blocks = content_blocks(outcome.value)
-            encoded = encode_json(outcome.value if blocks is None else blocks)
-        except Exception:  # A value may say itself how it is written, and fail at that in any way.
-            raise InternalFailure("Result not serializable", {"reason": "result_not_serializable"}) from None
-        if blocks is None:
-            outcome.content = [{"type": "text", "text": encoded.decode()}]
-        else:
-            outcome.content = msgspec.Raw(encoded)
-        if tool.output_validator is not None:
-            try:
-                tool.output_validator.check(None if blocks else msgspec.json.decode(encoded))
-            except InvalidArgument as error:
-                raise InternalFailure(
-                    "Result does not match the tool's output schema",
-                    {"reason": "result_does_not_match_schema", **(error.details or {})},
-                ) from None
-            outcome.structured = msgspec.Raw(encoded)
-
     def render(self, call: Call, outcome: Outcome) -> dict[str, Any]:
-        if isinstance(outcome.error, ToolError):
-            result = wrap_tool_error(outcome.error.structured(), call)
+        """The `tools/call` result; raises `InternalFailure` when the value cannot be sent."""
+        if outcome.error is None:
+            result = _wrap_value(call, outcome.value)
         else:
-            result = {"content": outcome.content, "isError": False}
-            if outcome.structured is not None:
-                result["structuredContent"] = outcome.structured
+            assert isinstance(outcome.error, ToolError)
+            result = wrap_tool_error(outcome.error.structured(), call)
         result["_meta"] = {
             "dragoman/runId": call.run_id,
             "dragoman/correlationId": call.correlation_id,
             "dragoman/durationMs": call.duration_ms,
         }
         return result
+
+
+def _wrap_value(call: Call, value: Any) -> dict[str, Any]:
+    try:
+        blocks = content_blocks(value)
+        encoded = encode_json(value if blocks is None else blocks)
+    except Exception:  # A value may say itself how it is written, and fail at that in any way.
+        raise InternalFailure("Result not serializable", {"reason": "result_not_serializable"}) from None
+    content = [{"type": "text", "text": encoded.decode()}] if blocks is None else msgspec.Raw(encoded)
+    result: dict[str, Any] = {"content": content, "isError": False}
+    validator = call.tool.output_validator if call.tool is not None else None
+    if validator is not None:
+        _check_result(validator, None if blocks else msgspec.json.decode(encoded))
+        result["structuredContent"] = msgspec.Raw(encoded)
+    return result
+
+
+def _check_result(validator: Validator, value: Any) -> None:
+    try:
+        validator.check(value)
+    except InvalidArgument as error:
+        details = {"reason": "result_does_not_match_schema", **(error.details or {})}
+        raise InternalFailure("Result does not match the tool's output schema", details) from None
 
 
 def wrap_tool_error(error: StructuredError, call: Call) -> dict[str, Any]:

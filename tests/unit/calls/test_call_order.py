@@ -53,7 +53,6 @@ async def test_stages_stand_in_the_order_of_the_contract() -> None:
     async with open_server() as server:
         assert [type(stage).__name__ for stage in server.runtime.stages] == [
             "RecordCompletion",
-            "PrepareResult",
             "Admit",
             "CheckPayloadSize",
             "FindTool",

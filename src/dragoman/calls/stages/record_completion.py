@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 
 from dragoman.calls.call import Call, Completion, Outcome, Service
 from dragoman.calls.resources import Resources
+from dragoman.calls.under_way import CallsUnderWay
 from dragoman.clock import Clock
 from dragoman.errors import Aborted, InternalError, InternalFailure, ResourceExhausted, ToolError
 from dragoman.telemetry.log import CompletionRecord, Logger
@@ -27,26 +29,52 @@ class RecordCompletion:
     logger: Logger
     clock: Clock
     resources: Resources
+    under_way: CallsUnderWay
 
     def __call__(self, proceed: Service, /) -> Service:
-        monotonic, record_end = self.clock.monotonic, self.record
+        monotonic, record_end, ended = self.clock.monotonic, self.record, self.under_way.end
 
         async def record(call: Call) -> Outcome:
             call.started = monotonic()
             aborted = False
             try:
-                outcome = await proceed(call)
-            except ToolError as error:
-                outcome = Outcome(error=error)
-            except Aborted:
-                aborted = True
-                outcome = Outcome(error=_Cancelled("The call was cancelled", {"reason": "aborted"}))
-            call.duration_ms = int((monotonic() - call.started) * 1e6) / 1000
-            call.answer(outcome)  # First, so that the client does not wait for the log.
-            record_end(call, _completion(call, outcome, aborted), outcome.error)
+                try:
+                    outcome = await proceed(call)
+                except ToolError as error:
+                    outcome = Outcome(error=error)
+                except Aborted:
+                    aborted = True
+                    outcome = Outcome(error=_Cancelled("The call was cancelled", {"reason": "aborted"}))
+                call.duration_ms = int((monotonic() - call.started) * 1e6) / 1000
+                try:
+                    call.answer(outcome)  # First, so that the client does not wait for the log.
+                except ToolError as error:
+                    outcome = Outcome(error=error)
+                    call.answer(outcome)
+                record_end(call, _completion(call, outcome, aborted), outcome.error)
+            except Exception as error:  # The boundary: what arrives here is a defect of ours, not the tool's.
+                outcome = self._failed(call, error)
+            finally:
+                ended(call)
             return outcome
 
         return record
+
+    def _failed(self, call: Call, error: Exception) -> Outcome:
+        self.logger.error(
+            "call failed outside its tool",
+            {
+                "runId": call.run_id,
+                "correlationId": call.correlation_id,
+                "error": {"code": InternalError.code, "message": f"{type(error).__name__}: {error}"},
+                "traceback": "".join(traceback.format_exception(error)),
+            },
+        )
+        failure = InternalError("Internal error")
+        self.record(call, Completion.PROTOCOL_ERROR, failure)
+        outcome = Outcome(error=failure)
+        call.answer(outcome)
+        return outcome
 
     def record(self, call: Call, completion: Completion, error: ToolError | InternalError | None = None) -> None:
         """Write the call's record, unless it has one."""

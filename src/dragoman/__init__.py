@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from dragoman.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dragoman.access.callers import Caller

@@ -32,6 +32,7 @@ from dragoman.config import Config, make_config
 from dragoman.edge.connection import Connection, Services, Wire
 from dragoman.edge.listing import Listing
 from dragoman.edge.sdk_kernel import SdkKernel
+from dragoman.errors import ProtocolError
 from dragoman.ids import Ids, RandomIds
 from dragoman.protocol.session import Identity, correlation_id_in
 from dragoman.replies.structured import Structured
@@ -108,9 +109,9 @@ class Runtime:
             EnforceDeadline(deadlines),
         )
         service = pipeline.build(self.stages, RunHandler(threads, self.logger))
-        self.runner = Runner(service, recorder, deadlines, threads, self.ids, self.logger)
+        self.runner = Runner(service, recorder, self.dialect, deadlines, threads, self.ids, self.logger)
         listing = Listing(self.catalogue, self.identity)
-        self.kernel = SdkKernel(self.identity, listing, self._kernel_call, self.logger)
+        self.kernel = SdkKernel(self.identity, listing, self._kernel_call)
         self._services = Services(
             runner=self.runner,
             listing=listing,
@@ -122,10 +123,13 @@ class Runtime:
             max_message_bytes=config.limits.max_request_bytes,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._announcing: set[asyncio.Task[None]] = set()
         self._stop_listening = self.catalogue.on_change(self._tools_changed)
 
     async def start(self) -> None:
-        """Begin to take calls."""
+        """Begin to take calls; once only."""
+        if self.state is not ServerState.STARTING:
+            raise RuntimeError(f"a runtime is started once, and this one is {self.state.value}")
         self._loop = asyncio.get_running_loop()
         self.runner.start()
         self.resources.lag.start()
@@ -134,15 +138,14 @@ class Runtime:
 
     async def stop(self, timeout: float | None = None) -> int:
         """Refuse new calls, let running ones finish, close connections; how many calls had to be abandoned."""
-        if self.state is ServerState.CLOSED:
+        if self.state in (ServerState.DRAINING, ServerState.CLOSED):
             return 0
         self.state = ServerState.DRAINING
         self._gate.is_open = False
         if timeout is None:
             timeout = self.config.server.shutdown_timeout_ms / 1000
-        finished = await self.runner.drain(timeout)
-        abandoned = 0 if finished else self.runner.under_way
-        self.runner.abandon()
+        await self.runner.drain(timeout)
+        abandoned = self.runner.abandon()
         self.kernel.end_streams()
         for connection in tuple(self.connections):
             await connection.finish_requests(_LAST_WORDS)
@@ -201,16 +204,19 @@ class Runtime:
             connection.tools_changed()
         if self.kernel.is_loaded:
             assert self._loop is not None
-            self._announcing = self._loop.create_task(self.kernel.tools_changed())
+            announcing = self._loop.create_task(self.kernel.tools_changed())
+            self._announcing.add(announcing)
+            announcing.add_done_callback(self._announcing.discard)
 
     async def _kernel_call(self, name: str, arguments: dict[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
         """A call that came through the kernel: the same pipeline, the same words."""
         done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
         def reply(call: Call, outcome: Outcome) -> None:
-            result = self.dialect.render(call, outcome)
-            if not done.done():
-                done.set_result(result)
+            if isinstance(outcome.error, ProtocolError):
+                done.set_exception(outcome.error)
+            elif not done.done():
+                done.set_result(self.dialect.render(call, outcome))
 
         call = Call(name, arguments, self.ids.run_id(), correlation_id_in(meta) or self.ids.correlation_id(), reply)
         self.runner.submit(call)

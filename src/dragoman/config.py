@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from dragoman import errors
+from dragoman.version import __version__
 
 PREFIX = "DRAGOMAN_"
 
@@ -52,7 +53,7 @@ class ServerConfig(Section, frozen=True):
     """Who the server says it is, and how it stops."""
 
     name: Annotated[str, Meta(min_length=1), _about("The name that clients are told.")] = "dragoman"
-    version: Annotated[str, _about("The version that clients are told.")] = "0.1.0"
+    version: Annotated[str, _about("The version that clients are told.")] = __version__
     instructions: Annotated[str | None, _about("What clients may tell their model about this server.")] = None
     shutdown_timeout_ms: Annotated[Milliseconds, _about("How long running calls may take to finish at the end.")] = (
         10_000

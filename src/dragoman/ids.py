@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Protocol
+from weakref import WeakSet
 
 
 class Ids(Protocol):
@@ -37,8 +38,7 @@ class RandomIds:
 
     def __init__(self) -> None:
         self._made: list[str] = []
-        if hasattr(os, "register_at_fork"):  # a forked child must not hand out its parent's ids
-            os.register_at_fork(after_in_child=self._made.clear)
+        _sources.add(self)
 
     def _uuid4(self) -> str:
         try:
@@ -50,6 +50,18 @@ class RandomIds:
     run_id = _uuid4
     correlation_id = _uuid4
     connection_correlation_id = _uuid4
+
+
+_sources: WeakSet[RandomIds] = WeakSet()
+
+
+def _forget_ids() -> None:
+    for source in _sources:
+        source._made.clear()
+
+
+if hasattr(os, "register_at_fork"):  # A forked child must not hand out its parent's ids.
+    os.register_at_fork(after_in_child=_forget_ids)
 
 
 def _page() -> list[str]:

@@ -352,3 +352,32 @@ def test_a_client_that_is_killed_takes_its_server_with_it() -> None:
         client.kill()
         *_, record, last = map(msgspec.json.decode, log.all())  # The server shares the pipe, and is its last writer.
         assert (record["outcome"], last["message"]) == ("aborted", "server stopped")
+
+
+@pytest.mark.slow
+def test_a_client_that_never_read_the_log_still_takes_its_server_with_it() -> None:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "dragoman", "serve", str(TOOLS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    )
+    assert server.stdin is not None
+    try:
+        server.stdin.write(HANDSHAKE)
+        os.set_blocking(server.stdin.fileno(), False)
+        sent, progress = 0, time.monotonic()
+        while time.monotonic() - progress < 2:  # Until the server has read no more for a while.
+            try:
+                os.write(server.stdin.fileno(), call_line(sent + 10, message="x"))
+            except BlockingIOError:
+                time.sleep(0.01)
+            else:
+                sent, progress = sent + 1, time.monotonic()
+        assert sent > 10_000
+        server.stdin.close()
+        assert server.wait(PATIENCE) == 0
+    finally:
+        server.kill()
+        server.wait(5)

@@ -242,7 +242,7 @@ print(sorted({"mcp", "mcp_types", "anyio", "pydantic", "typer", "rich"} & set(sy
 @pytest.mark.slow
 def test_importing_does_nothing_and_making_a_server_loads_neither_the_sdk_nor_the_command_line() -> None:
     ran = subprocess.run([sys.executable, "-c", IMPORT_ONLY], capture_output=True, text=True, timeout=30, check=True)
-    assert (ran.stdout, ran.stderr) == ("['dragoman'] 1\n[] 1\n", "")
+    assert (ran.stdout, ran.stderr) == ("['dragoman', 'dragoman.version'] 1\n[] 1\n", "")
 
 
 def test_everything_that_is_promised_can_be_imported_and_nothing_else_can() -> None:

@@ -33,7 +33,7 @@ COMPLETION_MEANINGS = {
     Completion.SUCCESS: "The handler returned in time.",
     Completion.TOOL_ERROR: "The call was refused, or the handler failed, and the client was told so.",
     Completion.TIMEOUT: "The handler was still running when the server stopped; its slot was abandoned.",
-    Completion.LATE_COMPLETED: "The handler ended after its deadline; the client had been answered TIMEOUT.",
+    Completion.LATE_COMPLETED: "The handler ended after its deadline; who still waited had been answered TIMEOUT.",
     Completion.ABORTED: "The handler stopped because it was cancelled: the client left, or withdrew the call.",
     Completion.DISCONNECTED_COMPLETED: "The client left, and the handler ran to its end all the same.",
     Completion.PROTOCOL_ERROR: "The call failed outside its tool, and was answered with a JSON-RPC error.",

@@ -10,7 +10,8 @@ from collections import OrderedDict
 
 from dragoman.calls.call import Call
 from dragoman.clock import Clock, Timer
-from dragoman.telemetry.log import Logger
+from dragoman.errors import InternalError
+from dragoman.telemetry.log import Logger, exception_facts
 
 
 class Deadlines:
@@ -58,10 +59,14 @@ class Deadlines:
                     heads.append(due)
                     break
                 del queue[call]
-                call.expire()
-                self._logger.warn(
-                    "tool call passed its deadline",
-                    {"runId": call.run_id, "correlationId": call.correlation_id, "toolName": call.name},
-                )
+                self._expire_one(call)
         if heads:
             self._arm(min(heads))
+
+    def _expire_one(self, call: Call) -> None:
+        ids = {"runId": call.run_id, "correlationId": call.correlation_id, "toolName": call.name}
+        try:
+            call.expire()
+        except Exception as error:  # One answer that cannot be given must not cost the others their deadlines.
+            self._logger.error("deadline failed", {**ids, **exception_facts(error, InternalError.code)})
+        self._logger.warn("tool call passed its deadline", ids)

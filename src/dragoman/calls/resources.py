@@ -83,7 +83,9 @@ class Resources:
     def validate_payload_size(self, payload: Any) -> ValidationResult:
         """Whether `payload` is JSON of at most `tools.max_payload_bytes`."""
         try:
-            self.check_size(self.measure(payload))
+            size = self.measure(payload)
+            if size > self.max_payload_bytes:
+                raise self.too_large(size)
         except ToolError as error:
             return ValidationResult(False, [{"path": "", "message": error.message}])
         return ValidationResult(True)
@@ -95,13 +97,12 @@ class Resources:
         except (TypeError, ValueError, RecursionError, OverflowError):
             raise InvalidArgument("Arguments cannot be serialised", {"reason": "arguments_not_serializable"}) from None
 
-    def check_size(self, size: int) -> None:
-        """Raise `ResourceExhausted` for more bytes than are taken."""
-        if size > self.max_payload_bytes:
-            raise ResourceExhausted(
-                f"Arguments are {size} bytes, and at most {self.max_payload_bytes} are taken",
-                {"reason": "payload_too_large", "limit": self.max_payload_bytes, "actual": size, "retryable": False},
-            )
+    def too_large(self, size: int) -> ResourceExhausted:
+        """What to say about a payload of more bytes than are taken."""
+        return ResourceExhausted(
+            f"Arguments are {size} bytes, and at most {self.max_payload_bytes} are taken",
+            {"reason": "payload_too_large", "limit": self.max_payload_bytes, "actual": size, "retryable": False},
+        )
 
     def is_approaching_limits(self) -> bool:
         """Whether more than four fifths of the slots are taken."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,37 +37,27 @@ class RunHandler:
                 value = await self.threads.run(partial(tool.handler, call.arguments, context))
                 if inspect.isawaitable(value):
                     value = await value
-        except ToolError:
-            raise
-        except Aborted as error:
-            if call.cancellation.is_set():
-                raise
-            raise self._unexpected(call, error) from None
-        except asyncio.CancelledError as error:
-            if call.completed:  # Abandoned at shutdown: the cancellation is ours.
-                raise
-            if call.cancellation.is_set():
-                raise Aborted(call.cancellation.reason) from None
-            raise self._unexpected(call, error) from None
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:  # A tool that exits or panics ends its call, not the server.
-            raise self._unexpected(call, error) from None
+            meaning = _meaning_of(error, call)
+            if meaning is error:
+                raise
+            raise meaning from error
         return Outcome(value)
 
     def _context(self, call: Call) -> ToolContext:
         return ToolContext(call.run_id, call.correlation_id, self.logger, call.cancellation, call.caller, call.progress)
 
-    def _unexpected(self, call: Call, error: BaseException) -> InternalFailure:
-        """What the client is told about an exception that was not meant for it: that there was one."""
-        self.logger.error(
-            "tool raised an exception",
-            {
-                "runId": call.run_id,
-                "correlationId": call.correlation_id,
-                "toolName": call.name,
-                "error": {"code": "INTERNAL", "message": f"{type(error).__name__}: {error}"},
-                "traceback": "".join(traceback.format_exception(error)),
-            },
-        )
-        return InternalFailure("The tool failed", {"reason": "handler_exception"})
+
+def _meaning_of(error: BaseException, call: Call) -> BaseException:
+    """The exception that the rest of the pipeline should see in place of what a handler raised."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]  # A task group that one child failed in has nothing to add to it.
+    if isinstance(error, ToolError):
+        return error
+    if isinstance(error, asyncio.CancelledError) and call.completed:
+        return error  # Abandoned at shutdown: the cancellation is ours.
+    if isinstance(error, Aborted | asyncio.CancelledError) and call.cancellation.is_set():
+        return Aborted(call.cancellation.reason)
+    return InternalFailure("The tool failed", {"reason": "handler_exception"})

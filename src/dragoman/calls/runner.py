@@ -8,11 +8,11 @@ from collections.abc import Awaitable
 from typing import Any
 
 from dragoman.access.callers import LOCAL, Caller
-from dragoman.calls.call import Call, Completion, Outcome, Service
+from dragoman.calls.call import Call, Completion, Dialect, Outcome, Service
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.stages.record_completion import RecordCompletion
 from dragoman.calls.threads import Threads
-from dragoman.errors import TimedOut
+from dragoman.errors import ResourceExhausted, TimedOut, ToolError
 from dragoman.ids import Ids
 from dragoman.telemetry.log import Logger
 
@@ -24,6 +24,7 @@ class Runner:
         self,
         service: Service,
         recorder: RecordCompletion,
+        dialect: Dialect,
         deadlines: Deadlines,
         threads: Threads,
         ids: Ids,
@@ -31,6 +32,7 @@ class Runner:
     ) -> None:
         self._service = service
         self._recorder = recorder
+        self._render = dialect.render
         self._deadlines = deadlines
         self._threads = threads
         self._ids = ids
@@ -59,7 +61,9 @@ class Runner:
         """Make a call and wait for its answer. If the waiting is cancelled, so is the call."""
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-        def reply(_: Call, outcome: Outcome) -> None:
+        def reply(call: Call, outcome: Outcome) -> None:
+            if isinstance(outcome.error, ToolError | None):
+                self._render(call, outcome)  # What a client could not be sent, nobody gets.
             if not answer.done():
                 answer.set_result(outcome)
 
@@ -78,6 +82,9 @@ class Runner:
 
     def abandon(self) -> int:
         """Record what is still running as timed out and stop caring about it; how many calls that were."""
+        for call in self._under_way:
+            if not call.ran:  # It came too late to begin.
+                self._refuse(call)
         abandoned = tuple(self._under_way)
         for call in abandoned:
             call.duration_ms = int((self._recorder.clock.monotonic() - call.started) * 1e6) / 1000
@@ -91,6 +98,14 @@ class Runner:
         self._deadlines.stop()
         self._threads.stop()
         return len(abandoned)
+
+    def _refuse(self, call: Call) -> None:
+        error = ResourceExhausted("The server is stopping", {"reason": "stopping", "retryable": True})
+        call.answer(Outcome(error=error))
+        self._recorder.record(call, Completion.TOOL_ERROR, error)
+        self._under_way.end(call)
+        if call.task is not None:
+            call.task.cancel()
 
 
 if sys.version_info >= (3, 12):

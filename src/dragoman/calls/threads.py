@@ -30,12 +30,16 @@ class _Job:
     def finish(self) -> None:
         if self.done.done():
             return
-        if self.error is None:
+        error = self.error
+        if error is None:
             self.done.set_result(self.value)
-        elif isinstance(self.error, StopIteration | KeyboardInterrupt | SystemExit):
-            self.done.set_exception(RuntimeError(f"the handler raised {type(self.error).__name__}"))
+        elif isinstance(error, StopIteration) or not isinstance(error, Exception):
+            # On the loop these would mean something else than that a function failed.
+            failure = RuntimeError(f"the handler raised {type(error).__name__}")
+            failure.__cause__ = error
+            self.done.set_exception(failure)
         else:
-            self.done.set_exception(self.error)
+            self.done.set_exception(error)
 
 
 class Threads:
@@ -73,6 +77,7 @@ class Threads:
         while (job := self._jobs.get()) is not None:
             job.run()
             self._finished.append(job)
+            del job  # While it waits for the next, a thread must not keep what the last one worked on.
             if not self._wake_pending:
                 self._wake_pending = True
                 try:

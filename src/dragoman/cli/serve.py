@@ -48,7 +48,9 @@ def serve(
         settings = load_config(config, flags={"logging.level": log_level})
     except errors.ConfigError as error:
         _refuse("The settings cannot be used:", *str(error).splitlines())
-    _serve_stdio(target, settings)
+    match transport:
+        case Transport.STDIO:
+            _serve_stdio(target, settings)
 
 
 def _serve_stdio(target: str | None, settings: Config) -> None:
@@ -86,7 +88,7 @@ def _serve_stdio(target: str | None, settings: Config) -> None:
     loop = asyncio.new_event_loop()
     abandoned = loop.run_until_complete(start_server(server, streams, log_is_full=lambda: sink.is_full))
     logger.info("server stopped", {"abandonedCalls": abandoned})
-    sink.close()
+    sink.close()  # If nobody reads it by now, there is nobody to be told either.
     _leave(3 if abandoned else 0)
 
 

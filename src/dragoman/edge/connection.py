@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
@@ -36,7 +35,7 @@ from dragoman.protocol.session import (
     ToolCall,
     correlation_id_in,
 )
-from dragoman.telemetry.log import Logger
+from dragoman.telemetry.log import Logger, exception_facts
 from dragoman.tools.context import Progress
 
 TransportType: TypeAlias = Literal["stdio", "sse", "http"]
@@ -146,6 +145,7 @@ class Connection:
             call.withdraw("disconnect")
         for task in self._kernel_requests.values():
             task.cancel()
+        self._kernel_requests.clear()  # One that had not begun will never say that it has ended.
         self._calls.clear()
         self.logger.debug("connection closed")
 
@@ -182,8 +182,7 @@ class Connection:
             "message failed",
             {
                 "correlationId": correlation_id_in(meta) or self.correlation_id,
-                "error": {"code": InternalError.code, "message": f"{type(error).__name__}: {error}"},
-                "traceback": "".join(traceback.format_exception(error)),
+                **exception_facts(error, InternalError.code),
             },
         )
         if isinstance(event, ToolCall | Request) and self.session.state is not _CLOSED:
@@ -260,7 +259,7 @@ class Connection:
             self._withdrawn = [*(one for one in self._withdrawn if not one.completed), call]
             self.logger.info(
                 "call cancelled by its client",
-                {"runId": call.run_id, "correlationId": call.correlation_id, "reason": event.reason},
+                {"runId": call.run_id, "correlationId": call.correlation_id, "reason": (event.reason or "")[:200]},
             )
         task = self._kernel_requests.pop(event.id, None)
         if task is not None:

@@ -19,7 +19,6 @@ from dragoman.edge.listing import Listing
 from dragoman.errors import InternalError, MethodNotFound, ProtocolError
 from dragoman.protocol.session import Identity, Request
 from dragoman.protocol.versions import VERSION_KEY
-from dragoman.telemetry.log import Logger
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -40,11 +39,10 @@ class SdkError(ProtocolError):
 class SdkKernel:
     """A low-level SDK server that shares the runtime's tools and pipeline."""
 
-    def __init__(self, identity: Identity, listing: Listing, call_tool: CallTool, logger: Logger) -> None:
+    def __init__(self, identity: Identity, listing: Listing, call_tool: CallTool) -> None:
         self._identity = identity
         self._listing = listing
         self._call_tool = call_tool
-        self._logger = logger
         self._threads = Threads()
         self._exit = AsyncExitStack()
         self._loading: asyncio.Task[None] | None = None

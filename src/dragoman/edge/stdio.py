@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import stat
 import threading
@@ -62,6 +63,13 @@ def take_standard_streams() -> Streams:
     os.dup2(2, 1)
     os.close(nothing)
     return streams
+
+
+def give_back(streams: Streams) -> None:
+    """Undo `take_standard_streams`."""
+    for private, standard in ((streams.input, 0), (streams.output, 1)):
+        os.dup2(private, standard)
+        os.close(private)
 
 
 class PipeWire:
@@ -162,6 +170,12 @@ class PolledReader:
 
     close = pause
 
+    def peer_is_gone(self) -> bool:
+        """Whether the other end is closed, whatever is still unread."""
+        poll = select.poll()
+        poll.register(self._descriptor, 0)  # Being hung up is always reported.
+        return bool(poll.poll(0))
+
     def _readable(self) -> None:
         try:
             data = os.read(self._descriptor, _CHUNK)
@@ -194,6 +208,10 @@ class ThreadedReader:
         self._go.set()
 
     close = pause
+
+    def peer_is_gone(self) -> bool:
+        """Never: a file has no other end, and a terminal that hangs up ends the process."""
+        return False
 
     def _read_forever(self) -> None:
         data = b"-"
@@ -253,7 +271,10 @@ class StdioSession:
 
     def _resume_when_drained(self) -> None:
         if self._wire.is_full or self._log_is_full():
-            self._loop.call_later(_PRESSURE_POLL, self._resume_when_drained)
+            if not self._wire.is_full and self._reader.peer_is_gone():
+                self._end_of_input()  # Nobody will read the log any more, so there is nothing to wait for.
+            else:
+                self._loop.call_later(_PRESSURE_POLL, self._resume_when_drained)
         elif not self._ended.is_set():
             self._reader.resume()
 
@@ -295,7 +316,9 @@ async def start_server(
 
     Returns how many calls had to be abandoned; when there are any, end the process without waiting for their threads.
     """
-    streams = streams or take_standard_streams()
+    taken = take_standard_streams() if streams is None else None
+    streams = streams or taken
+    assert streams is not None
     await server.start()
     session = StdioSession(server, streams, log_is_full)
     restore = _on_signals(session.stop, server.config.server.shutdown_timeout_ms / 1000 + 2 * _GRACE)
@@ -303,6 +326,8 @@ async def start_server(
         return await session.run()
     finally:
         restore()
+        if taken is not None:
+            give_back(taken)
 
 
 def _on_signals(stop: Callable[[], None], longest: float) -> Callable[[], None]:
@@ -314,13 +339,12 @@ def _on_signals(stop: Callable[[], None], longest: float) -> Callable[[], None]:
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
     loop = asyncio.get_running_loop()
-    asked = False
+    watchdog: threading.Timer | None = None
 
     def handle(number: int, frame: Any) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal watchdog
+        if watchdog is not None:
             os._exit(128 + number)
-        asked = True
         watchdog = threading.Timer(longest, os._exit, (128 + number,))
         watchdog.daemon = True
         watchdog.start()
@@ -329,6 +353,8 @@ def _on_signals(stop: Callable[[], None], longest: float) -> Callable[[], None]:
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def restore() -> None:
+        if watchdog is not None:
+            watchdog.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -34,8 +34,8 @@ def _wrap_value(call: Call, value: Any) -> dict[str, Any]:
     try:
         blocks = content_blocks(value)
         encoded = encode_json(value if blocks is None else blocks)
-    except Exception:  # A value may say itself how it is written, and fail at that in any way.
-        raise InternalFailure("Result not serializable", {"reason": "result_not_serializable"}) from None
+    except Exception as error:  # A value may say itself how it is written, and fail at that in any way.
+        raise InternalFailure("Result not serializable", {"reason": "result_not_serializable"}) from error
     content = [{"type": "text", "text": encoded.decode()}] if blocks is None else msgspec.Raw(encoded)
     result: dict[str, Any] = {"content": content, "isError": False}
     validator = call.tool.output_validator if call.tool is not None else None
@@ -50,7 +50,7 @@ def _check_result(validator: Validator, value: Any) -> None:
         validator.check(value)
     except InvalidArgument as error:
         details = {"reason": "result_does_not_match_schema", **(error.details or {})}
-        raise InternalFailure("Result does not match the tool's output schema", details) from None
+        raise InternalFailure("Result does not match the tool's output schema", details) from error
 
 
 def wrap_tool_error(error: StructuredError, call: Call) -> dict[str, Any]:

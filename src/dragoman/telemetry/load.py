@@ -61,5 +61,11 @@ class LagMonitor:
         if now - self._window_started >= _WINDOW:
             self._samples.clear()
             self._window_started = now
-        self._samples.append(max(0.0, now - self._due))
+        # The samples that a blocked loop did not take would have been late too, each by an interval less.
+        late = max(0.0, now - self._due)
+        while True:
+            self._samples.append(late)
+            late -= _INTERVAL
+            if late <= 0 or len(self._samples) > _WINDOW / _INTERVAL:
+                break
         self._schedule()

@@ -6,6 +6,7 @@ sanitising and encoding happen later, many entries at a time, on the sink's thre
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -123,6 +124,13 @@ class StructuredLogger:
             return facts
         cleaned: dict[str, Any] = self._cleaner.clean(facts)
         return cleaned
+
+
+def exception_facts(error: BaseException, code: str | int) -> dict[str, Any]:
+    """What to log about an exception, even about one that cannot say what it is."""
+    said = traceback.format_exception_only(error)[-1].strip()
+    trace = "".join(traceback.format_exception(error))
+    return {"error": {"code": str(code), "message": said}, "traceback": trace}
 
 
 def make_cleaner(config: LoggingConfig) -> Cleaner:

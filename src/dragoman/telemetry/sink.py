@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from dragoman.telemetry.log import Entry, EntryWriter
 
 _HIGH_WATER = 10_000
+_MOST_ENTRIES = 20_000
 _GATHER_SECONDS = 0.01
 
 
@@ -26,8 +27,15 @@ class DescriptorSink:
         self._queue: SimpleQueue[Entry | threading.Event] = SimpleQueue()
         self._writing = 0
         self._closing = False
-        self.put = self._queue.put
+        self._lost = 0
         threading.Thread(target=self._write_forever, name="dragoman-log", daemon=True).start()
+
+    def put(self, entry: Entry) -> None:
+        """Queue an entry. Records are bounded by `is_full`; what tools log beyond reason is dropped, and counted."""
+        if type(entry) is dict and self._queue.qsize() > _MOST_ENTRIES:
+            self._lost += 1
+        else:
+            self._queue.put(entry)
 
     @property
     def is_full(self) -> bool:
@@ -53,8 +61,14 @@ class DescriptorSink:
             self._writing = len(entries)
             self._write(self._lines_of(entries))  # type: ignore[arg-type]
             self._writing = 0
+            self._report_lost()
             for marker in markers:
                 marker.set()
+
+    def _report_lost(self) -> None:
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            self._write(b'{"level":"warn","message":"log entries dropped","count":%d}\n' % lost)
 
     def _lines_of(self, entries: list[Entry]) -> bytes:
         try:

@@ -75,16 +75,18 @@ Content: TypeAlias = Text | Image | Audio | ResourceLink | EmbeddedResource
 _OURS = (Text, Image, Audio, ResourceLink, EmbeddedResource)
 _SCALARS = frozenset({type(None), str, int, float, bool, dict})
 _PLAIN = _SCALARS | {list}
-_KINDS = frozenset({"text", "image", "audio", "resource_link", "resource"})
+_THEIRS = frozenset({"TextContent", "ImageContent", "AudioContent", "ResourceLink", "EmbeddedResource"})
 
 
 def is_content(value: Any) -> bool:
     """Whether `value` is a content block: ours, or one of the official SDK's."""
-    if type(value) in _PLAIN:
-        return False
-    if isinstance(value, _OURS):
-        return True
-    return type(value).__module__.startswith("mcp_types") and getattr(value, "type", None) in _KINDS
+    kind = type(value)
+    return kind not in _PLAIN and is_content_type(kind)
+
+
+def is_content_type(kind: type) -> bool:
+    """Whether what is of this type is a content block."""
+    return issubclass(kind, _OURS) or (kind.__module__.startswith("mcp_types") and kind.__name__ in _THEIRS)
 
 
 def content_blocks(value: Any) -> list[Any] | None:

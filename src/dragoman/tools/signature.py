@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from dragoman.errors import InvalidArgument, InvalidTool
+from dragoman.errors import InternalFailure, InvalidArgument, InvalidTool
+from dragoman.tools.content import is_content_type
 from dragoman.tools.schema import DRAFT_2020_12
 
 
@@ -148,8 +149,15 @@ def _object_schema(kind: Any) -> dict[str, Any] | None:
     return {"$schema": DRAFT_2020_12, **schema}
 
 
+def _is_content(hint: Any) -> bool:
+    """Whether a result of this type is content blocks, which are sent as they are and have no schema."""
+    if isinstance(hint, type) and is_content_type(hint):
+        return True
+    return any(map(_is_content, typing.get_args(hint)))
+
+
 def _output_schema(hint: Any) -> dict[str, Any] | None:
-    if hint is None or hint is Any or hint is type(None):
+    if hint is None or hint is Any or hint is type(None) or _is_content(hint):
         return None
     try:
         return _object_schema(hint)
@@ -179,6 +187,10 @@ def _whole(value: Any) -> Any:
     return {key: _whole(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
+class _Unfit(ValueError):
+    """What a model says is wrong, without the value."""
+
+
 def _converter(arguments: type[Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     def from_json(kind: type, value: Any) -> Any:
         validate = getattr(kind, "model_validate", None)
@@ -192,7 +204,7 @@ def _converter(arguments: type[Any]) -> Callable[[dict[str, Any]], dict[str, Any
                 raise
             # Pydantic's own text repeats the value.
             first = describe(include_url=False, include_input=False, include_context=False)[0]
-            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise _Unfit(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
     def convert(values: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -203,6 +215,8 @@ def _converter(arguments: type[Any]) -> Callable[[dict[str, Any]], dict[str, Any
                 made = msgspec.convert(_whole(values), arguments, dec_hook=from_json)
             except msgspec.ValidationError as error:
                 raise InvalidArgument("Arguments do not match the tool's schema", {"errors": [_said(error)]}) from None
+        except Exception as error:  # The author's own types may do anything while they are made.
+            raise InternalFailure("The tool failed", {"reason": "handler_exception"}) from error
         return {key: getattr(made, key) for key in values}
 
     return convert
@@ -213,5 +227,7 @@ def _said(error: msgspec.ValidationError) -> dict[str, str]:
     message, _, path = str(error).partition(" - at `$.")
     if message.startswith("Invalid enum value"):
         message = message.partition(" '")[0]
+    if error.__cause__ is not None and not isinstance(error.__cause__, _Unfit):
+        message = "cannot be converted"  # An exception of the author's own, whose text is not for clients.
     steps = re.sub(r"\[(\d+)\]", r"/\1", path.rstrip("`").replace("[...]", "")).replace(".", "/")
     return {"path": f"/{steps}" if steps else "", "message": message}

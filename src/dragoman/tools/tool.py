@@ -19,7 +19,8 @@ Handler: TypeAlias = Callable[[dict[str, Any], ToolContext], Any]
 
 Convert: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
-_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+MOST_NAME = 128
+_NAME = re.compile(rf"[A-Za-z0-9_./-]{{1,{MOST_NAME}}}")
 
 
 class Hints(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -15,6 +15,7 @@ import pytest
 
 import dragoman
 from dragoman import Audio, EmbeddedResource, Image, ResourceLink, Text, ToolContext, ToolDefinition, define_tool, tool
+from dragoman.calls.resources import Resources
 from dragoman.errors import InternalFailure, InvalidArgument, NotFound, ResourceExhausted, ToolError, Unauthorized
 from dragoman.testing import ManualClock, SequentialIds, open_server
 from dragoman.tools.builtin.echo import echo_tool
@@ -591,18 +592,113 @@ class Explosive:
         raise KeyError("secret-42")
 
 
-@pytest.mark.requirement("FND-CALL-11")
-async def test_failure_outside_the_tool_is_a_protocol_error_with_one_record() -> None:
+@pytest.mark.requirement("FND-CALL-14")
+async def test_argument_type_that_fails_by_itself_is_the_tools_failure_and_its_text_stays_in_the_log() -> None:
     @tool
     async def explode(x: Explosive) -> None: ...
 
     async with open_server([explode], **fixed()) as server:
         client = await server.client()
-        error = await client.call_tool("explode", {"x": {}})
+        told = error_in(await client.call_tool("explode", {"x": {}}))
+        assert (told["code"], told["message"]) == ("INTERNAL", "The tool failed")
+        assert b"secret-42" in server.stderr
+
+
+class Broken(Resources):
+    """Fails where nothing of ours should."""
+
+    def measure(self, payload: Any) -> int:
+        raise RuntimeError("a defect")
+
+
+@pytest.mark.requirement("FND-CALL-11", "FND-RPC-08")
+async def test_failure_outside_the_tool_is_a_protocol_error_with_one_record() -> None:
+    async with open_server([echo_tool()], **fixed(), resources=Broken()) as server:
+        client = await server.client()
+        error = await client.call_tool("echo", {"message": "hi"})
         assert error == {"code": -32603, "message": "Internal error", "data": {"correlationId": "corr-1"}}
         assert [record["outcome"] for record in server.records] == ["protocol_error"]
         assert server.runtime.resources.in_use == 0
-        assert (await client.call_tool("health"))["isError"] is False
+        assert (await client.list_tools())[0]["name"] == "echo"
+
+
+@pytest.mark.requirement("FND-CALL-14")
+@pytest.mark.parametrize("is_sync", [False, True], ids=["loop", "thread"])
+async def test_handler_that_raises_generator_exit_is_answered_and_recorded(is_sync: bool) -> None:
+    async def on_the_loop() -> None:
+        raise GeneratorExit
+
+    def on_a_thread() -> None:
+        raise GeneratorExit
+
+    async with open_server([tool(name="leave")(on_a_thread if is_sync else on_the_loop)]) as server:
+        told = error_in(await (await server.client()).call_tool("leave"))
+        assert told["code"] == "INTERNAL"
+        assert [record["outcome"] for record in server.records] == ["tool_error"]
+
+
+class Speechless(Exception):
+    """Cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise Speechless
+
+
+@pytest.mark.requirement("FND-CALL-14")
+async def test_exception_that_cannot_say_what_it_is_is_an_internal_tool_error() -> None:
+    @tool
+    async def mumble() -> None:
+        raise Speechless
+
+    async with open_server([mumble]) as server:
+        told = error_in(await (await server.client()).call_tool("mumble"))
+        assert told["code"] == "INTERNAL"
+        assert [record["outcome"] for record in server.records] == ["tool_error"]
+
+
+async def test_error_meant_for_the_client_reaches_it_from_inside_a_task_group() -> None:
+    async def child() -> None:
+        raise NotFound("no such page")
+
+    @tool
+    async def grouped() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child())
+
+    async with open_server([grouped]) as server:
+        told = error_in(await (await server.client()).call_tool("grouped"))
+        assert (told["code"], told["message"]) == ("NOT_FOUND", "no such page")
+
+
+async def test_tool_annotated_to_return_a_content_block_returns_it() -> None:
+    @tool
+    async def picture() -> dragoman.Image:
+        return dragoman.Image(b"png")
+
+    @tool
+    async def album() -> list[dragoman.Image | dragoman.Text]:
+        return [dragoman.Text("one"), dragoman.Image(b"png")]
+
+    async with open_server([picture, album]) as server:
+        client = await server.client()
+        assert [entry.get("outputSchema") for entry in await client.list_tools()] == [None, None, None]
+        image = {"type": "image", "data": "cG5n", "mimeType": "image/png"}
+        assert (await client.call_tool("picture"))["content"] == [image]
+        assert (await client.call_tool("album"))["content"] == [{"type": "text", "text": "one"}, image]
+
+
+@pytest.mark.requirement("FND-CALL-13")
+async def test_result_that_no_client_could_be_sent_is_no_success_for_python_either() -> None:
+    @tool
+    async def odd() -> object:
+        return object()
+
+    async with open_server([odd]) as server:
+        outcome = await server.runtime.call("odd")
+        assert outcome.error is not None
+        assert outcome.error.message == "Result not serializable"
+        assert [record["outcome"] for record in server.records] == ["tool_error"]
+        assert b"has no JSON form" in server.stderr
 
 
 # Listing

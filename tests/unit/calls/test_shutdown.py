@@ -15,6 +15,7 @@ from dragoman.config import ServerConfig
 from dragoman.errors import ResourceExhausted
 from dragoman.protocol.session import State
 from dragoman.testing import ManualClock, SequentialIds, open_server
+from dragoman.tools.builtin.echo import echo_tool
 from tests.unit.calls import Held, Hung, answers, begin, error_in, happened
 
 
@@ -222,3 +223,31 @@ print("over")
 def test_hung_thread_cannot_keep_the_process_alive() -> None:
     ended = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=30, check=True)
     assert (ended.stdout, ended.stderr) == ("over\n", "")
+
+
+async def test_call_that_came_too_late_to_begin_is_refused_as_retryable() -> None:
+    async with open_server([echo_tool()], clock=ManualClock(), ids=SequentialIds()) as server:
+        client = await server.client()
+        call = begin(client, "echo", arguments={"message": "hi"})
+        begun = server.runtime.runner.under_way == 0  # As it has where tasks start eagerly.
+        assert server.runtime.runner.abandon() == 0
+        (answer,) = answers(client, call)
+        assert answer["result"]["isError"] is not begun
+        if not begun:
+            assert error_in(answer["result"])["details"] == {"reason": "stopping", "retryable": True}
+        outcome = "success" if begun else "tool_error"
+        assert [(record["outcome"], record["durationMs"]) for record in server.records] == [(outcome, 0.0)]
+
+
+async def test_runtime_is_started_once() -> None:
+    async with open_server() as server:
+        with pytest.raises(RuntimeError, match="started once"):
+            await server.runtime.start()
+
+
+async def test_connection_is_idle_after_a_disconnect_whatever_had_not_begun() -> None:
+    async with open_server() as server:
+        client = await server.client()
+        client.begin("resources/list")
+        client.disconnect()
+        assert client.connection.is_idle

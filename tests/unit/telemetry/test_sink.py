@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.telemetry.log import Entry, EntryWriter, StructuredLogger
+from dragoman.telemetry.log import CompletionRecord, Entry, EntryWriter, StructuredLogger
 from dragoman.telemetry.sink import DescriptorSink
 from dragoman.testing import ManualClock
 
@@ -178,3 +178,33 @@ def test_no_facts_whatever_end_the_log(pipe: Pipe, facts: dict[Any, Any], text: 
     logger.info("afterwards")
     assert sink.close(1)
     assert b"afterwards" in pipe.everything()
+
+
+def test_what_is_logged_beyond_reason_is_dropped_and_counted_while_records_are_kept() -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, True)
+    sink = DescriptorSink(write, EntryWriter())
+    record = CompletionRecord("t", "info", "tool call completed", "r", "c", "echo", 0.1, "success", 2)
+    for number in range(30_000):
+        sink.put({"timestamp": "t", "level": "info", "message": f"noise {number}"})
+        if number % 3_000 == 0:
+            sink.put(record)
+    received = bytearray()
+    reader = threading.Thread(target=lambda: received.extend(read_all(read)), daemon=True)
+    reader.start()
+    assert sink.close(10)
+    os.close(write)
+    reader.join(10)
+    lines = [json.loads(line) for line in received.splitlines()]
+    dropped = sum(line["count"] for line in lines if line["message"] == "log entries dropped")
+    noise = sum(line["message"].startswith("noise") for line in lines)
+    assert dropped > 0
+    assert noise + dropped == 30_000
+    assert sum(line["message"] == "tool call completed" for line in lines) == 10
+
+
+def read_all(descriptor: int) -> bytes:
+    chunks = []
+    while chunk := os.read(descriptor, 65_536):
+        chunks.append(chunk)
+    return b"".join(chunks)

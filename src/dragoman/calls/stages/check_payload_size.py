@@ -16,12 +16,13 @@ class CheckPayloadSize:
     resources: Resources
 
     def __call__(self, proceed: Service, /) -> Service:
-        measure, check_size, limit = self.resources.measure, self.resources.check_size, self.resources.max_payload_bytes
+        resources = self.resources
+        measure, limit = resources.measure, resources.max_payload_bytes
 
         def check(call: Call) -> Awaitable[Outcome]:
             call.payload_bytes = size = measure(call.arguments)
             if size > limit:
-                check_size(size)
+                raise resources.too_large(size)
             return proceed(call)
 
         return check

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass
 
 from dragoman.calls.call import Call, Completion, Outcome, Service
@@ -10,10 +9,12 @@ from dragoman.calls.resources import Resources
 from dragoman.calls.under_way import CallsUnderWay
 from dragoman.clock import Clock
 from dragoman.errors import Aborted, InternalError, InternalFailure, ResourceExhausted, ToolError
-from dragoman.telemetry.log import CompletionRecord, Logger
+from dragoman.telemetry.log import CompletionRecord, Logger, exception_facts
+from dragoman.tools.tool import MOST_NAME
 
 RETRY_HINT = "Clients should retry with exponential backoff and jitter."
 _SUCCESS = Completion.SUCCESS
+_NOT_COUNTED = frozenset({Completion.PROTOCOL_ERROR, Completion.TIMEOUT})
 _WORDS = {completion: completion.value for completion in Completion}
 _WARNINGS = frozenset({Completion.LATE_COMPLETED, Completion.TIMEOUT, Completion.PROTOCOL_ERROR})
 
@@ -41,7 +42,7 @@ class RecordCompletion:
                 try:
                     outcome = await proceed(call)
                 except ToolError as error:
-                    outcome = Outcome(error=error)
+                    outcome = self._refused(call, error)
                 except Aborted:
                     aborted = True
                     outcome = Outcome(error=_Cancelled("The call was cancelled", {"reason": "aborted"}))
@@ -49,7 +50,7 @@ class RecordCompletion:
                 try:
                     call.answer(outcome)  # First, so that the client does not wait for the log.
                 except ToolError as error:
-                    outcome = Outcome(error=error)
+                    outcome = self._refused(call, error)
                     call.answer(outcome)
                 record_end(call, _completion(call, outcome, aborted), outcome.error)
             except Exception as error:  # The boundary: what arrives here is a defect of ours, not the tool's.
@@ -60,21 +61,22 @@ class RecordCompletion:
 
         return record
 
+    def _refused(self, call: Call, error: ToolError) -> Outcome:
+        if isinstance(error, InternalFailure) and error.__cause__ is not None:
+            self._log_cause("tool failed", call, error.code, error.__cause__)
+        return Outcome(error=error)
+
     def _failed(self, call: Call, error: Exception) -> Outcome:
-        self.logger.error(
-            "call failed outside its tool",
-            {
-                "runId": call.run_id,
-                "correlationId": call.correlation_id,
-                "error": {"code": InternalError.code, "message": f"{type(error).__name__}: {error}"},
-                "traceback": "".join(traceback.format_exception(error)),
-            },
-        )
+        self._log_cause("call failed outside its tool", call, InternalError.code, error)
         failure = InternalError("Internal error")
         self.record(call, Completion.PROTOCOL_ERROR, failure)
         outcome = Outcome(error=failure)
         call.answer(outcome)
         return outcome
+
+    def _log_cause(self, message: str, call: Call, code: str | int, cause: BaseException) -> None:
+        ids = {"runId": call.run_id, "correlationId": call.correlation_id, "toolName": call.name[:MOST_NAME]}
+        self.logger.error(message, {**ids, **exception_facts(cause, code)})
 
     def record(self, call: Call, completion: Completion, error: ToolError | InternalError | None = None) -> None:
         """Write the call's record, unless it has one."""
@@ -87,7 +89,7 @@ class RecordCompletion:
             "tool call completed",
             call.run_id,
             call.correlation_id,
-            call.name,
+            call.name if call.tool is not None else call.name[:MOST_NAME],
             call.duration_ms,
             _WORDS[completion],
             call.payload_bytes,
@@ -101,7 +103,10 @@ class RecordCompletion:
                 record.hint = RETRY_HINT
             if refused or completion in _WARNINGS:
                 record.level = "warn"
-        self.resources.consecutive_refusals = self.resources.consecutive_refusals + 1 if refused else 0
+        if refused:
+            self.resources.consecutive_refusals += 1
+        elif completion not in _NOT_COUNTED:
+            self.resources.consecutive_refusals = 0
         self.logger.record(record)
 
 

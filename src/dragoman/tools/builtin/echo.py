@@ -28,4 +28,5 @@ def echo_tool() -> Tool:
             hints=Hints(read_only=True, idempotent=True, open_world=False),
         ),
         _echo,
+        wants_context=False,
     )

@@ -26,4 +26,5 @@ def health_tool(report: Callable[[], dict[str, Any]]) -> Tool:
         ),
         health,
         is_reserved=True,
+        wants_context=False,
     )

@@ -381,3 +381,22 @@ def test_a_client_that_never_read_the_log_still_takes_its_server_with_it() -> No
     finally:
         server.kill()
         server.wait(5)
+
+
+WITHOUT_UVLOOP = """
+import sys
+sys.modules["uvloop"] = None
+sys.argv = ["dragoman", "serve"]
+from dragoman.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("code", [WITHOUT_UVLOOP, WITHOUT_UVLOOP.replace('sys.modules["uvloop"] = None', "")])
+def test_the_server_runs_on_either_event_loop(code: str, tmp_path: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    questions.write_bytes(HANDSHAKE + call_line(2, message="hi"))
+    with questions.open("rb") as given:
+        ran = subprocess.run([sys.executable, "-c", code], stdin=given, capture_output=True, timeout=30)
+    assert ran.returncode == 0, ran.stderr
+    assert decode(ran.stdout.splitlines()[-1])["result"]["content"] == [{"type": "text", "text": '{"message":"hi"}'}]

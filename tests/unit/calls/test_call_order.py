@@ -198,7 +198,7 @@ def circular() -> list[Any]:
 
 def deep() -> list[Any]:
     nest: list[Any] = []
-    for _ in range(5_000):
+    for _ in range(100_000):
         nest = [nest]
     return nest
 

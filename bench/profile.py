@@ -130,7 +130,7 @@ class Profile:
         return _microseconds(started)
 
     def _answer(self) -> float:
-        outcome = Outcome(None, content=[{"type": "text", "text": "null"}])
+        outcome = Outcome(None)
         render, result = self._runtime.dialect.render, self._connection.session.result
         calls = self._calls()
         started = time.perf_counter()

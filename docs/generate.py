@@ -113,13 +113,15 @@ def configuration_page() -> str:
         "[resources]",
         "max_concurrent_executions = 64",
         "",
-        "[timeouts.tools]",
+        "[timeouts.tool_overrides]",
         "count_down = 5000",
         "```",
     ]
     for section in msgspec.structs.fields(Config):
-        lines += ["", f"## `{section.name}`", "", said(section.type), ""]
-        lines += ["| Setting | Default | Variable | |", "|---|---|---|---|", *rows(section.type, section.name)]
+        lines += ["", f"## `{section.name}`", "", said(section.type)]
+        settings = list(rows(section.type, section.name))
+        if settings:
+            lines += ["", "| Setting | Default | Variable | |", "|---|---|---|---|", *settings]
     return NOTE + "\n".join(lines) + "\n"
 
 

@@ -28,6 +28,8 @@ Bytes = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=1)]
 Level = Literal["debug", "info", "warn", "error"]
 
+DEFAULT_ARRAY_LIMITS = {"bugfix_scan": 100, "refactor_scan": 100, "memory_bulk_delete": 1000, "ability_inject": 20}
+
 DEFAULT_REDACT_KEYS = (
     "token",
     "key",
@@ -70,33 +72,129 @@ class AdminPolicy(Section, frozen=True):
 
 
 class ToolsConfig(Section, frozen=True):
-    """Limits of a single call."""
+    """Limits of a single call, and which tools there are besides the user's."""
 
     default_timeout_ms: Annotated[Milliseconds, _about("The deadline of a tool that has none of its own.")] = 30_000
     max_payload_bytes: Annotated[Bytes, _about("The most that a call's arguments may weigh, as JSON.")] = 1_048_576
     max_state_bytes: Annotated[Bytes, _about("The most that an agent's state may weigh.")] = 262_144
+    memory_enabled: Annotated[
+        bool, _about("Whether the memory_* tools are served beside a target's own. Without a target they always are.")
+    ] = False
     admin_registration_enabled: Annotated[
         bool, _about("One of the two switches for registering tools at run time.")
     ] = False
     admin_policy: AdminPolicy = AdminPolicy()
 
 
-class TimeoutsConfig(Section, frozen=True):
-    """Deadlines that win over what the tools say themselves."""
+class CategoryTimeouts(Section, frozen=True):
+    """Deadlines by what kind of work a tool does."""
 
-    tools: Annotated[dict[str, Milliseconds], _about("Milliseconds by tool name.")] = field(default_factory=dict)
+    query: Annotated[Milliseconds, _about("Quick reads.")] = 10_000
+    mutation: Annotated[Milliseconds, _about("Writes.")] = 30_000
+    scan: Annotated[Milliseconds, _about("Analysis of many things.")] = 120_000
+    execution: Annotated[Milliseconds, _about("Agents and workflows.")] = 1_200_000
+
+
+class TimeoutsConfig(Section, frozen=True):
+    """Deadlines: a tool's override wins over what the tool says itself, and that over its category's."""
+
+    tool_timeouts: CategoryTimeouts = CategoryTimeouts()
+    tool_overrides: Annotated[dict[str, Milliseconds], _about("Milliseconds by tool name.")] = field(
+        default_factory=dict
+    )
 
 
 class ResourcesConfig(Section, frozen=True):
     """What the process may use at once."""
 
     max_concurrent_executions: Annotated[Count, _about("How many calls may run at the same time.")] = 10
+    max_concurrent_per_caller: Annotated[
+        Count | None, _about("How many of them may be one caller's; unset, all of them.")
+    ] = None
+
+
+class ToolLimits(Section, frozen=True):
+    """Limits of one tool. What is unset is as for every tool."""
+
+    max_payload_bytes: Annotated[Bytes | None, _about("As `tools.max_payload_bytes`.")] = None
+    max_array_size: Annotated[Count | None, _about("As `limits.max_array_size`.")] = None
+    max_string_length: Annotated[Count | None, _about("As `limits.max_string_length`.")] = None
+    max_object_depth: Annotated[Count | None, _about("As `limits.max_object_depth`.")] = None
+    max_concurrent: Annotated[Count | None, _about("How many calls of it may run at the same time.")] = None
+    calls_per_minute: Annotated[Count | None, _about("How many calls of it one caller may make in a minute.")] = None
 
 
 class LimitsConfig(Section, frozen=True):
-    """Limits at the edge, before anything is parsed."""
+    """What a request may look like, and how many of them there may be. Exactly at a limit passes."""
 
-    max_request_bytes: Annotated[Bytes, _about("The most that one message may weigh.")] = 10_485_760
+    max_request_bytes: Annotated[Bytes, _about("The most that one message may weigh, before it is parsed.")] = (
+        10_485_760
+    )
+    max_array_size: Annotated[Count | None, _about("The most items of any array in the arguments; null: any.")] = 100
+    max_string_length: Annotated[
+        Count | None, _about("The most characters of any string in the arguments; null: any.")
+    ] = 100_000
+    max_object_depth: Annotated[
+        Count | None, _about("How deeply objects and arrays may be nested in the arguments; null: any.")
+    ] = 10
+    tool_array_limits: Annotated[
+        dict[str, Count], _about("`max_array_size` by tool name, whether higher or lower.")
+    ] = field(default_factory=lambda: dict(DEFAULT_ARRAY_LIMITS))
+    calls_per_minute_per_caller: Annotated[
+        Count | None, _about("How many calls one caller may make in a minute; unset, any number.")
+    ] = None
+    tools: Annotated[dict[str, ToolLimits], _about("Limits by tool name.")] = field(default_factory=dict)
+
+
+class ResponseConfig(Section, frozen=True):
+    """How answers are worded, and how large they may be."""
+
+    dialect: Annotated[
+        Literal["structured", "envelope", "plain"], _about("The wording of answers; see the guide to dialects.")
+    ] = "structured"
+    max_response_bytes: Annotated[
+        Annotated[int, Meta(ge=1024)],
+        _about("The most that a result may weigh. `envelope` shortens what is larger; elsewhere it is an error."),
+    ] = 1_048_576
+    max_list_items: Annotated[Count, _about("`envelope`: the most items of a list before it is shortened.")] = 100
+    max_string_length: Annotated[
+        Count, _about("`envelope`: the most characters of a string before it is shortened, the suffix included.")
+    ] = 10_000
+    truncation_suffix: Annotated[
+        Annotated[str, Meta(max_length=100)], _about("`envelope`: what a shortened string ends with.")
+    ] = "... [truncated]"
+
+
+class CacheConfig(Section, frozen=True):
+    """The bounded cache that holds results and artifacts."""
+
+    max_size_bytes: Annotated[Bytes, _about("The most that all entries together may weigh.")] = 104_857_600
+    max_entries: Annotated[Count, _about("The most entries.")] = 10_000
+    default_ttl_ms: Annotated[
+        Annotated[int, Meta(ge=0)], _about("How long an entry lives that has no time of its own; 0: for ever.")
+    ] = 3_600_000
+    eviction_policy: Annotated[
+        Literal["lru", "lfu", "fifo"], _about("Who goes first: the least recently used, the least used, the oldest.")
+    ] = "lru"
+    high_water_mark: Annotated[
+        Annotated[float, Meta(ge=0.5, le=1)], _about("The part of `max_size_bytes` above which entries are evicted.")
+    ] = 0.9
+    low_water_mark: Annotated[
+        Annotated[float, Meta(ge=0.1, le=0.9)], _about("The part of `max_size_bytes` that eviction goes down to.")
+    ] = 0.7
+    cleanup_interval_ms: Annotated[Milliseconds, _about("How often expired entries are removed.")] = 60_000
+
+
+class GuardsConfig(Section, frozen=True):
+    """The gates that every call passes."""
+
+    memory_budget_bytes: Annotated[
+        Bytes | None, _about("What the process may use; unset, what the container or the machine has.")
+    ] = None
+    gates: Annotated[
+        dict[str, Literal["enforce", "warn", "off"]],
+        _about("By gate: refuse what fails (the default), let it pass with a warning, or do not look."),
+    ] = field(default_factory=dict)
 
 
 class LoggingConfig(Section, frozen=True):
@@ -118,6 +216,61 @@ class SecurityConfig(Section, frozen=True):
     allow_arbitrary_code_tools: Annotated[bool, _about("Reserved; changes nothing.")] = False
 
 
+class StorageConfig(Section, frozen=True):
+    """Where what must outlive the process is kept."""
+
+    data_dir: Annotated[str | None, _about("The folder; unset, the platform's place for application data.")] = None
+    engine: Annotated[
+        Literal["sqlite", "memory"], _about("A database in the folder, or nothing that outlives the process.")
+    ] = "sqlite"
+    max_bytes_per_caller: Annotated[Bytes, _about("The most that one caller may keep with the memory_* tools.")] = (
+        268_435_456
+    )
+
+
+class HttpConfig(Section, frozen=True):
+    """Where HTTP clients connect. Reserved: HTTP is not served yet."""
+
+    host: Annotated[str, Meta(min_length=1), _about("The address to listen on.")] = "127.0.0.1"
+    port: Annotated[Annotated[int, Meta(ge=1, le=65_535)], _about("The port to listen on.")] = 8000
+
+
+class AuthConfig(Section, frozen=True):
+    """Who HTTP clients have to be. Reserved, as `http` is."""
+
+    allow_unauthenticated: Annotated[
+        bool, _about("Whether an address that others can reach may be served without authentication.")
+    ] = False
+
+
+class ExplorerConfig(Section, frozen=True):
+    """The page that shows the tools. Reserved, as `http` is."""
+
+    enabled: Annotated[bool, _about("Whether the page is served.")] = False
+    prefix: Annotated[Annotated[str, Meta(pattern="^/")], _about("Where it is served.")] = "/explorer"
+    allow_execute: Annotated[bool, _about("Whether tools can be run from it.")] = False
+
+
+class AacpConfig(Section, frozen=True):
+    """Messages between agents. Reserved: there are no agents yet."""
+
+    default_ttl_ms: Annotated[
+        Annotated[int, Meta(ge=1)], _about("How long a message without a time of its own is tried.")
+    ] = 86_400_000
+
+
+class BusConfig(Section, frozen=True):
+    """The message bus. Reserved: there is nothing to set yet."""
+
+
+class GatewayConfig(Section, frozen=True):
+    """The action contract. Reserved: there is nothing to set yet."""
+
+
+class KnowledgeConfig(Section, frozen=True):
+    """The knowledge service. Reserved: there is nothing to set yet."""
+
+
 class Config(Section, frozen=True):
     """Everything that can be set."""
 
@@ -126,8 +279,19 @@ class Config(Section, frozen=True):
     resources: ResourcesConfig = ResourcesConfig()
     timeouts: TimeoutsConfig = TimeoutsConfig()
     limits: LimitsConfig = LimitsConfig()
+    response: ResponseConfig = ResponseConfig()
+    cache: CacheConfig = CacheConfig()
+    guards: GuardsConfig = GuardsConfig()
     logging: LoggingConfig = LoggingConfig()
     security: SecurityConfig = SecurityConfig()
+    storage: StorageConfig = StorageConfig()
+    http: HttpConfig = HttpConfig()
+    auth: AuthConfig = AuthConfig()
+    explorer: ExplorerConfig = ExplorerConfig()
+    aacp: AacpConfig = AacpConfig()
+    bus: BusConfig = BusConfig()
+    gateway: GatewayConfig = GatewayConfig()
+    knowledge: KnowledgeConfig = KnowledgeConfig()
 
 
 def make_config(values: Mapping[str, Any] | Config | None = None) -> Config:

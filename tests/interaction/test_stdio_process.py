@@ -84,7 +84,7 @@ def test_every_kind_of_call_and_of_protocol_error_is_answered_in_its_own_way() -
 @pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-07")
 def test_calls_that_timed_out_keep_their_slots_and_health_worsens_as_they_fill() -> None:
-    settings = {"resources.max_concurrent_executions": 10, "timeouts.tools": '{"hang": 50}'}
+    settings = {"resources.max_concurrent_executions": 10, "timeouts.tool_overrides": '{"hang": 50}'}
     with ServerProcess(TOOLS, settings=settings) as server:
         server.handshake()
         wait_for_health(server, "healthy", in_use=0)

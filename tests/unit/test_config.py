@@ -107,7 +107,7 @@ def test_a_file_that_is_named_is_the_only_one_read(tmp_path: Path) -> None:
         ("DRAGOMAN_SERVER__SHUTDOWN_TIMEOUT_MS", "5", "server", "shutdown_timeout_ms", 5),
         ("DRAGOMAN_TOOLS__ADMIN_REGISTRATION_ENABLED", "true", "tools", "admin_registration_enabled", True),
         ("DRAGOMAN_LOGGING__REDACT_KEYS", '["a", "b"]', "logging", "redact_keys", ("a", "b")),
-        ("DRAGOMAN_TIMEOUTS__TOOLS", '{"a/b": 5}', "timeouts", "tools", {"a/b": 5}),
+        ("DRAGOMAN_TIMEOUTS__TOOL_OVERRIDES", '{"a/b": 5}', "timeouts", "tool_overrides", {"a/b": 5}),
     ],
 )
 def test_the_environment_is_text_and_settings_are_what_they_are(

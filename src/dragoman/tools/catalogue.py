@@ -45,7 +45,7 @@ class Catalogue:
 
     def __init__(self, config: ToolsConfig, logger: Logger, timeouts: TimeoutsConfig | None = None) -> None:
         self._config = config
-        self._timeouts = (timeouts or TimeoutsConfig()).tools
+        self._timeouts = (timeouts or TimeoutsConfig()).tool_overrides
         self._logger = logger
         self._tools: dict[str, RegisteredTool] = {}
         self._changing = threading.Lock()

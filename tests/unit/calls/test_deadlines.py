@@ -23,8 +23,8 @@ from tests.unit.calls import Held, answers, begin, error_in
         ({"tools": {"defaultTimeoutMs": 2000}}, None, 2000),
         ({"tools": {"defaultTimeoutMs": 2000}}, 500, 500),
         ({"tools": {"defaultTimeoutMs": 2000}}, 5000, 5000),
-        ({"timeouts": {"tools": {"hold": 700}}}, 500, 700),
-        ({"timeouts": {"tools": {"other": 700}}}, 500, 500),
+        ({"timeouts": {"tool_overrides": {"hold": 700}}}, 500, 700),
+        ({"timeouts": {"tool_overrides": {"other": 700}}}, 500, 500),
     ],
 )
 async def test_setting_for_the_tool_wins_over_its_own_timeout_and_that_over_the_default(

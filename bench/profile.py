@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import uvloop
+
 import dragoman
 from bench.client import Work
 from bench.servers.dragoman_tools import noop
@@ -90,7 +92,18 @@ class Profile:
         tool = self._runtime.catalogue.get("noop")
         ids = self._runtime.ids
         return [
-            Call("noop", {}, ids.run_id(), ids.correlation_id(), _ignore, LOCAL, "stdio", number, tool=tool)
+            Call(
+                "noop",
+                {},
+                ids.run_id(),
+                ids.correlation_id(),
+                _ignore,
+                LOCAL,
+                "stdio",
+                number,
+                tool=tool,
+                started=time.perf_counter(),
+            )
             for number in range(_CALLS)
         ]
 
@@ -115,7 +128,8 @@ class Profile:
                 try:
                     coroutine.send(None)
                 except StopIteration:
-                    continue
+                    for give_back in reversed(call.undo):
+                        give_back(call)
             return _microseconds(started)
 
         return run
@@ -131,7 +145,7 @@ class Profile:
 
     def _answer(self) -> float:
         outcome = Outcome(None)
-        render, result = self._runtime.dialect.render, self._connection.session.result
+        render, result = self._runtime.dialect.render, self._connection.session.tool_result
         calls = self._calls()
         started = time.perf_counter()
         for number, call in enumerate(calls):
@@ -188,4 +202,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())

@@ -26,7 +26,6 @@ from dragoman.calls.stages.record_completion import RecordCompletion
 from dragoman.calls.stages.take_slot import TakeSlot
 from dragoman.calls.stages.validate_arguments import ValidateArguments
 from dragoman.calls.threads import Threads
-from dragoman.calls.under_way import CallsUnderWay
 from dragoman.clock import Clock, SystemClock
 from dragoman.config import Config, make_config
 from dragoman.edge.connection import Connection, Services, Wire
@@ -34,6 +33,7 @@ from dragoman.edge.listing import Listing
 from dragoman.edge.sdk_kernel import SdkKernel
 from dragoman.errors import ProtocolError
 from dragoman.ids import Ids, RandomIds
+from dragoman.protocol.results import ToolResult
 from dragoman.protocol.session import Identity, correlation_id_in
 from dragoman.replies.structured import Structured
 from dragoman.telemetry.log import Entry, Logger, StructuredLogger
@@ -97,7 +97,7 @@ class Runtime:
         self.connections: set[Connection] = set()
         deadlines = Deadlines(self.clock, self.logger)
         threads = Threads()
-        recorder = RecordCompletion(self.logger, self.clock, self.resources, CallsUnderWay())
+        recorder = RecordCompletion(self.logger, self.clock, self.resources, set())
         # The order is the contract: refuse cheaply before taking a slot, start the clock last.
         self.stages: tuple[Stage, ...] = (
             recorder,
@@ -208,9 +208,9 @@ class Runtime:
             self._announcing.add(announcing)
             announcing.add_done_callback(self._announcing.discard)
 
-    async def _kernel_call(self, name: str, arguments: dict[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    async def _kernel_call(self, name: str, arguments: dict[str, Any], meta: Mapping[str, Any]) -> ToolResult:
         """A call that came through the kernel: the same pipeline, the same words."""
-        done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
 
         def reply(call: Call, outcome: Outcome) -> None:
             if isinstance(outcome.error, ProtocolError):

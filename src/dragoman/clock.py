@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from time import time_ns
 from typing import Protocol
 
 
@@ -44,8 +45,8 @@ class SystemClock:
     """The machine's own time."""
 
     def __init__(self) -> None:
-        self._millisecond = -1
         self._timestamp = ""
+        self._from = self._until = 0  # The nanoseconds that it is the right one for.
 
     monotonic = staticmethod(time.perf_counter)
 
@@ -54,11 +55,12 @@ class SystemClock:
 
     def timestamp(self) -> str:
         # Many log lines fall into one millisecond, and formatting a date costs more than the rest of the line.
-        millisecond = time.time_ns() // 1_000_000
-        if millisecond != self._millisecond:
-            second, rest = divmod(millisecond, 1000)
+        now = time_ns()
+        if not self._from <= now < self._until:
+            second, rest = divmod(now // 1_000_000, 1000)
             self._timestamp = time.strftime(f"%Y-%m-%dT%H:%M:%S.{rest:03d}Z", time.gmtime(second))
-            self._millisecond = millisecond
+            self._from = now - now % 1_000_000
+            self._until = self._from + 1_000_000
         return self._timestamp
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:

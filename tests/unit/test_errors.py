@@ -123,8 +123,8 @@ def test_the_factory_makes_an_error_without_ids() -> None:
 def test_the_helper_wraps_a_copy_with_the_ids_of_the_call() -> None:
     error = create_error(ErrorCode.TIMEOUT, "too late", {"timeoutMs": 5})
     call = Call("t", {}, "run-7", "corr-7", lambda call, outcome: None)
-    result = wrap_tool_error(error, call)
-    assert result.keys() == {"content", "isError"}
+    result = msgspec.to_builtins(wrap_tool_error(error, call))
+    assert result.keys() == {"content", "isError", "_meta"}
     assert result["isError"] is True
     ((kind, text),) = [(item["type"], item["text"]) for item in result["content"]]
     assert kind == "text"

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.errors import InternalError, TimedOut, ToolError
+from dragoman.protocol.results import ToolResult
 from dragoman.tools.catalogue import RegisteredTool
 from dragoman.tools.context import Cancellation, Progress
 
@@ -57,6 +58,10 @@ class Outcome(Struct, eq=False):
         return self.value
 
 
+_NO_TOOL: Any = None
+"""What a call has for a tool until step 5 has found one; those after it need not ask."""
+
+
 class Call(Struct, eq=False):
     """One invocation of a tool. The first answer goes to `reply`; the call itself ends when its handler does."""
 
@@ -69,11 +74,10 @@ class Call(Struct, eq=False):
     transport: str = "local"
     request_id: int | str | None = None
     progress: Progress | None = None
-    cancellation: Cancellation = field(default_factory=Cancellation)
 
     # What is found out on the way.
-    tool: RegisteredTool | None = None
-    task: asyncio.Task[Outcome] | None = None
+    tool: RegisteredTool = _NO_TOOL
+    task: asyncio.Task[None] | None = None
     payload_bytes: int = 0
     started: float = 0.0
     duration_ms: float = 0.0
@@ -82,6 +86,16 @@ class Call(Struct, eq=False):
     expired: bool = False
     disconnected: bool = False
     completed: bool = False
+    _cancellation: Cancellation | None = None
+    undo: list[Callable[[Call], None]] = field(default_factory=list)
+    """What the stages on the way in took and must give back, whatever happens, when the handler has ended."""
+
+    @property
+    def cancellation(self) -> Cancellation:
+        """The token that asks the handler to stop; made when somebody first looks at it, which few calls need."""
+        if self._cancellation is None:
+            self._cancellation = Cancellation()
+        return self._cancellation
 
     def answer(self, outcome: Outcome) -> None:
         """Answer, unless somebody has: a call has one answer, however many ends it has.
@@ -94,7 +108,6 @@ class Call(Struct, eq=False):
 
     def expire(self) -> None:
         """The deadline is here: answer now, and ask the handler to stop."""
-        assert self.tool is not None
         self.expired = True
         self.cancellation.set("deadline")
         timeout = self.tool.timeout_ms
@@ -107,14 +120,16 @@ class Call(Struct, eq=False):
         self.cancellation.set(reason)
 
 
-Service: TypeAlias = Callable[[Call], Awaitable[Outcome]]
+Service: TypeAlias = Callable[[Call], Awaitable[Any]]
+"""Takes a call and gives its value, or raises what went wrong."""
 
 
 class Stage(Protocol):
     """Wraps the rest of the pipeline, once, when it is built: `proceed` goes in, a service around it comes out.
 
-    The service refuses by raising a `ToolError`, rewrites by passing on another call, or just observes. One that has
-    nothing to do afterwards is a plain function that returns `proceed(call)`, and costs no coroutine.
+    The service refuses by raising a `ToolError`, rewrites by passing on another call, or just observes. It is a plain
+    function that returns `proceed(call)`; what it takes on the way in, it gives back through `call.undo`. Only one that
+    changes the value needs to be a coroutine, which costs as much as all that a plain one does.
     """
 
     def __call__(self, proceed: Service, /) -> Service: ...
@@ -123,6 +138,6 @@ class Stage(Protocol):
 class Dialect(Protocol):
     """How answers are worded."""
 
-    def render(self, call: Call, outcome: Outcome) -> dict[str, Any]:
+    def render(self, call: Call, outcome: Outcome) -> ToolResult:
         """The `tools/call` result; raises `InternalFailure` when the value cannot be sent."""
         ...

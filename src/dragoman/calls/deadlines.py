@@ -6,7 +6,7 @@ the heads of the queues are looked at. Watching and forgetting a call is one dic
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
 
 from dragoman.calls.call import Call
 from dragoman.clock import Clock, Timer
@@ -15,49 +15,58 @@ from dragoman.telemetry.log import Logger, exception_facts
 
 
 class Deadlines:
-    """Expires calls that are still being watched when their time is up."""
+    """Expires calls that are still being watched when their tool's time is up, counted from their start."""
 
     def __init__(self, clock: Clock, logger: Logger) -> None:
         self._clock = clock
         self._logger = logger
-        self._queues: dict[int, OrderedDict[Call, float]] = {}
+        self._queues: dict[int, dict[Call, None]] = {}
         self._timer: Timer | None = None
-        self._due = 0.0
+        self._next = math.inf
+        """When the timer will go off."""
 
-    def watch(self, call: Call, timeout_ms: int) -> OrderedDict[Call, float]:
-        """Expire the call after so many milliseconds, unless it is taken out of the queue before."""
-        due = self._clock.monotonic() + timeout_ms / 1000
+    def watch(self, call: Call) -> None:
+        """Expire the call at its deadline, unless it is forgotten before."""
+        timeout_ms = call.tool.timeout_ms
         queue = self._queues.get(timeout_ms)
         if queue is None:
-            queue = self._queues[timeout_ms] = OrderedDict()
-        queue[call] = due
-        if self._timer is None or due < self._due:
+            queue = self._queues[timeout_ms] = {}
+        queue[call] = None
+        due = call.started + timeout_ms / 1000
+        if due < self._next:
             self._arm(due)
-        return queue
+
+    def forget(self, call: Call) -> None:
+        """The call has ended."""
+        self._queues[call.tool.timeout_ms].pop(call, None)
 
     def stop(self) -> None:
         """Expire nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        self._queues.clear()
+        self._timer, self._next = None, math.inf
+        for queue in self._queues.values():
+            queue.clear()
 
     def _arm(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._due = due
+        self._next = due
         self._timer = self._clock.call_later(max(0.0, due - self._clock.monotonic()), self._expire)
 
     def _expire(self) -> None:
-        self._timer = None
+        self._timer, self._next = None, math.inf
         now = self._clock.monotonic()
         heads: list[float] = []
-        for queue in self._queues.values():
-            while queue:
-                call, due = next(iter(queue.items()))
+        for timeout_ms, queue in self._queues.items():
+            expired: list[Call] = []
+            for call in queue:
+                due = call.started + timeout_ms / 1000
                 if due > now:
                     heads.append(due)
                     break
+                expired.append(call)
+            for call in expired:
                 del queue[call]
                 self._expire_one(call)
         if heads:

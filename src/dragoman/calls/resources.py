@@ -48,34 +48,50 @@ class Resources:
         self.consecutive_refusals = 0
         """Calls turned away with RESOURCE_EXHAUSTED since one last ended otherwise."""
         self._reserved = 1
-        self.waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def take(self, reserved: bool = False) -> None:
+        """Take a slot; raises `ResourceExhausted` when there is none. Whoever takes it calls `give_back`, once.
+
+        The reserved one is kept free of ordinary work, and is not part of any count.
+        """
+        if reserved:
+            if self._reserved == 0:
+                raise _no_slot(1)
+            self._reserved = 0
+        elif self.in_use < self.limit:
+            self.in_use += 1
+        else:
+            raise _no_slot(self.limit)
+
+    def give_back(self, reserved: bool = False) -> None:
+        """Free a slot, and let whoever waits for one have it."""
+        if reserved:
+            self._reserved = 1
+        else:
+            self.in_use -= 1
+            if self._waiting:
+                self._wake_next()
 
     def try_acquire_slot(self) -> Release | None:
-        """A function that gives the slot back, or None when all are taken."""
+        """A function that gives the slot back, however often it is called, or None when all are taken."""
         if self.in_use >= self.limit:
             return None
         self.in_use += 1
         return _Slot(self)
 
-    def try_acquire_reserved_slot(self) -> Release | None:
-        """The slot that is kept free of ordinary work, and is not part of any count."""
-        if self._reserved == 0:
-            return None
-        self._reserved -= 1
-        return self._release_reserved
-
     async def acquire_slot(self) -> Release:
         """Wait for a slot, first come first served. Calls never do; it is for work that can wait."""
-        queue = self.waiting.append
+        queue = self._waiting.append
         while self.in_use >= self.limit:
             turn = asyncio.get_running_loop().create_future()
             queue(turn)
-            queue = self.waiting.appendleft  # Whoever is overtaken after being woken keeps its place.
+            queue = self._waiting.appendleft  # Whoever is overtaken after being woken keeps its place.
             try:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    self.wake_next()
+                    self._wake_next()
                 raise
         self.in_use += 1
         return _Slot(self)
@@ -120,13 +136,10 @@ class Resources:
             return "degraded"
         return "healthy"
 
-    def _release_reserved(self) -> None:
-        self._reserved = 1
-
-    def wake_next(self) -> None:
+    def _wake_next(self) -> None:
         """Let whoever has waited longest for a slot try again."""
-        while self.waiting:
-            turn = self.waiting.popleft()
+        while self._waiting:
+            turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
@@ -141,9 +154,12 @@ class _Slot(msgspec.Struct, eq=False):
         resources = self.resources
         if resources is not None:
             self.resources = None
-            resources.in_use -= 1
-            if resources.waiting:
-                resources.wake_next()
+            resources.give_back()
+
+
+def _no_slot(limit: int) -> ResourceExhausted:
+    details = {"reason": "no_free_slot", "limit": limit, "retryable": True}
+    return ResourceExhausted(f"All {limit} slots are taken", details)
 
 
 def utf8_length(text: str) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NoReturn
 
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.calls.call import Call, Completion, Dialect, Outcome, Service
@@ -38,7 +39,7 @@ class Runner:
         self._ids = ids
         self._logger = logger
         self._under_way = recorder.under_way
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._start: Callable[[Awaitable[None]], asyncio.Task[None]] = _not_started
 
     @property
     def under_way(self) -> int:
@@ -47,13 +48,13 @@ class Runner:
 
     def start(self) -> None:
         """Belong to the running event loop. Kept, because asking for it costs a system call each time."""
-        self._loop = asyncio.get_running_loop()
+        eagerly: Any = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+        self._start = partial(asyncio.Task, loop=asyncio.get_running_loop(), name="call", **eagerly)
 
     def submit(self, call: Call) -> None:
         """Start a call; its answer goes to `call.reply`."""
-        assert self._loop is not None, "the runtime has not been started"
         self._under_way.add(call)
-        call.task = _start(self._service(call), self._loop)
+        call.task = self._start(self._service(call))
 
     async def call(
         self, name: str, arguments: dict[str, Any], *, correlation_id: str | None = None, caller: Caller = LOCAL
@@ -78,11 +79,15 @@ class Runner:
 
     async def drain(self, timeout: float) -> bool:
         """Wait until every call has ended; False when some have not by then."""
-        return await self._under_way.wait_until_none(timeout)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while self._under_way and (left := deadline - loop.time()) > 0:
+            await asyncio.wait([call.task for call in self._under_way if call.task is not None], timeout=left)
+        return not self._under_way
 
     def abandon(self) -> int:
         """Record what is still running as timed out and stop caring about it; how many calls that were."""
-        for call in self._under_way:
+        for call in tuple(self._under_way):
             if not call.ran:  # It came too late to begin.
                 self._refuse(call)
         abandoned = tuple(self._under_way)
@@ -103,17 +108,10 @@ class Runner:
         error = ResourceExhausted("The server is stopping", {"reason": "stopping", "retryable": True})
         call.answer(Outcome(error=error))
         self._recorder.record(call, Completion.TOOL_ERROR, error)
-        self._under_way.end(call)
+        self._under_way.discard(call)
         if call.task is not None:
             call.task.cancel()
 
 
-if sys.version_info >= (3, 12):
-
-    def _start(run: Awaitable[Outcome], loop: asyncio.AbstractEventLoop) -> asyncio.Task[Outcome]:
-        return asyncio.Task(run, loop=loop, name="call", eager_start=True)  # type: ignore[arg-type]
-
-else:
-
-    def _start(run: Awaitable[Outcome], loop: asyncio.AbstractEventLoop) -> asyncio.Task[Outcome]:
-        return asyncio.Task(run, loop=loop, name="call")  # type: ignore[arg-type]  # the outermost stage is async
+def _not_started(run: Awaitable[None]) -> NoReturn:
+    raise RuntimeError("the runtime has not been started")

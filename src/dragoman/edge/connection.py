@@ -103,10 +103,10 @@ class Connection:
         self._correlation_id = services.ids.correlation_id
         self._submit = services.runner.submit
         self._render = services.dialect.render
+        self._transport = wire.type
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._act: dict[type, Callable[[Any], None]] = {
-            ToolCall: self._tool_call,
             Reply: self._reply,
             Refusal: self._refuse,
             Request: self._request,
@@ -129,7 +129,10 @@ class Connection:
         self._receiving = True
         for event in self.session.receive(data):
             try:
-                self._act[type(event)](event)
+                if type(event) is ToolCall:
+                    self._tool_call(event)
+                else:
+                    self._act[type(event)](event)
             except Exception as error:  # The boundary: a defect of ours costs one message, not the connection.
                 self._failed(event, error)
         self._receiving = False
@@ -204,33 +207,33 @@ class Connection:
         if request_id in self._calls or request_id in self._kernel_requests:
             self._refuse(self.session.refuse(_id_in_use(), request_id, event.meta))
             return
-        meta = event.meta
         call = Call(
             event.name,
             event.arguments,
             self._run_id(),
-            (correlation_id_in(meta) if meta else None) or self._correlation_id(),
+            (correlation_id_in(event.meta) if event.meta else None) or self._correlation_id(),
             self._answer_modern if event.modern else self._answer,
             self.caller,
-            self.wire.type,
+            self._transport,
             request_id,
         )
-        token = meta.get("progressToken") if meta else None
-        if token is not None:
-            call.progress = self._progress_of(call, token)
+        if event.meta:
+            token = event.meta.get("progressToken")
+            if token is not None:
+                call.progress = self._progress_of(call, token)
         self._calls[request_id] = call
         self._submit(call)
 
     def _answer(self, call: Call, outcome: Outcome, modern: bool = False) -> None:
-        assert call.request_id is not None
-        self._calls.pop(call.request_id, None)
+        request_id: Any = call.request_id
+        self._calls.pop(request_id, None)
         if self.session.state is _CLOSED:
             return
-        if isinstance(outcome.error, ProtocolError):
-            line = jsonrpc.encode_error(outcome.error, call.request_id, call.correlation_id)
+        if outcome.error is not None and isinstance(outcome.error, ProtocolError):
+            line = jsonrpc.encode_error(outcome.error, request_id, call.correlation_id)
         else:
-            line = self.session.result(call.request_id, self._render(call, outcome), modern=modern)
-        self._send(line)
+            line = self.session.tool_result(request_id, self._render(call, outcome), modern=modern)
+        self.wire.send(line, more=self._receiving or bool(self._calls))
 
     def _answer_modern(self, call: Call, outcome: Outcome) -> None:
         self._answer(call, outcome, modern=True)

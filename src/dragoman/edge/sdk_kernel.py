@@ -17,6 +17,7 @@ from dragoman.calls.threads import Threads
 from dragoman.edge.connection import Connection
 from dragoman.edge.listing import Listing
 from dragoman.errors import InternalError, MethodNotFound, ProtocolError
+from dragoman.protocol.results import ToolResult
 from dragoman.protocol.session import Identity, Request
 from dragoman.protocol.versions import VERSION_KEY
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
     from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 
-CallTool: TypeAlias = Callable[[str, dict[str, Any], Mapping[str, Any]], Awaitable[dict[str, Any]]]
+CallTool: TypeAlias = Callable[[str, dict[str, Any], Mapping[str, Any]], Awaitable[ToolResult]]
 """Name, arguments and `_meta` of a call; gives its `tools/call` result."""
 
 
@@ -163,7 +164,7 @@ class SdkKernel:
         return _plain(await self._call_tool(params.name, params.arguments or {}, context.meta or {}), context)
 
 
-def _plain(result: dict[str, Any], context: Any) -> dict[str, Any]:
+def _plain(result: dict[str, Any] | ToolResult, context: Any) -> dict[str, Any]:
     """A result as the SDK takes it: nothing in it is encoded yet, and in the modern era it says that it is complete."""
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(result))
     return {"resultType": "complete", **plain} if _is_modern(context) else plain

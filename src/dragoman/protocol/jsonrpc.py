@@ -14,6 +14,7 @@ Id: TypeAlias = int | str
 _NOTHING = Raw(b"")
 
 _encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class Message(Struct, gc=False):
@@ -134,9 +135,14 @@ def encode_error(error: ProtocolError, request_id: Id | None, correlation_id: st
     return _encode(to_json_rpc_error(error.code, error.message, data, request_id)) + b"\n"
 
 
-def encode_result(request_id: Id, result: Mapping[str, Any] | Raw) -> bytes:
+class _Reply(Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
+    id: Id
+    result: Any
+
+
+def encode_result(request_id: Id, result: Mapping[str, Any] | Struct | Raw) -> bytes:
     """The line that answers a request with `result`."""
-    return _encode({"jsonrpc": "2.0", "id": request_id, "result": result}) + b"\n"
+    return _encode_lines((_Reply(request_id, result),))
 
 
 def encode_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:

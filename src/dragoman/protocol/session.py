@@ -32,6 +32,7 @@ from dragoman.errors import (
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.framing import LineBuffer, Oversized
 from dragoman.protocol.jsonrpc import Answer, Id, Message
+from dragoman.protocol.results import ToolResult
 from dragoman.protocol.versions import (
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
@@ -179,7 +180,8 @@ _decode_params: Callable[[bytes], dict[str, Any] | None] = msgspec.json.Decoder(
 T = TypeVar("T")
 
 _NO_META: Final[dict[str, Any]] = {}
-_RUNNING, _CLOSED, _MODERN = State.RUNNING, State.CLOSED, Era.MODERN  # Looked up for every message.
+# Looked up for every message.
+_RUNNING, _CLOSED, _MODERN, _OVERSIZED = State.RUNNING, State.CLOSED, Era.MODERN, Oversized.LINE
 
 
 class Session:
@@ -216,6 +218,13 @@ class Session:
             result = complete(self.identity, result)
         return jsonrpc.encode_result(request_id, result)
 
+    def tool_result(self, request_id: Id, result: ToolResult, *, modern: bool) -> bytes:
+        """The line that answers a `tools/call`."""
+        if modern:
+            result.result_type = "complete"
+            result.meta.server_info = self.identity.server_info
+        return jsonrpc.encode_result(request_id, result)
+
     def refuse(self, error: ProtocolError, request_id: Id | None, meta: Mapping[str, Any] = _NO_META) -> Refusal:
         """The answer to a message with `error`."""
         correlation_id = correlation_id_in(meta)
@@ -232,7 +241,7 @@ class Session:
         return True
 
     def _read(self, line: bytes | Oversized) -> Event | None:
-        if isinstance(line, Oversized):
+        if line is _OVERSIZED:
             text = f"Invalid request: the message is longer than {self._limit} bytes"
             return self.refuse(InvalidRequest(text), None)
         if self.state is _RUNNING or self.era is _MODERN:
@@ -243,10 +252,14 @@ class Session:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 pass  # Another message, or one that is wrong somewhere: it is read again, with care.
             else:
+                params = call.params
+                if params.meta is UNSET and self.era is not _MODERN:
+                    arguments = {} if params.arguments is UNSET else params.arguments
+                    return ToolCall(call.id, params.name, arguments, _NO_META, False)
                 try:
-                    return self._tool_call(call.params, call.id)
+                    return self._tool_call(params, call.id)
                 except ProtocolError as error:
-                    return self.refuse(error, call.id, call.params.meta or _NO_META)
+                    return self.refuse(error, call.id, params.meta or _NO_META)
         if not line or line.isspace():
             return None
         try:

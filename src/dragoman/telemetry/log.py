@@ -103,12 +103,8 @@ class StructuredLogger:
 
     def record(self, record: CompletionRecord, /) -> None:
         """Log the end of a call."""
-        if _RANK[record.level] < self._threshold:
-            return
-        if self._context:
-            self._sink({**msgspec.to_builtins(record), **self._context})
-        else:
-            self._sink(record)
+        if _RANK[record.level] >= self._threshold:
+            self._sink({**msgspec.to_builtins(record), **self._context} if self._context else record)
 
     def redact(self, value: Any) -> Any:
         """A copy of `value` without what the redact keys name."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import Any
 
-from dragoman.calls.call import Call, Outcome, Service
+from dragoman.calls.call import Call, Service
 from dragoman.errors import ResourceExhausted
 
 
@@ -25,7 +26,7 @@ class Admit:
     def __call__(self, proceed: Service, /) -> Service:
         gate = self.gate
 
-        def admit(call: Call) -> Awaitable[Outcome]:
+        def admit(call: Call) -> Awaitable[Any]:
             if not gate.is_open:
                 raise ResourceExhausted("The server is stopping", {"reason": "stopping", "retryable": True})
             return proceed(call)

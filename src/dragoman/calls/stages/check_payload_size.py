@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import Any
 
-from dragoman.calls.call import Call, Outcome, Service
+from dragoman.calls.call import Call, Service
 from dragoman.calls.resources import Resources
 
 
@@ -19,7 +20,7 @@ class CheckPayloadSize:
         resources = self.resources
         measure, limit = resources.measure, resources.max_payload_bytes
 
-        def check(call: Call) -> Awaitable[Outcome]:
+        def check(call: Call) -> Awaitable[Any]:
             call.payload_bytes = size = measure(call.arguments)
             if size > limit:
                 raise resources.too_large(size)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import Any
 
-from dragoman.calls.call import Call, Outcome, Service
+from dragoman.calls.call import Call, Service
 from dragoman.calls.deadlines import Deadlines
 
 
@@ -15,14 +17,11 @@ class EnforceDeadline:
     deadlines: Deadlines
 
     def __call__(self, proceed: Service, /) -> Service:
-        watch = self.deadlines.watch
+        watch, forget = self.deadlines.watch, self.deadlines.forget
 
-        async def enforce(call: Call) -> Outcome:
-            assert call.tool is not None
-            watched = watch(call, call.tool.timeout_ms)
-            try:
-                return await proceed(call)
-            finally:
-                watched.pop(call, None)
+        def enforce(call: Call) -> Awaitable[Any]:
+            watch(call)
+            call.undo.append(forget)
+            return proceed(call)
 
         return enforce

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import Any
 
-from dragoman.calls.call import Call, Outcome, Service
+from dragoman.calls.call import Call, Service
 from dragoman.errors import NotFound
 from dragoman.tools.catalogue import Catalogue
 
@@ -19,7 +20,7 @@ class FindTool:
     def __call__(self, proceed: Service, /) -> Service:
         get = self.catalogue.get
 
-        def find(call: Call) -> Awaitable[Outcome]:
+        def find(call: Call) -> Awaitable[Any]:
             tool = get(call.name)
             if tool is None:
                 raise NotFound(f"Unknown tool: {call.name[:200]}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dragoman.calls.call import Call, Completion, Outcome, Service
 from dragoman.calls.resources import Resources
-from dragoman.calls.under_way import CallsUnderWay
+from dragoman.calls.run_handler import meaning_of
 from dragoman.clock import Clock
 from dragoman.errors import Aborted, InternalError, InternalFailure, ResourceExhausted, ToolError
 from dragoman.telemetry.log import CompletionRecord, Logger, exception_facts
@@ -15,7 +15,6 @@ from dragoman.tools.tool import MOST_NAME
 RETRY_HINT = "Clients should retry with exponential backoff and jitter."
 _SUCCESS = Completion.SUCCESS
 _NOT_COUNTED = frozenset({Completion.PROTOCOL_ERROR, Completion.TIMEOUT})
-_WORDS = {completion: completion.value for completion in Completion}
 _WARNINGS = frozenset({Completion.LATE_COMPLETED, Completion.TIMEOUT, Completion.PROTOCOL_ERROR})
 
 
@@ -30,49 +29,57 @@ class RecordCompletion:
     logger: Logger
     clock: Clock
     resources: Resources
-    under_way: CallsUnderWay
+    under_way: set[Call]
+    """Calls that have not ended: answered, recorded, and their slots given back."""
 
     def __call__(self, proceed: Service, /) -> Service:
-        monotonic, record_end, ended = self.clock.monotonic, self.record, self.under_way.end
+        monotonic, record_end, ended = self.clock.monotonic, self.record, self.under_way.discard
 
-        async def record(call: Call) -> Outcome:
+        async def record(call: Call) -> None:
             call.started = monotonic()
-            aborted = False
             try:
                 try:
-                    outcome = await proceed(call)
-                except ToolError as error:
-                    outcome = self._refused(call, error)
-                except Aborted:
-                    aborted = True
-                    outcome = Outcome(error=_Cancelled("The call was cancelled", {"reason": "aborted"}))
+                    try:
+                        outcome = Outcome(await proceed(call))
+                    finally:
+                        for give_back in reversed(call.undo):
+                            give_back(call)
+                except BaseException as error:
+                    outcome = self._outcome_of(call, error)
                 call.duration_ms = int((monotonic() - call.started) * 1e6) / 1000
                 try:
                     call.answer(outcome)  # First, so that the client does not wait for the log.
                 except ToolError as error:
                     outcome = self._refused(call, error)
                     call.answer(outcome)
-                record_end(call, _completion(call, outcome, aborted), outcome.error)
+                record_end(call, _completion(call, outcome), outcome.error)
             except Exception as error:  # The boundary: what arrives here is a defect of ours, not the tool's.
-                outcome = self._failed(call, error)
+                self._failed(call, error)
             finally:
                 ended(call)
-            return outcome
 
         return record
+
+    def _outcome_of(self, call: Call, error: BaseException) -> Outcome:
+        """What an exception means for the call; raises it again when it is not about the call."""
+        if call.ran:
+            error = meaning_of(error, call)
+        if isinstance(error, Aborted):
+            return Outcome(error=_Cancelled("The call was cancelled", {"reason": "aborted"}))
+        if isinstance(error, ToolError):
+            return self._refused(call, error)
+        raise error
 
     def _refused(self, call: Call, error: ToolError) -> Outcome:
         if isinstance(error, InternalFailure) and error.__cause__ is not None:
             self._log_cause("tool failed", call, error.code, error.__cause__)
         return Outcome(error=error)
 
-    def _failed(self, call: Call, error: Exception) -> Outcome:
+    def _failed(self, call: Call, error: Exception) -> None:
         self._log_cause("call failed outside its tool", call, InternalError.code, error)
         failure = InternalError("Internal error")
         self.record(call, Completion.PROTOCOL_ERROR, failure)
-        outcome = Outcome(error=failure)
-        call.answer(outcome)
-        return outcome
+        call.answer(Outcome(error=failure))
 
     def _log_cause(self, message: str, call: Call, code: str | int, cause: BaseException) -> None:
         ids = {"runId": call.run_id, "correlationId": call.correlation_id, "toolName": call.name[:MOST_NAME]}
@@ -89,32 +96,39 @@ class RecordCompletion:
             "tool call completed",
             call.run_id,
             call.correlation_id,
-            call.name if call.tool is not None else call.name[:MOST_NAME],
+            call.name,
             call.duration_ms,
-            _WORDS[completion],
+            completion._value_,
             call.payload_bytes,
         )
-        refused = False
-        if completion is not _SUCCESS:
-            refused = isinstance(error, ResourceExhausted) and not call.ran
-            if error is not None:
-                record.error_code = Aborted.code if isinstance(error, _Cancelled) else error.code
-            if refused:
-                record.hint = RETRY_HINT
-            if refused or completion in _WARNINGS:
-                record.level = "warn"
+        if completion is _SUCCESS:
+            self.resources.consecutive_refusals = 0
+        else:
+            self._particulars(record, call, completion, error)
+        self.logger.record(record)
+
+    def _particulars(
+        self, record: CompletionRecord, call: Call, completion: Completion, error: ToolError | InternalError | None
+    ) -> None:
+        """What a record says about a call that did not simply succeed."""
+        refused = isinstance(error, ResourceExhausted) and not call.ran
+        record.tool_name = call.name[:MOST_NAME]  # It may be anything when there is no such tool.
+        if error is not None:
+            record.error_code = Aborted.code if isinstance(error, _Cancelled) else error.code
         if refused:
+            record.hint = RETRY_HINT
             self.resources.consecutive_refusals += 1
         elif completion not in _NOT_COUNTED:
             self.resources.consecutive_refusals = 0
-        self.logger.record(record)
+        if refused or completion in _WARNINGS:
+            record.level = "warn"
 
 
-def _completion(call: Call, outcome: Outcome, aborted: bool) -> Completion:
+def _completion(call: Call, outcome: Outcome) -> Completion:
+    if outcome.error is None and not call.expired and not call.disconnected:
+        return _SUCCESS
     if call.expired:
         return Completion.LATE_COMPLETED
-    if aborted:
+    if isinstance(outcome.error, _Cancelled):
         return Completion.ABORTED
-    if call.disconnected:
-        return Completion.DISCONNECTED_COMPLETED
-    return _SUCCESS if outcome.error is None else Completion.TOOL_ERROR
+    return Completion.DISCONNECTED_COMPLETED if call.disconnected else Completion.TOOL_ERROR

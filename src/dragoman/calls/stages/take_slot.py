@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import Any
 
-from dragoman.calls.call import Call, Outcome, Service
+from dragoman.calls.call import Call, Service
 from dragoman.calls.resources import Resources
-from dragoman.errors import ResourceExhausted
 
 
 @dataclass(frozen=True)
@@ -16,20 +17,14 @@ class TakeSlot:
     resources: Resources
 
     def __call__(self, proceed: Service, /) -> Service:
-        resources = self.resources
+        take, give_back = self.resources.take, self.resources.give_back
 
-        async def take_slot(call: Call) -> Outcome:
-            assert call.tool is not None
-            reserved = call.tool.is_reserved
-            release = resources.try_acquire_reserved_slot() if reserved else resources.try_acquire_slot()
-            if release is None:
-                raise ResourceExhausted(
-                    f"All {resources.limit} slots are taken",
-                    {"reason": "no_free_slot", "limit": resources.limit, "retryable": True},
-                )
-            try:
-                return await proceed(call)
-            finally:
-                release()
+        def take_slot(call: Call) -> Awaitable[Any]:
+            take(call.tool.is_reserved)
+            call.undo.append(give_back_slot)
+            return proceed(call)
+
+        def give_back_slot(call: Call) -> None:
+            give_back(call.tool.is_reserved)
 
         return take_slot

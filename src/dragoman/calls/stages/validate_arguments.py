@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import Any
 
-from dragoman.calls.call import Call, Outcome, Service
+from dragoman.calls.call import Call, Service
 
 
 @dataclass(frozen=True)
@@ -13,9 +14,8 @@ class ValidateArguments:
     """Passes on arguments that fit, converted to what the handler's type hints promise."""
 
     def __call__(self, proceed: Service, /) -> Service:
-        def validate(call: Call) -> Awaitable[Outcome]:
+        def validate(call: Call) -> Awaitable[Any]:
             registered = call.tool
-            assert registered is not None
             registered.validator.check(call.arguments)
             if registered.convert is not None:
                 call.arguments = registered.convert(call.arguments)

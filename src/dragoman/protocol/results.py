@@ -1,0 +1,38 @@
+"""What a `tools/call` is answered with, as structs: made and encoded in C, because there is one for every call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from dragoman.protocol.versions import SERVER_INFO_KEY
+
+
+class ResultMeta(Struct, gc=False):
+    """`_meta` of a result."""
+
+    run_id: str = field(name="dragoman/runId")
+    correlation_id: str = field(name="dragoman/correlationId")
+    duration_ms: float = field(name="dragoman/durationMs")
+    truncated: bool | UnsetType = field(default=UNSET, name="dragoman/truncated")
+    cached: bool | UnsetType = field(default=UNSET, name="dragoman/cached")
+    next_cursor: str | UnsetType = field(default=UNSET, name="dragoman/nextCursor")
+    server_info: Mapping[str, Any] | UnsetType = field(default=UNSET, name=SERVER_INFO_KEY)
+
+
+class TextBlock(Struct, gc=False, tag_field="type", tag="text"):
+    """The commonest content block."""
+
+    text: str
+
+
+class ToolResult(Struct):
+    """A result in either era; `result_type` and the server's info are the modern one's."""
+
+    content: list[TextBlock] | Raw
+    is_error: bool = field(name="isError")
+    meta: ResultMeta = field(name="_meta")
+    structured_content: Raw | UnsetType = field(default=UNSET, name="structuredContent")
+    result_type: str | UnsetType = field(default=UNSET, name="resultType")

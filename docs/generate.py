@@ -29,14 +29,16 @@ def error_page() -> str:
         "of `{code, message, details?, runId, correlationId}`. *Refused* means that the handler did not run, so that",
         "repeating the call is safe; *failed* means that it ran: repeat the call only if the tool is idempotent.",
         "",
-        "| Code | | Meaning |",
-        "|---|---|---|",
+        "A tool may raise any of these classes itself. `Envelope` is the code in the `envelope` dialect.",
+        "",
+        "| Class | Code | Envelope | | Meaning |",
+        "|---|---|---|---|---|",
     ]
-    for kind in leaves(errors.ToolError):
+    for kind in concrete(errors.ToolError):
         family = "refused" if issubclass(kind, errors.Refused) else "failed"
-        lines.append(f"| `{kind.code}` | {family} | {said(kind)} |")
+        lines.append(f"| `{kind.__name__}` | `{kind.code}` | `{kind.envelope_code}` | {family} | {said(kind)} |")
     lines += [
-        f"| `{errors.ErrorCode.NOT_INITIALIZED}` | refused | Never a tool error: see -32002 below. |",
+        f"| | `{errors.ErrorCode.NOT_INITIALIZED}` | | refused | Never a tool error: see -32002 below. |",
         "",
         "## Protocol errors",
         "",
@@ -59,6 +61,15 @@ def error_page() -> str:
     ]
     lines += [f"| `{outcome}` | {meaning} |" for outcome, meaning in COMPLETION_MEANINGS.items()]
     return NOTE + "\n".join(lines) + "\n"
+
+
+def concrete(kind: type[Any]) -> Iterator[type[Any]]:
+    """Every class of an error tree but the families it is split into, in the order in which they are defined."""
+    for child in kind.__subclasses__():
+        if child.__module__ == errors.__name__:
+            if child not in (errors.Refused, errors.Failed):
+                yield child
+            yield from concrete(child)
 
 
 def leaves(kind: type[Any]) -> Iterator[type[Any]]:

@@ -4,9 +4,17 @@ DragomanError
 ├── ToolError               answers a call: a `tools/call` result with `isError: true`
 │   ├── Refused             the handler did not run, so repeating the call is safe
 │   │   ├── InvalidArgument
+│   │   │   └── LimitExceeded
 │   │   ├── NotFound
+│   │   ├── Conflict
+│   │   │   └── AlreadyExists
 │   │   ├── Unauthorized
 │   │   └── ResourceExhausted
+│   │       ├── PayloadTooLarge
+│   │       ├── NoFreeSlot
+│   │       ├── RateLimited
+│   │       ├── MemoryPressure
+│   │       └── Stopping
 │   └── Failed              the handler ran, or is running still
 │       ├── TimedOut
 │       └── InternalFailure
@@ -27,6 +35,9 @@ DragomanError
 
 A handler may raise any `ToolError`; its message is then meant for the client. Any other exception of a handler is
 answered as INTERNAL and its text stays in the server's log.
+
+Each tool error has a word in every vocabulary: `code` is the Foundation's, `envelope_code` the one of the `envelope`
+dialect. The page docs/errors.md is made from here.
 """
 
 from __future__ import annotations
@@ -39,9 +50,12 @@ import msgspec
 
 __all__ = [
     "Aborted",
+    "AlreadyExists",
     "ConfigError",
+    "Conflict",
     "DragomanError",
     "DuplicateTool",
+    "EnvelopeCode",
     "ErrorCode",
     "Failed",
     "InternalError",
@@ -50,14 +64,20 @@ __all__ = [
     "InvalidParams",
     "InvalidRequest",
     "InvalidTool",
+    "LimitExceeded",
+    "MemoryPressure",
     "MethodNotFound",
+    "NoFreeSlot",
     "NotFound",
     "NotInitialized",
     "ParseError",
+    "PayloadTooLarge",
     "ProtocolError",
+    "RateLimited",
     "Refused",
     "RegistrationError",
     "ResourceExhausted",
+    "Stopping",
     "StructuredError",
     "TargetError",
     "TimedOut",
@@ -78,6 +98,25 @@ class ErrorCode(StrEnum):
     INTERNAL = "INTERNAL"
     UNAUTHORIZED = "UNAUTHORIZED"
     NOT_INITIALIZED = "NOT_INITIALIZED"
+
+
+class EnvelopeCode(StrEnum):
+    """The codes of the `envelope` dialect; a closed set."""
+
+    INVALID_INPUT = "INVALID_INPUT"
+    MISSING_REQUIRED_FIELD = "MISSING_REQUIRED_FIELD"
+    INVALID_FORMAT = "INVALID_FORMAT"
+    ARRAY_TOO_LARGE = "ARRAY_TOO_LARGE"
+    NOT_FOUND = "NOT_FOUND"
+    ALREADY_EXISTS = "ALREADY_EXISTS"
+    CONFLICT = "CONFLICT"
+    OPERATION_FAILED = "OPERATION_FAILED"
+    TOOL_TIMEOUT = "TOOL_TIMEOUT"
+    RATE_LIMITED = "RATE_LIMITED"
+    MEMORY_PRESSURE = "MEMORY_PRESSURE"
+    INTERNAL_ERROR = "INTERNAL_ERROR"
+    NOT_IMPLEMENTED = "NOT_IMPLEMENTED"
+    SERVICE_UNAVAILABLE = "SERVICE_UNAVAILABLE"
 
 
 class StructuredError(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -103,6 +142,7 @@ class ToolError(DragomanError):
     """The answer to a call is an error, and `message` is fit for the client to read."""
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+    envelope_code: ClassVar[EnvelopeCode] = EnvelopeCode.OPERATION_FAILED
 
     def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -122,12 +162,33 @@ class InvalidArgument(Refused):
     """The arguments do not fit the tool's schema, or are not JSON. Correct them; repeating as is cannot help."""
 
     code = ErrorCode.INVALID_ARGUMENT
+    envelope_code = EnvelopeCode.INVALID_INPUT
+    keywords: frozenset[str] = frozenset()
+    """The schema's keywords that were not met, where a schema was asked."""
+
+
+class LimitExceeded(InvalidArgument):
+    """An array, a string or the nesting of the arguments is beyond a limit; `details.errors` says where."""
 
 
 class NotFound(Refused):
-    """There is no tool of that name. `tools/list` names them all."""
+    """There is no tool of that name (`tools/list` names them all), or no such thing as the tool was asked for."""
 
     code = ErrorCode.NOT_FOUND
+    envelope_code = EnvelopeCode.NOT_FOUND
+
+
+class Conflict(Refused):
+    """Something else has changed what the call was about. Look at it again first."""
+
+    code = ErrorCode.INVALID_ARGUMENT
+    envelope_code = EnvelopeCode.CONFLICT
+
+
+class AlreadyExists(Conflict):
+    """What the call would make is there already."""
+
+    envelope_code = EnvelopeCode.ALREADY_EXISTS
 
 
 class Unauthorized(Refused):
@@ -137,12 +198,59 @@ class Unauthorized(Refused):
 
 
 class ResourceExhausted(Refused):
-    """Every slot is taken, a limit is exceeded, or the server is stopping.
+    """A limit of the server is reached.
 
     When `details.retryable` is true, retry with exponential backoff and jitter.
     """
 
     code = ErrorCode.RESOURCE_EXHAUSTED
+    envelope_code = EnvelopeCode.SERVICE_UNAVAILABLE
+
+
+class PayloadTooLarge(ResourceExhausted):
+    """The arguments weigh more than is taken. Repeating as is cannot help."""
+
+    envelope_code = EnvelopeCode.INVALID_INPUT
+
+    def __init__(self, actual: int, limit: int) -> None:
+        super().__init__(
+            f"Arguments are {actual} bytes, and at most {limit} are taken",
+            {"reason": "payload_too_large", "limit": limit, "actual": actual, "retryable": False},
+        )
+
+
+class NoFreeSlot(ResourceExhausted):
+    """Every slot is taken: the server's, the tool's or the caller's. Retry with exponential backoff and jitter."""
+
+    def __init__(self, limit: int, whose: str = "") -> None:
+        super().__init__(
+            f"All {limit} slots{whose} are taken", {"reason": "no_free_slot", "limit": limit, "retryable": True}
+        )
+
+
+class RateLimited(ResourceExhausted):
+    """The caller makes more calls in a minute than it may. Retry after `details.retryAfterMs`."""
+
+    envelope_code = EnvelopeCode.RATE_LIMITED
+
+    def __init__(self, limit: int, retry_after_ms: int, what: str = "") -> None:
+        super().__init__(
+            f"At most {limit} calls{what} a minute",
+            {"reason": "rate_limited", "limit": limit, "retryable": True, "retryAfterMs": retry_after_ms},
+        )
+
+
+class MemoryPressure(ResourceExhausted):
+    """The process uses nearly all the memory that it may. Retry with exponential backoff and jitter."""
+
+    envelope_code = EnvelopeCode.MEMORY_PRESSURE
+
+
+class Stopping(ResourceExhausted):
+    """The server is stopping. Repeat the call elsewhere, or later."""
+
+    def __init__(self) -> None:
+        super().__init__("The server is stopping", {"reason": "stopping", "retryable": True})
 
 
 class Failed(ToolError):
@@ -153,12 +261,14 @@ class TimedOut(Failed):
     """The server stopped waiting at the deadline. The work itself may still be going on, or may have succeeded."""
 
     code = ErrorCode.TIMEOUT
+    envelope_code = EnvelopeCode.TOOL_TIMEOUT
 
 
 class InternalFailure(Failed):
     """The handler raised an exception, or returned what cannot be sent. The server's log has the particulars."""
 
     code = ErrorCode.INTERNAL
+    envelope_code = EnvelopeCode.INTERNAL_ERROR
 
 
 class ProtocolError(DragomanError):

@@ -86,6 +86,8 @@ class Call(Struct, eq=False):
     expired: bool = False
     disconnected: bool = False
     completed: bool = False
+    cached: bool = False
+    """Whether the value was found in the cache."""
     _cancellation: Cancellation | None = None
     undo: list[Callable[[Call], None]] = field(default_factory=list)
     """What the stages on the way in took and must give back, whatever happens, when the handler has ended."""

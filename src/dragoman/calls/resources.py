@@ -11,7 +11,7 @@ import msgspec
 
 from dragoman.clock import Clock, SystemClock
 from dragoman.config import ResourcesConfig, ToolsConfig
-from dragoman.errors import InvalidArgument, ResourceExhausted, ToolError
+from dragoman.errors import InvalidArgument, NoFreeSlot, PayloadTooLarge, ToolError
 from dragoman.telemetry.load import LagMonitor, process_memory
 from dragoman.tools.catalogue import ValidationResult
 
@@ -57,12 +57,12 @@ class Resources:
         """
         if reserved:
             if self._reserved == 0:
-                raise _no_slot(1)
+                raise NoFreeSlot(1)
             self._reserved = 0
         elif self.in_use < self.limit:
             self.in_use += 1
         else:
-            raise _no_slot(self.limit)
+            raise NoFreeSlot(self.limit)
 
     def give_back(self, reserved: bool = False) -> None:
         """Free a slot, and let whoever waits for one have it."""
@@ -101,7 +101,7 @@ class Resources:
         try:
             size = self.measure(payload)
             if size > self.max_payload_bytes:
-                raise self.too_large(size)
+                raise PayloadTooLarge(size, self.max_payload_bytes)
         except ToolError as error:
             return ValidationResult(False, [{"path": "", "message": error.message}])
         return ValidationResult(True)
@@ -112,13 +112,6 @@ class Resources:
             return len(_encode(payload))
         except (TypeError, ValueError, RecursionError, OverflowError):
             raise InvalidArgument("Arguments cannot be serialised", {"reason": "arguments_not_serializable"}) from None
-
-    def too_large(self, size: int) -> ResourceExhausted:
-        """What to say about a payload of more bytes than are taken."""
-        return ResourceExhausted(
-            f"Arguments are {size} bytes, and at most {self.max_payload_bytes} are taken",
-            {"reason": "payload_too_large", "limit": self.max_payload_bytes, "actual": size, "retryable": False},
-        )
 
     def is_approaching_limits(self) -> bool:
         """Whether more than four fifths of the slots are taken."""
@@ -155,11 +148,6 @@ class _Slot(msgspec.Struct, eq=False):
         if resources is not None:
             self.resources = None
             resources.give_back()
-
-
-def _no_slot(limit: int) -> ResourceExhausted:
-    details = {"reason": "no_free_slot", "limit": limit, "retryable": True}
-    return ResourceExhausted(f"All {limit} slots are taken", details)
 
 
 def utf8_length(text: str) -> int:

@@ -13,7 +13,7 @@ from dragoman.calls.call import Call, Completion, Dialect, Outcome, Service
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.stages.record_completion import RecordCompletion
 from dragoman.calls.threads import Threads
-from dragoman.errors import ResourceExhausted, TimedOut, ToolError
+from dragoman.errors import Stopping, TimedOut, ToolError
 from dragoman.ids import Ids
 from dragoman.telemetry.log import Logger
 
@@ -105,7 +105,7 @@ class Runner:
         return len(abandoned)
 
     def _refuse(self, call: Call) -> None:
-        error = ResourceExhausted("The server is stopping", {"reason": "stopping", "retryable": True})
+        error = Stopping()
         call.answer(Outcome(error=error))
         self._recorder.record(call, Completion.TOOL_ERROR, error)
         self._under_way.discard(call)

@@ -6,7 +6,8 @@ was made from Python types is 2020-12. References that would have to be fetched 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, TypeAlias
 
 import jsonschema_rs
@@ -32,13 +33,17 @@ class Validator:
         try:
             if self._compiled.is_valid(value):
                 return
-            found = [
-                {"path": "/".join(("", *map(str, error.instance_path))), "message": error.message}
-                for error, _ in zip(self._compiled.iter_errors(value), range(_MOST_ERRORS), strict=False)
-            ]
+            errors = list(islice(self._compiled.iter_errors(value), _MOST_ERRORS))
+            found = [{"path": _pointer(each.instance_path), "message": each.message} for each in errors]
         except (ValueError, RecursionError, OverflowError) as error:
-            found = [{"path": "", "message": f"cannot be checked: {error}"}]
-        raise InvalidArgument("Arguments do not match the tool's schema", {"errors": found})
+            errors, found = [], [{"path": "", "message": f"cannot be checked: {error}"}]
+        refusal = InvalidArgument("Arguments do not match the tool's schema", {"errors": found})
+        refusal.keywords = frozenset(each.kind.name for each in errors)
+        raise refusal
+
+
+def _pointer(path: Iterable[str | int]) -> str:
+    return "/".join(("", *map(str, path)))
 
 
 def compile_schema(schema: Schema) -> Validator:

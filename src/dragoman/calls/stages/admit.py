@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.calls.call import Call, Service
-from dragoman.errors import ResourceExhausted
+from dragoman.errors import Stopping
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Admit:
 
         def admit(call: Call) -> Awaitable[Any]:
             if not gate.is_open:
-                raise ResourceExhausted("The server is stopping", {"reason": "stopping", "retryable": True})
+                raise Stopping
             return proceed(call)
 
         return admit

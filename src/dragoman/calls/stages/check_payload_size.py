@@ -8,6 +8,7 @@ from typing import Any
 
 from dragoman.calls.call import Call, Service
 from dragoman.calls.resources import Resources
+from dragoman.errors import PayloadTooLarge
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class CheckPayloadSize:
         def check(call: Call) -> Awaitable[Any]:
             call.payload_bytes = size = measure(call.arguments)
             if size > limit:
-                raise resources.too_large(size)
+                raise PayloadTooLarge(size, limit)
             return proceed(call)
 
         return check

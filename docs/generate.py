@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ import msgspec
 
 from dragoman import errors
 from dragoman.calls.call import COMPLETION_MEANINGS
-from dragoman.config import PREFIX, Config, Section
+from dragoman.config import FLAGS, PREFIX, Config
 from dragoman.protocol.session import TRANSITIONS, State
+from dragoman.sections import Section, is_marked, is_section, member_of, notes_on
 
 DOCS = Path(__file__).parent
 NOTE = "<!-- Made by docs/generate.py from the code; do not edit. -->\n\n"
@@ -106,8 +106,8 @@ def configuration_page() -> str:
         "",
         "Flags win over environment variables, variables over the file, the file over the defaults, setting by",
         "setting. The file is the one given with `--config`, else `./dragoman.toml`, else `./dragoman.json`. Keys may",
-        "be written `max_payload_bytes` or `maxPayloadBytes`. Unknown keys are refused by name, before anything",
-        "starts.",
+        "be written `max_payload_bytes` or `maxPayloadBytes`. Whatever is wrong is refused by name, all of it at",
+        "once, before anything starts.",
         "",
         "```toml",
         "[resources]",
@@ -115,7 +115,17 @@ def configuration_page() -> str:
         "",
         "[timeouts.tool_overrides]",
         "count_down = 5000",
+        "",
+        "[limits.tools.count_words]",
+        "max_string_length = 1000",
         "```",
+        "",
+        "A variable's value is text where the setting is text, and JSON where it is not. `<name>` is yours: a tool's",
+        "name, exactly as it is. In a variable a map is best given whole, as JSON, such as",
+        "`DRAGOMAN_TIMEOUTS__TOOL_OVERRIDES='{\"count_down\": 5000}'`. A map is added to its default entry by entry.",
+        "",
+        "Settings marked *guarded* cannot be turned on by a file that was merely found in the working directory,",
+        "because whoever unpacked that folder may not be whoever runs the server: name the file with `--config`.",
     ]
     for section in msgspec.structs.fields(Config):
         lines += ["", f"## `{section.name}`", "", said(section.type)]
@@ -126,19 +136,20 @@ def configuration_page() -> str:
 
 
 def rows(section: type[Section], path: str) -> Iterator[str]:
-    hints = typing.get_type_hints(section, include_extras=True)
+    """One row for each setting; for a map of sections, one for each setting of a member."""
     for field in msgspec.structs.fields(section):
-        if isinstance(field.type, type) and issubclass(field.type, Section):
-            yield from rows(field.type, f"{path}.{field.name}")
-            continue
-        default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
-        shown = msgspec.json.encode(default).decode()
         name = f"{path}.{field.name}"
-        variable = PREFIX + name.upper().replace(".", "__")
-        notes = [
-            note.description for note in typing.get_args(hints[field.name])[1:] if getattr(note, "description", None)
-        ]
-        yield f"| `{name}` | `{shown}` | `{variable}` | {' '.join(notes)} |"
+        if is_section(field.type):
+            yield from rows(field.type, name)
+        elif is_section(member := member_of(field.type)):
+            yield from rows(member, f"{name}.<name>")
+        else:
+            default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+            variable = (PREFIX + name.upper().replace(".", "__")).replace("<NAME>", "<name>")
+            notes = [note.description for note in notes_on(field.type) if note.description]
+            notes += ["*Guarded.*"] if is_marked(field.type, "is_guarded") else []
+            notes += [f"Flag: `{FLAGS[name]}`."] if name in FLAGS else []
+            yield f"| `{name}` | `{msgspec.json.encode(default).decode()}` | `{variable}` | {' '.join(notes)} |"
 
 
 PAGES = {"errors.md": error_page, "states.md": state_page, "configuration.md": configuration_page}

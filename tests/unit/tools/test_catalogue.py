@@ -251,7 +251,7 @@ def test_the_admin_policy_is_not_the_catalogues_business(mode: str) -> None:
 
 @pytest.mark.requirement("FND-REG-12")
 def test_each_catalogue_follows_the_settings_that_it_was_given() -> None:
-    quick = Catalogue(ToolsConfig(default_timeout_ms=1), logger(), TimeoutsConfig(tools={"overridden": 3}))
+    quick = Catalogue(ToolsConfig(default_timeout_ms=1), logger(), TimeoutsConfig(tool_overrides={"overridden": 3}))
     slow = Catalogue(ToolsConfig(default_timeout_ms=1000), logger())
     for tools in (quick, slow):
         for each in (a_tool("own", timeout_ms=20), a_tool("default"), a_tool("overridden", timeout_ms=20)):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import typer
 
 from dragoman import errors
 from dragoman.calls.call import COMPLETION_MEANINGS
+from dragoman.cli.main import EXIT_CODES, app
 from dragoman.config import FLAGS, PREFIX, Config
 from dragoman.protocol.session import TRANSITIONS, State
 from dragoman.sections import Section, is_marked, is_section, member_of, notes_on
@@ -107,7 +110,8 @@ def configuration_page() -> str:
         "Flags win over environment variables, variables over the file, the file over the defaults, setting by",
         "setting. The file is the one given with `--config`, else `./dragoman.toml`, else `./dragoman.json`. Keys may",
         "be written `max_payload_bytes` or `maxPayloadBytes`. Whatever is wrong is refused by name, all of it at",
-        "once, before anything starts.",
+        "once, before anything starts. [`dragoman config`](commands.md#dragoman-config) checks a file, shows what is",
+        "in force and where it came from, and prints a JSON Schema for editors.",
         "",
         "```toml",
         "[resources]",
@@ -152,7 +156,61 @@ def rows(section: type[Section], path: str) -> Iterator[str]:
             yield f"| `{name}` | `{msgspec.json.encode(default).decode()}` | `{variable}` | {' '.join(notes)} |"
 
 
-PAGES = {"errors.md": error_page, "states.md": state_page, "configuration.md": configuration_page}
+def commands_page() -> str:
+    """Every command with its arguments and options, in the words of `--help`."""
+    lines = [
+        "# Commands",
+        "",
+        "`dragoman COMMAND --help` says the same. Answers are on stdout, everything else on stderr. JSON is indented",
+        "on a terminal, and on one line where a program reads it.",
+        "",
+        EXIT_CODES,
+        "",
+        "`dragoman --install-completion` teaches your shell the commands and options; `dragoman --show-completion`",
+        "prints what it would add.",
+    ]
+    lines += chain.from_iterable(
+        command_lines(each, f"dragoman {name}", 2) for name, each in typer.main.get_command(app).commands.items()
+    )
+    return NOTE + "\n".join(lines) + "\n"
+
+
+def command_lines(command: Any, name: str, level: int) -> Iterator[str]:
+    """A command's part of the page, and below it those of the commands within it."""
+    yield from ("", f"{'#' * level} `{name}`", "", command.help)
+    within = getattr(command, "commands", {})
+    parameters = [each for each in command.params if each.name != "help"]
+    if not within:
+        arguments = [argument(each) for each in parameters if each.param_type_name == "argument"]
+        options = ["[OPTIONS]"] if len(arguments) < len(parameters) else []
+        yield from ("", "```", " ".join((name, *arguments, *options)), "```")
+    if parameters:
+        yield from ("", "| | Default | |", "|---|---|---|")
+        yield from map(parameter_row, parameters)
+    for each in within:
+        yield from command_lines(within[each], f"{name} {each}", level + 1)
+
+
+def argument(parameter: Any) -> str:
+    """An argument in a line of usage."""
+    name = parameter.name.upper() + ("..." if parameter.nargs == -1 else "")
+    return name if parameter.required else f"[{name}]"
+
+
+def parameter_row(parameter: Any) -> str:
+    """One argument or option. What has no default says in its help what happens without it."""
+    is_argument = parameter.param_type_name == "argument"
+    spelled = parameter.name.upper() if is_argument else ", ".join((*parameter.opts, *parameter.secondary_opts))
+    default = "" if parameter.default in (None, False, ()) or callable(parameter.default) else f"`{parameter.default}`"
+    return f"| `{spelled}` | {default} | {' '.join(parameter.help.split())} |".replace("|  |", "| |")
+
+
+PAGES = {
+    "errors.md": error_page,
+    "states.md": state_page,
+    "configuration.md": configuration_page,
+    "commands.md": commands_page,
+}
 
 
 def main() -> None:

@@ -38,8 +38,8 @@ from dragoman.version import __version__
 
 PREFIX = "DRAGOMAN_"
 _MOST_FILE = 1_048_576
-FLAGS = {"logging.level": "--log-level"}
-"""The settings that have a flag of their own."""
+FLAGS = {"logging.level": "--log-level", "timeouts.tool_overrides": "--timeout"}
+"""The settings that have a flag of their own, in some command."""
 
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 Bytes = Annotated[int, Meta(ge=1)]

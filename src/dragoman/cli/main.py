@@ -5,7 +5,8 @@ from __future__ import annotations
 import typer
 
 from dragoman import __version__
-from dragoman.cli import config
+from dragoman.cli import config, tools
+from dragoman.cli.call import call
 from dragoman.cli.serve import serve
 
 EXIT_CODES = (
@@ -37,6 +38,8 @@ def _root(
 
 
 app.command()(serve)
+app.command()(call)
+app.add_typer(tools.app, name="tools")
 app.add_typer(config.app, name="config")
 
 

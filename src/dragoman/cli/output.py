@@ -6,8 +6,10 @@ abandoned.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import Any, NoReturn
 
 import typer
@@ -52,3 +54,17 @@ def print_columns(rows: Iterable[Sequence[str]], *, dim_last: bool = False) -> N
     for row in rows:
         start = "".join(f"{cell:{width}}  " for cell, width in zip(row, widths, strict=False))
         typer.echo(start + (typer.style(row[-1], dim=True) if dim_last else row[-1]))
+
+
+@contextmanager
+def kept_for_answers() -> Iterator[None]:
+    """Whatever tools write to stdout, by whatever means, goes to stderr: stdout is for the answer."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

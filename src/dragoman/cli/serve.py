@@ -9,15 +9,13 @@ import io
 import os
 import sys
 import threading
-import traceback
 from enum import StrEnum
 from typing import Annotated, NoReturn
 
 import typer
 
-from dragoman import errors
 from dragoman.cli.options import ConfigFile, LogLevel, Target, settings_from
-from dragoman.cli.output import ABANDONED, refuse
+from dragoman.cli.output import ABANDONED
 from dragoman.config import Config
 
 _LAST_MOMENT = 2.0
@@ -48,8 +46,7 @@ def serve(
 
 def _serve_stdio(target: str | None, settings: Config) -> None:
     # Everything slow is imported after the command line has been understood, and before the client is answered.
-    from dragoman.app import ServerOptions, builtin_tools, create_server
-    from dragoman.cli.target import load_tools
+    from dragoman.cli.target import server_for
     from dragoman.clock import SystemClock
     from dragoman.edge.stdio import start_server, take_standard_streams
     from dragoman.telemetry.log import EntryWriter, StructuredLogger
@@ -67,15 +64,7 @@ def _serve_stdio(target: str | None, settings: Config) -> None:
     clock = SystemClock()
     logger = StructuredLogger(sink.put, clock, settings.logging)
     take_over_logging(logger)
-    try:
-        tools = builtin_tools() if target is None else load_tools(target)
-        server = create_server(ServerOptions(config=settings, clock=clock, logger=logger, tools=tools))
-    except errors.TargetError as error:
-        if error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)
-        refuse(str(error))
-    except errors.RegistrationError as error:
-        refuse(str(error))
+    server = server_for(target, settings, clock=clock, logger=logger)
     gc.freeze()  # What is loaded now stays; there is no point in looking through it again and again.
     logger.info("server started", {"tools": len(server.catalogue), "transport": "stdio"})
     loop = _new_event_loop()

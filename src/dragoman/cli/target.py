@@ -1,4 +1,4 @@
-"""Tools from a file, a module, or an object in a module."""
+"""Tools from a file, a module, or an object in a module, and the server that has them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,30 @@ import importlib
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dragoman.errors import TargetError
+from dragoman.app import Runtime, ServerOptions, builtin_tools, create_server
+from dragoman.cli.output import refuse
+from dragoman.config import Config
+from dragoman.errors import RegistrationError, TargetError
 from dragoman.tools.tool import Tool
+
+
+def server_for(target: str | None, config: Config, **options: Any) -> Runtime:
+    """A server with the tools of TARGET, or with the built-in ones; or the end of the command."""
+    try:
+        tools = builtin_tools() if target is None else load_tools(target)
+        return create_server(ServerOptions(config=config, tools=tools, **options))
+    except TargetError as error:
+        if error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
+        refuse(str(error))
+    except RegistrationError as error:
+        refuse(str(error))
 
 
 def load_tools(target: str) -> list[Tool]:

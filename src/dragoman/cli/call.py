@@ -38,7 +38,8 @@ def call(
         typer.Option("--json", help="The arguments as a JSON object: the text itself, @FILE, or - for stdin."),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds to wait for the answer. [default: the tool's deadline]")
+        float | None,
+        typer.Option(min=0.001, help="Seconds to wait for the answer. Without it, the tool's own deadline."),
     ] = None,
     config: ConfigFile = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warn or error.")] = "error",

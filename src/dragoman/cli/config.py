@@ -69,7 +69,7 @@ def schema() -> None:
 @app.command()
 def check(
     file: Annotated[
-        Path | None, typer.Argument(help="The file. [default: ./dragoman.toml, ./dragoman.json]", show_default=False)
+        Path | None, typer.Argument(help="The file. Without it, ./dragoman.toml or ./dragoman.json.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -7,6 +7,7 @@ import typer
 from dragoman import __version__
 from dragoman.cli import config, tools
 from dragoman.cli.call import call
+from dragoman.cli.install import install
 from dragoman.cli.serve import serve
 
 EXIT_CODES = (
@@ -41,6 +42,7 @@ app.command()(serve)
 app.command()(call)
 app.add_typer(tools.app, name="tools")
 app.add_typer(config.app, name="config")
+app.command()(install)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ Target: TypeAlias = Annotated[
 ]
 ConfigFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--config", help="Settings, as TOML or JSON. [default: ./dragoman.toml, ./dragoman.json]"),
+    typer.Option("--config", help="Settings, as TOML or JSON. Without it, ./dragoman.toml or ./dragoman.json."),
 ]
 LogLevel: TypeAlias = Annotated[str | None, typer.Option("--log-level", help="debug, info, warn or error.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]

@@ -35,8 +35,9 @@ def serve(
 ) -> None:
     """Serve the tools in TARGET to one client over standard input and output.
 
-    Log lines go to stderr; stdout carries the protocol and nothing else. Exit codes: 0 after an orderly stop, 2 when
-    the settings or TARGET cannot be used, 3 when calls had to be abandoned.
+    Log lines go to stderr; stdout carries the protocol and nothing else.
+
+    Exit codes: 0 after an orderly stop, 2 when the settings or TARGET cannot be used, 3 when calls had to be abandoned.
     """
     settings = settings_from(config, {"logging.level": log_level}).config
     match transport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -37,8 +38,8 @@ def load_tools(target: str) -> list[Tool]:
 
     Raises `TargetError`. Whatever the file itself raises while it loads is the error's cause.
     """
-    place, _, name = target.partition(":") if not _is_windows_path(target) else (target, "", "")
-    module = _load_file(Path(place), target) if _is_file(place) else _load_module(place, target)
+    place, name = split_target(target)
+    module = _load_file(Path(place), target) if is_file(place) else _load_module(place, target)
     if not name:
         tools = _tools_in(vars(module).values())
     elif not hasattr(module, name):
@@ -51,12 +52,16 @@ def load_tools(target: str) -> list[Tool]:
     return tools
 
 
-def _is_file(place: str) -> bool:
+def split_target(target: str) -> tuple[str, str]:
+    """The file or module, and the object in it; empty when none is named."""
+    drive = target[:2] if re.match(r"[A-Za-z]:[\\/]", target) else ""
+    place, _, name = target[len(drive) :].partition(":")
+    return drive + place, name
+
+
+def is_file(place: str) -> bool:
+    """Whether the target is a file, and not a module."""
     return place.endswith(".py") or os.sep in place
-
-
-def _is_windows_path(target: str) -> bool:
-    return len(target) > 2 and target[1] == ":" and target[2] in "\\/"
 
 
 _NEEDED = frozenset({"anyio", "dragoman", "jsonschema_rs", "mcp", "mcp_types", "msgspec", "pydantic", "starlette"})

@@ -7,6 +7,7 @@ import typer
 from dragoman import __version__
 from dragoman.cli import config, tools
 from dragoman.cli.call import call
+from dragoman.cli.doctor import doctor
 from dragoman.cli.install import install
 from dragoman.cli.serve import serve
 
@@ -43,6 +44,7 @@ app.command()(call)
 app.add_typer(tools.app, name="tools")
 app.add_typer(config.app, name="config")
 app.command()(install)
+app.command()(doctor)
 
 
 def main() -> None:

@@ -66,14 +66,14 @@ def call(
 def _outcome(tool: str, pairs: list[str], given: str | None, target: str | None, config: Config) -> tuple[Outcome, str]:
     """What came of the call, and a hint at the tool that was meant if there is none of that name."""
     from dragoman.cli.arguments import read_arguments, read_json
-    from dragoman.cli.target import server_for
+    from dragoman.cli.target import server_with, tools_for
     from dragoman.clock import SystemClock
     from dragoman.sections import nearest
     from dragoman.telemetry.log import StructuredLogger
 
     clock = SystemClock()
     logger = StructuredLogger(_log_for_a_person(config), clock, config.logging)
-    server = server_for(target, config, clock=clock, logger=logger)
+    server = server_with(tools_for(target), config, clock=clock, logger=logger)
     found = server.catalogue.get(tool)
     schema = found.definition.input_schema if found is not None else {}
     try:

@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from dragoman.cli.options import ConfigFile, LogLevel, Target, settings_from
-from dragoman.cli.output import ABANDONED
+from dragoman.cli.output import ABANDONED, refuse
 from dragoman.config import Config
 
 _LAST_MOMENT = 2.0
@@ -32,6 +32,9 @@ def serve(
     transport: Annotated[Transport, typer.Option(help="How clients connect.")] = Transport.STDIO,
     config: ConfigFile = None,
     log_level: LogLevel = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Load the tools anew when TARGET's files change, for development.")
+    ] = False,
 ) -> None:
     """Serve the tools in TARGET to one client over standard input and output.
 
@@ -40,14 +43,16 @@ def serve(
     Exit codes: 0 after an orderly stop, 2 when the settings or TARGET cannot be used, 3 when calls had to be abandoned.
     """
     settings = settings_from(config, {"logging.level": log_level}).config
+    if reload and target is None:
+        refuse("--reload needs a TARGET")
     match transport:
         case Transport.STDIO:
-            _serve_stdio(target, settings)
+            _serve_stdio(target, settings, reload)
 
 
-def _serve_stdio(target: str | None, settings: Config) -> None:
+def _serve_stdio(target: str | None, settings: Config, reload: bool) -> None:
     # Everything slow is imported after the command line has been understood, and before the client is answered.
-    from dragoman.cli.target import server_for
+    from dragoman.cli.target import server_with, tools_for
     from dragoman.clock import SystemClock
     from dragoman.edge.stdio import start_server, take_standard_streams
     from dragoman.telemetry.log import EntryWriter, StructuredLogger
@@ -65,10 +70,18 @@ def _serve_stdio(target: str | None, settings: Config) -> None:
     clock = SystemClock()
     logger = StructuredLogger(sink.put, clock, settings.logging)
     take_over_logging(logger)
-    server = server_for(target, settings, clock=clock, logger=logger)
+    reloader = None
+    if reload and target is not None:
+        from dragoman.cli.reload import Reloader
+
+        reloader = Reloader(target)
+    tools = tools_for(target)
+    server = server_with(tools, settings, clock=clock, logger=logger)
     gc.freeze()  # What is loaded now stays; there is no point in looking through it again and again.
     logger.info("server started", {"tools": len(server.catalogue), "transport": "stdio"})
     loop = _new_event_loop()
+    if reloader is not None:
+        reloader.watch(server.catalogue, tools, logger, loop)
     abandoned = loop.run_until_complete(start_server(server, streams, log_is_full=lambda: sink.is_full))
     logger.info("server stopped", {"abandonedCalls": abandoned})
     sink.close()  # If nobody reads it by now, there is nobody to be told either.

@@ -20,15 +20,20 @@ from dragoman.errors import RegistrationError, TargetError
 from dragoman.tools.tool import Tool
 
 
-def server_for(target: str | None, config: Config, **options: Any) -> Runtime:
-    """A server with the tools of TARGET, or with the built-in ones; or the end of the command."""
+def tools_for(target: str | None) -> Iterable[Tool]:
+    """The tools of TARGET, or the built-in ones; or the end of the command."""
     try:
-        tools = builtin_tools() if target is None else load_tools(target)
-        return create_server(ServerOptions(config=config, tools=tools, **options))
+        return builtin_tools() if target is None else load_tools(target)
     except TargetError as error:
         if error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
         refuse(str(error))
+
+
+def server_with(tools: Iterable[Tool], config: Config, **options: Any) -> Runtime:
+    """A server that has `tools`; or the end of the command."""
+    try:
+        return create_server(ServerOptions(config=config, tools=tools, **options))
     except RegistrationError as error:
         refuse(str(error))
 
@@ -78,7 +83,7 @@ def _load_file(path: Path, target: str) -> ModuleType:
         raise TargetError(target, "it is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.resolve().parent))  # The file may import its neighbours.
+    _look_in(str(path.resolve().parent))  # The file may import its neighbours.
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -87,7 +92,7 @@ def _load_file(path: Path, target: str) -> ModuleType:
 
 
 def _load_module(name: str, target: str) -> ModuleType:
-    sys.path.insert(0, os.getcwd())
+    _look_in(os.getcwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -96,6 +101,11 @@ def _load_module(name: str, target: str) -> ModuleType:
         raise TargetError(target, "there is no such module") from None
     except (Exception, SystemExit) as error:
         raise TargetError(target, f"{type(error).__name__}: {error}") from error
+
+
+def _look_in(folder: str) -> None:
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 def _tools_in(values: Iterable[Any]) -> list[Tool]:

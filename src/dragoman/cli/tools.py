@@ -52,11 +52,11 @@ def show(
 
 
 def _catalogue(target: str | None, config: Path | None) -> Catalogue:
-    from dragoman.cli.target import server_for
+    from dragoman.cli.target import server_with, tools_for
 
     settings = settings_from(config)
     with kept_for_answers():
-        return server_for(target, settings.config).catalogue
+        return server_with(tools_for(target), settings.config).catalogue
 
 
 def _described(tool: RegisteredTool) -> dict[str, Any]:

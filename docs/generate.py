@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import typer
 
 from dragoman import errors
 from dragoman.calls.call import COMPLETION_MEANINGS
-from dragoman.config import PREFIX, Config, Section
+from dragoman.cli.main import EXIT_CODES, app
+from dragoman.config import FLAGS, PREFIX, Config
 from dragoman.protocol.session import TRANSITIONS, State
+from dragoman.sections import Section, is_marked, is_section, member_of, notes_on
 
 DOCS = Path(__file__).parent
 NOTE = "<!-- Made by docs/generate.py from the code; do not edit. -->\n\n"
@@ -117,8 +120,9 @@ def configuration_page() -> str:
         "",
         "Flags win over environment variables, variables over the file, the file over the defaults, setting by",
         "setting. The file is the one given with `--config`, else `./dragoman.toml`, else `./dragoman.json`. Keys may",
-        "be written `max_payload_bytes` or `maxPayloadBytes`. Unknown keys are refused by name, before anything",
-        "starts.",
+        "be written `max_payload_bytes` or `maxPayloadBytes`. Whatever is wrong is refused by name, all of it at",
+        "once, before anything starts. [`dragoman config`](commands.md#dragoman-config) checks a file, shows what is",
+        "in force and where it came from, and prints a JSON Schema for editors.",
         "",
         "```toml",
         "[resources]",
@@ -126,7 +130,17 @@ def configuration_page() -> str:
         "",
         "[timeouts.tool_overrides]",
         "count_down = 5000",
+        "",
+        "[limits.tools.count_words]",
+        "max_string_length = 1000",
         "```",
+        "",
+        "A variable's value is text where the setting is text, and JSON where it is not. `<name>` is yours: a tool's",
+        "name, exactly as it is. In a variable a map is best given whole, as JSON, such as",
+        "`DRAGOMAN_TIMEOUTS__TOOL_OVERRIDES='{\"count_down\": 5000}'`. A map is added to its default entry by entry.",
+        "",
+        "Settings marked *guarded* cannot be turned on by a file that was merely found in the working directory,",
+        "because whoever unpacked that folder may not be whoever runs the server: name the file with `--config`.",
     ]
     for section in msgspec.structs.fields(Config):
         lines += ["", f"## `{section.name}`", "", said(section.type)]
@@ -137,22 +151,77 @@ def configuration_page() -> str:
 
 
 def rows(section: type[Section], path: str) -> Iterator[str]:
-    hints = typing.get_type_hints(section, include_extras=True)
+    """One row for each setting; for a map of sections, one for each setting of a member."""
     for field in msgspec.structs.fields(section):
-        if isinstance(field.type, type) and issubclass(field.type, Section):
-            yield from rows(field.type, f"{path}.{field.name}")
-            continue
-        default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
-        shown = msgspec.json.encode(default).decode()
         name = f"{path}.{field.name}"
-        variable = PREFIX + name.upper().replace(".", "__")
-        notes = [
-            note.description for note in typing.get_args(hints[field.name])[1:] if getattr(note, "description", None)
-        ]
-        yield f"| `{name}` | `{shown}` | `{variable}` | {' '.join(notes)} |"
+        if is_section(field.type):
+            yield from rows(field.type, name)
+        elif is_section(member := member_of(field.type)):
+            yield from rows(member, f"{name}.<name>")
+        else:
+            default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+            variable = (PREFIX + name.upper().replace(".", "__")).replace("<NAME>", "<name>")
+            notes = [note.description for note in notes_on(field.type) if note.description]
+            notes += ["*Guarded.*"] if is_marked(field.type, "is_guarded") else []
+            notes += [f"Flag: `{FLAGS[name]}`."] if name in FLAGS else []
+            yield f"| `{name}` | `{msgspec.json.encode(default).decode()}` | `{variable}` | {' '.join(notes)} |"
 
 
-PAGES = {"errors.md": error_page, "states.md": state_page, "configuration.md": configuration_page}
+def commands_page() -> str:
+    """Every command with its arguments and options, in the words of `--help`."""
+    lines = [
+        "# Commands",
+        "",
+        "`dragoman COMMAND --help` says the same. Answers are on stdout, everything else on stderr. JSON is indented",
+        "on a terminal, and on one line where a program reads it.",
+        "",
+        EXIT_CODES,
+        "",
+        "`dragoman --install-completion` teaches your shell the commands and options; `dragoman --show-completion`",
+        "prints what it would add.",
+    ]
+    lines += chain.from_iterable(
+        command_lines(each, f"dragoman {name}", 2) for name, each in typer.main.get_command(app).commands.items()
+    )
+    return NOTE + "\n".join(lines) + "\n"
+
+
+def command_lines(command: Any, name: str, level: int) -> Iterator[str]:
+    """A command's part of the page, and below it those of the commands within it."""
+    yield from ("", f"{'#' * level} `{name}`", "", command.help)
+    within = getattr(command, "commands", {})
+    parameters = [each for each in command.params if each.name != "help"]
+    if not within:
+        arguments = [argument(each) for each in parameters if each.param_type_name == "argument"]
+        options = ["[OPTIONS]"] if len(arguments) < len(parameters) else []
+        yield from ("", "```", " ".join((name, *arguments, *options)), "```")
+    if parameters:
+        yield from ("", "| | Default | |", "|---|---|---|")
+        yield from map(parameter_row, parameters)
+    for each in within:
+        yield from command_lines(within[each], f"{name} {each}", level + 1)
+
+
+def argument(parameter: Any) -> str:
+    """An argument in a line of usage."""
+    name = parameter.name.upper() + ("..." if parameter.nargs == -1 else "")
+    return name if parameter.required else f"[{name}]"
+
+
+def parameter_row(parameter: Any) -> str:
+    """One argument or option. What has no default says in its help what happens without it."""
+    is_argument = parameter.param_type_name == "argument"
+    spelled = parameter.name.upper() if is_argument else ", ".join((*parameter.opts, *parameter.secondary_opts))
+    default = "" if parameter.default in (None, False, ()) or callable(parameter.default) else f"`{parameter.default}`"
+    return f"| `{spelled}` | {default} | {' '.join(parameter.help.split())} |".replace("|  |", "| |")
+
+
+PAGES = {
+    "errors.md": error_page,
+    "states.md": state_page,
+    "configuration.md": configuration_page,
+    "commands.md": commands_page,
+}
 
 
 def main() -> None:

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from dragoman.config import DEFAULT_REDACT_KEYS, AdminPolicy, Config, load_config, make_config
+from dragoman.config import (
+    DEFAULT_ARRAY_LIMITS,
+    DEFAULT_REDACT_KEYS,
+    GATES,
+    AdminPolicy,
+    CacheConfig,
+    CategoryTimeouts,
+    Config,
+    Settings,
+    ToolLimits,
+    load_config,
+    load_settings,
+    make_config,
+)
 from dragoman.errors import ConfigError
+from dragoman.sections import every_setting, is_marked
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +42,7 @@ def problems(values: Any) -> tuple[tuple[str, str], ...]:
     return refused.value.problems
 
 
+@pytest.mark.requirement("FND-CONF-03", "FND-CONF-06", "FND-CONF-08")
 def test_nothing_has_to_be_set() -> None:
     config = load_config(environ={})
     assert config == Config() == make_config() == make_config({})
@@ -35,6 +53,7 @@ def test_nothing_has_to_be_set() -> None:
     assert config.logging.redact_keys == DEFAULT_REDACT_KEYS
 
 
+@pytest.mark.requirement("FND-CONF-04")
 def test_whatever_is_dangerous_is_off() -> None:
     config = Config()
     assert config.tools.admin_policy == AdminPolicy(mode="deny_all", token_env_var=None)
@@ -48,6 +67,7 @@ def test_settings_cannot_be_changed_once_they_are_made() -> None:
         Config().server.name = "other"  # type: ignore[misc]
 
 
+@pytest.mark.requirement("FND-CONF-01")
 def test_flags_win_over_the_environment_the_environment_over_the_file_the_file_over_defaults(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text(
@@ -136,6 +156,7 @@ def test_every_unknown_key_is_named_with_the_nearest_that_exists() -> None:
     )
 
 
+@pytest.mark.requirement("FND-CONF-02", "FND-CONF-05", "FND-CONF-06")
 @pytest.mark.parametrize(
     ("values", "setting"),
     [
@@ -197,3 +218,327 @@ def test_making_settings_does_not_change_what_they_are_made_from() -> None:
     values = {"tools": {"maxPayloadBytes": 5}}
     make_config(values)
     assert values == {"tools": {"maxPayloadBytes": 5}}
+
+
+@pytest.mark.requirement("FND-CONF-05")
+@pytest.mark.parametrize("mode", ["deny_all", "local_stdio_only", "token"])
+def test_each_mode_of_the_admin_policy_is_taken_with_or_without_a_variable(mode: str) -> None:
+    values = {"tools": {"adminPolicy": {"mode": mode, "tokenEnvVar": "TOKEN"}}}
+    assert make_config(values).tools.admin_policy == AdminPolicy(mode=mode, token_env_var="TOKEN")  # type: ignore[arg-type]
+    assert make_config({"tools": {"admin_policy": {"mode": mode}}}).tools.admin_policy.token_env_var is None
+
+
+@pytest.mark.requirement("FND-CONF-06")
+@pytest.mark.parametrize("level", ["debug", "info", "warn", "error"])
+def test_each_level_of_the_log_is_taken(level: str) -> None:
+    assert make_config({"logging": {"level": level, "redactKeys": ["pin"]}}).logging.level == level
+    assert problems({"logging": {"level": level.upper()}}) == (
+        ("logging.level", "must be one of debug, info, warn, error"),
+    )
+
+
+@pytest.mark.requirement("FND-CONF-07")
+def test_messages_between_agents_live_a_day_unless_told_otherwise() -> None:
+    assert make_config({}).aacp.default_ttl_ms == 86_400_000
+    assert make_config({"aacp": {"defaultTtlMs": 5}}).aacp.default_ttl_ms == 5
+    assert problems({"aacp": {"defaultTtlMs": 0}})[0][0] == "aacp.default_ttl_ms"
+
+
+def test_every_problem_is_listed_at_once() -> None:
+    values = {
+        "tools": {"max_payload_bytes": "many", "default_timeout_ms": 0, "xyzzy": 1},
+        "limits": {"tools": {"x": {"max_arrray_size": 5, "maxStringLength": -1}}, "toolArrayLimits": {"a": 0, "b": 1}},
+        "logging": {"level": "loud", "redact_keys": ["a", 1]},
+        "timeouts": 5,
+        "toolz": {},
+    }
+    assert problems(values) == (
+        ("tools.xyzzy", "is not a setting"),
+        ("limits.tools.x.max_arrray_size", "is not a setting; did you mean limits.tools.x.max_array_size?"),
+        ("toolz", "is not a setting; did you mean tools?"),
+        ("tools.max_payload_bytes", "Expected `int`, got `str`"),
+        ("tools.default_timeout_ms", "Expected `int` >= 1"),
+        ("limits.tools.x.max_string_length", "Expected `int` >= 1"),
+        ("limits.tool_array_limits.a", "Expected `int` >= 1"),
+        ("logging.level", "must be one of debug, info, warn, error"),
+        ("logging.redact_keys[1]", "Expected `str`, got `int`"),
+        ("timeouts", "must be a group of settings, not 5"),
+    )
+
+
+def test_limits_of_a_tool_take_both_spellings_and_its_name_is_left_alone() -> None:
+    values = {"limits": {"tools": {"myTool": {"maxArraySize": 5}, "a.b/c": {"max_array_size": 6}}}}
+    assert make_config(values).limits.tools == {
+        "myTool": ToolLimits(max_array_size=5),
+        "a.b/c": ToolLimits(max_array_size=6),
+    }
+    assert problems({"limits": {"tools": {"a.b": {"maxArraySiz": 5}, "c": 7}}}) == (
+        ('limits.tools."a.b".maxArraySiz', 'is not a setting; did you mean limits.tools."a.b".max_array_size?'),
+        ("limits.tools.c", "must be a group of settings, not 7"),
+    )
+
+
+def test_limits_of_a_tool_can_come_from_the_environment_each_from_its_own_variable() -> None:
+    environ = {
+        "DRAGOMAN_LIMITS__TOOLS__myTool__MAX_ARRAY_SIZE": "5",
+        "DRAGOMAN_LIMITS__TOOLS__myTool__maxConcurrent": "2",
+        "DRAGOMAN_TIMEOUTS__TOOL_OVERRIDES__myTool": "7",
+    }
+    settings = load_settings(environ=environ)
+    assert settings.config.limits.tools == {"myTool": ToolLimits(max_array_size=5, max_concurrent=2)}
+    assert settings.config.timeouts.tool_overrides == {"myTool": 7}
+    assert sorted(settings.sources.values()) == sorted(environ)
+
+
+def test_a_setting_in_both_spellings_is_refused_because_nobody_knows_which_is_meant() -> None:
+    values = {"tools": {"maxPayloadBytes": 1, "max_payload_bytes": 2}}
+    assert problems(values) == (("tools.max_payload_bytes", "is given twice, in two spellings"),)
+
+
+def test_a_map_is_added_to_its_default_entry_by_entry() -> None:
+    config = make_config({"limits": {"tool_array_limits": {"mine": 5, "ability_inject": 7}}})
+    assert config.limits.tool_array_limits == {**DEFAULT_ARRAY_LIMITS, "mine": 5, "ability_inject": 7}
+    assert Config().limits.tool_array_limits == DEFAULT_ARRAY_LIMITS
+
+
+def test_the_categories_of_deadlines_are_the_documents_own() -> None:
+    config = Config()
+    assert CategoryTimeouts.__struct_fields__ == ("query", "mutation", "scan", "execution")
+    assert config.timeouts.tool_timeouts == CategoryTimeouts(
+        query=10_000, mutation=30_000, scan=120_000, execution=1_200_000
+    )
+    assert config.timeouts.tool_overrides == {}
+    for name in CategoryTimeouts.__struct_fields__:
+        assert problems({"timeouts": {"toolTimeouts": {name: 0}}})[0][0] == f"timeouts.tool_timeouts.{name}"
+        changed = make_config({"timeouts": {"toolTimeouts": {name: 5}}}).timeouts.tool_timeouts
+        assert getattr(changed, name) == 5
+    assert problems({"timeouts": {"toolTimeouts": {"other": 5}}})[0][0] == "timeouts.tool_timeouts.other"
+    assert problems({"tools": {"defaultTimeoutMs": 0}})[0][0] == "tools.default_timeout_ms"
+
+
+def test_the_limits_of_requests_are_the_documents_own() -> None:
+    limits = Config().limits
+    assert (limits.max_array_size, limits.max_string_length, limits.max_object_depth) == (100, 100_000, 10)
+    assert limits.max_request_bytes == 10_485_760
+    assert limits.tool_array_limits == {
+        "bugfix_scan": 100,
+        "refactor_scan": 100,
+        "memory_bulk_delete": 1000,
+        "ability_inject": 20,
+    }
+    for name in ("maxArraySize", "maxStringLength", "maxObjectDepth", "maxRequestBytes"):
+        for bad in (0, -1, 1.5, "5", True):
+            assert len(problems({"limits": {name: bad}})) == 1
+
+
+def test_the_limits_of_responses_are_the_documents_own() -> None:
+    response = Config().response
+    assert (response.max_response_bytes, response.max_list_items, response.max_string_length) == (
+        1_048_576,
+        100,
+        10_000,
+    )
+    assert response.truncation_suffix == "... [truncated]"
+    for name in ("maxResponseBytes", "maxListItems", "maxStringLength"):
+        assert len(problems({"response": {name: 0}})) == 1
+
+
+def test_the_caches_settings_are_the_documents_own() -> None:
+    assert Config().cache == CacheConfig(
+        max_size_bytes=104_857_600,
+        max_entries=10_000,
+        default_ttl_ms=3_600_000,
+        eviction_policy="lru",
+        high_water_mark=0.9,
+        low_water_mark=0.7,
+        cleanup_interval_ms=60_000,
+    )
+    assert make_config({"cache": {"defaultTtlMs": 0}}).cache.default_ttl_ms == 0
+    for name in ("maxSizeBytes", "maxEntries", "cleanupIntervalMs"):
+        assert len(problems({"cache": {name: 0}})) == 1
+    assert len(problems({"cache": {"defaultTtlMs": -1, "evictionPolicy": "random"}})) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "lowest", "highest"), [("high_water_mark", 0.5, 1.0), ("low_water_mark", 0.1, 0.9)]
+)
+def test_water_marks_have_bounds_and_reach_them(setting: str, lowest: float, highest: float) -> None:
+    room = {"high_water_mark": 1.0, "low_water_mark": 0.1}
+    for value in (lowest, highest):
+        assert getattr(make_config({"cache": {**room, setting: value}}).cache, setting) == value
+    for value in (lowest - 0.01, highest + 0.01, float("nan"), float("inf"), "0.5"):
+        assert [name for name, _ in problems({"cache": {**room, setting: value}})] == [f"cache.{setting}"]
+
+
+def test_a_low_water_mark_above_the_high_one_is_refused_wherever_each_was_set(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[cache]\nlow_water_mark = 0.8\n")
+    assert load_config(tmp_path / "a.toml", {}).cache.low_water_mark == 0.8
+    with pytest.raises(ConfigError) as refused:
+        load_config(tmp_path / "a.toml", {"DRAGOMAN_CACHE__HIGH_WATER_MARK": "0.75"})
+    assert refused.value.problems == (("cache.low_water_mark", "must not be above high_water_mark, 0.75"),)
+    same = {"cache": {"low_water_mark": 0.8, "high_water_mark": 0.8}}
+    assert make_config(same).cache.low_water_mark == 0.8
+
+
+def test_a_gate_that_does_not_exist_is_refused_and_the_nearest_suggested() -> None:
+    assert make_config({"guards": {"gates": dict.fromkeys(GATES, "warn")}}).guards.gates == dict.fromkeys(GATES, "warn")
+    assert problems({"guards": {"gates": {"array-size-chek": "off", "xyzzy": "off", "timeout-audit": "maybe"}}}) == (
+        ("guards.gates.timeout-audit", "must be one of enforce, warn, off"),
+        ("guards.gates.array-size-chek", "is not a gate; did you mean array-size-check?"),
+        ("guards.gates.xyzzy", f"is not a gate; there are {', '.join(GATES)}"),
+    )
+
+
+@pytest.mark.requirement("FND-CONF-01")
+def test_it_is_known_where_each_setting_came_from(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text(
+        '[server]\nname = "mine"\nversion = "1"\n[limits.toolArrayLimits]\n"a/b" = 5\n[timeouts.tool_overrides]\n'
+    )
+    settings = load_settings(file, {"DRAGOMAN_SERVER__VERSION": "2", "PATH": "x"}, {"logging.level": "debug"})
+    assert (settings.config.server.name, settings.config.server.version) == ("mine", "2")
+    assert settings.file == file
+    assert settings.sources == {
+        "server.name": str(file),
+        "server.version": "DRAGOMAN_SERVER__VERSION",
+        'limits.tool_array_limits."a/b"': str(file),
+        "timeouts.tool_overrides": str(file),
+        "logging.level": "--log-level",
+    }
+    assert load_settings(environ={}) == Settings(Config(), {}, None)
+
+
+@pytest.mark.requirement("FND-CONF-02")
+def test_a_problem_says_where_it_stands_whichever_source_wins(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text("tools = 5\n[server]\nname = 1\n")
+    environ = {"DRAGOMAN_SERVER__NAME": "good", "DRAGOMAN_TOOLS__MAX_STATE_BYTES": "x", "DRAGOMAN_TOLS__A": "1"}
+    with pytest.raises(ConfigError) as refused:
+        load_config(file, environ, {"logging.level": "loud"})
+    assert refused.value.problems == (
+        ("tools", f"must be a group of settings, not 5 ({file})"),
+        ("server.name", f"Expected `str`, got `int` ({file})"),
+        ("TOLS", "is not a setting; did you mean tools? (DRAGOMAN_TOLS__A)"),
+        ("tools.max_state_bytes", "Expected `int`, got `str` (DRAGOMAN_TOOLS__MAX_STATE_BYTES)"),
+        ("logging.level", "must be one of debug, info, warn, error (--log-level)"),
+    )
+
+
+GUARDED: dict[str, Any] = {
+    "tools.admin_registration_enabled": True,
+    "tools.admin_policy.mode": "local_stdio_only",
+    "security.dynamic_registration_enabled": True,
+    "security.allow_arbitrary_code_tools": True,
+    "auth.allow_unauthenticated": True,
+    "explorer.allow_execute": True,
+}
+
+
+def nested(name: str, value: Any) -> dict[str, Any]:
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    assert isinstance(value, dict)
+    return value
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_a_file_that_was_merely_found_cannot_turn_on_what_is_dangerous(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "dragoman.json"
+    file.write_text(json.dumps(nested(name, GUARDED[name])))
+    with pytest.raises(ConfigError) as refused:
+        load_config(environ={})
+    reason = "a file that was merely found cannot turn this on; name it with --config dragoman.json (dragoman.json)"
+    assert refused.value.problems == ((name, reason),)
+    assert load_settings(Path("dragoman.json"), {}).sources == {name: "dragoman.json"}
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_what_is_dangerous_can_be_turned_on_by_a_variable_and_off_by_a_found_file(tmp_path: Path, name: str) -> None:
+    off = "deny_all" if isinstance(GUARDED[name], str) else False
+    (tmp_path / "dragoman.json").write_text(json.dumps(nested(name, off)))
+    assert load_config(environ={}) == Config()
+    variable = "DRAGOMAN_" + name.upper().replace(".", "__")
+    text = GUARDED[name] if isinstance(GUARDED[name], str) else "true"
+    assert load_settings(environ={variable: text}).sources == {name: variable}
+
+
+def test_a_spelling_does_not_get_a_found_file_past_the_guard(tmp_path: Path) -> None:
+    (tmp_path / "dragoman.json").write_text('{"tools": {"adminPolicy": {"MODE": "token"}}}')
+    with pytest.raises(ConfigError, match="merely found"):
+        load_config(environ={})
+
+
+@pytest.mark.requirement("FND-CONF-08")
+def test_partial_settings_can_be_examined_without_being_used() -> None:
+    assert msgspec.to_builtins(Settings.validate({"tools": {"maxPayloadBytes": 5}})) == {"valid": True}
+    assert msgspec.to_builtins(Settings.validate({})) == {"valid": True}
+    assert msgspec.to_builtins(Settings.validate({"tools": {"maxPayloadBytes": 0}, "xyzzy": 1})) == {
+        "valid": False,
+        "errors": [
+            {"path": "xyzzy", "message": "is not a setting"},
+            {"path": "tools.max_payload_bytes", "message": "Expected `int` >= 1"},
+        ],
+    }
+
+
+@pytest.mark.requirement("FND-CONF-08")
+def test_sections_are_given_by_name() -> None:
+    settings = Settings.load(environ={})
+    for name in Config.__struct_fields__:
+        assert settings.get(name) == getattr(Config(), name)
+    with pytest.raises(KeyError, match="nonsense"):
+        settings.get("nonsense")
+
+
+@pytest.mark.requirement("FND-CONF-09")
+@pytest.mark.parametrize("admin", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_dynamic_registration_takes_both_switches(admin: bool, dynamic: bool) -> None:
+    environ = {
+        "DRAGOMAN_TOOLS__ADMIN_REGISTRATION_ENABLED": str(admin).lower(),
+        "DRAGOMAN_SECURITY__DYNAMIC_REGISTRATION_ENABLED": str(dynamic).lower(),
+    }
+    settings = Settings.load(environ=environ)
+    assert settings.is_dynamic_registration_effective() is (admin and dynamic)
+    assert settings.config.is_dynamic_registration_effective() is (admin and dynamic)
+
+
+def test_an_editors_schema_line_and_a_byte_order_mark_are_not_settings(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"$schema": "dragoman.schema.json", "server": {"name": "x"}}', "utf-8-sig")
+    assert load_config(tmp_path / "a.json", {}).server.name == "x"
+
+
+def test_a_directory_a_huge_file_and_a_deep_one_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "huge.toml").write_text("#" * 1_048_577)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for name, reason in [
+        (".", "Is a directory"),
+        ("huge.toml", "cannot be parsed: it is larger than 1048576 bytes"),
+        ("deep.json", "cannot be parsed: it is nested too deeply"),
+    ]:
+        with pytest.raises(ConfigError) as refused:
+            load_config(tmp_path / name, {})
+        assert refused.value.problems == ((str(tmp_path / name), reason),)
+
+
+def test_a_file_that_may_not_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "closed.toml"
+    file.touch()
+    file.chmod(0)
+    if os.access(file, os.R_OK):
+        assert load_config(file, {}) == Config()  # Root reads everything.
+    else:
+        with pytest.raises(ConfigError, match="Permission denied"):
+            load_config(file, {})
+
+
+HARMLESS = {"tools.admin_policy.token_env_var", "logging.redact_keys"}
+
+
+def test_whatever_sounds_like_a_secret_is_marked_as_one() -> None:
+    suspicious = [
+        name
+        for name, kind in every_setting(Config)
+        if re.search("token|secret|password|credential|key|dsn", name) and not is_marked(kind, "is_secret")
+    ]
+    assert set(suspicious) == HARMLESS

@@ -9,15 +9,14 @@ import io
 import os
 import sys
 import threading
-import traceback
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-from dragoman import errors
-from dragoman.config import Config, load_config
+from dragoman.cli.options import ConfigFile, LogLevel, Target, settings_from
+from dragoman.cli.output import ABANDONED, refuse
+from dragoman.config import Config
 
 _LAST_MOMENT = 2.0
 
@@ -29,34 +28,31 @@ class Transport(StrEnum):
 
 
 def serve(
-    target: Annotated[
-        str | None,
-        typer.Argument(help="A Python file, a module, or module:object. Without it, the built-in tools are served."),
-    ] = None,
+    target: Target = None,
     transport: Annotated[Transport, typer.Option(help="How clients connect.")] = Transport.STDIO,
-    config: Annotated[
-        Path | None, typer.Option(help="Settings, as TOML or JSON. [default: ./dragoman.toml, ./dragoman.json]")
-    ] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warn or error.")] = None,
+    config: ConfigFile = None,
+    log_level: LogLevel = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Load the tools anew when TARGET's files change, for development.")
+    ] = False,
 ) -> None:
     """Serve the tools in TARGET to one client over standard input and output.
 
-    Log lines go to stderr; stdout carries the protocol and nothing else. Exit codes: 0 after an orderly stop, 2 when
-    the settings or TARGET cannot be used, 3 when calls had to be abandoned.
+    Log lines go to stderr; stdout carries the protocol and nothing else.
+
+    Exit codes: 0 after an orderly stop, 2 when the settings or TARGET cannot be used, 3 when calls had to be abandoned.
     """
-    try:
-        settings = load_config(config, flags={"logging.level": log_level})
-    except errors.ConfigError as error:
-        _refuse("The settings cannot be used:", *str(error).splitlines())
+    settings = settings_from(config, {"logging.level": log_level}).config
+    if reload and target is None:
+        refuse("--reload needs a TARGET")
     match transport:
         case Transport.STDIO:
-            _serve_stdio(target, settings)
+            _serve_stdio(target, settings, reload)
 
 
-def _serve_stdio(target: str | None, settings: Config) -> None:
+def _serve_stdio(target: str | None, settings: Config, reload: bool) -> None:
     # Everything slow is imported after the command line has been understood, and before the client is answered.
-    from dragoman.app import ServerOptions, builtin_tools, create_server
-    from dragoman.cli.target import load_tools
+    from dragoman.cli.target import server_with, tools_for
     from dragoman.clock import SystemClock
     from dragoman.edge.stdio import start_server, take_standard_streams
     from dragoman.telemetry.log import EntryWriter, StructuredLogger
@@ -74,22 +70,22 @@ def _serve_stdio(target: str | None, settings: Config) -> None:
     clock = SystemClock()
     logger = StructuredLogger(sink.put, clock, settings.logging)
     take_over_logging(logger)
-    try:
-        tools = builtin_tools() if target is None else load_tools(target)
-        server = create_server(ServerOptions(config=settings, clock=clock, logger=logger, tools=tools))
-    except errors.TargetError as error:
-        if error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)
-        _refuse(str(error))
-    except errors.RegistrationError as error:
-        _refuse(str(error))
+    reloader = None
+    if reload and target is not None:
+        from dragoman.cli.reload import Reloader
+
+        reloader = Reloader(target)
+    tools = tools_for(target)
+    server = server_with(tools, settings, clock=clock, logger=logger)
     gc.freeze()  # What is loaded now stays; there is no point in looking through it again and again.
     logger.info("server started", {"tools": len(server.catalogue), "transport": "stdio"})
     loop = _new_event_loop()
+    if reloader is not None:
+        reloader.watch(server.catalogue, tools, logger, loop)
     abandoned = loop.run_until_complete(start_server(server, streams, log_is_full=lambda: sink.is_full))
     logger.info("server stopped", {"abandonedCalls": abandoned})
     sink.close()  # If nobody reads it by now, there is nobody to be told either.
-    _leave(3 if abandoned else 0)
+    _leave(ABANDONED if abandoned else 0)
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
@@ -111,9 +107,3 @@ def _leave(code: int) -> NoReturn:
         if stream is not None:  # Python has none where the descriptor was closed.
             stream.flush()
     os._exit(code)
-
-
-def _refuse(*lines: str) -> NoReturn:
-    for line in lines:
-        typer.echo(f"dragoman: {line}" if line is lines[0] else f"  {line}", err=True)
-    raise typer.Exit(2)

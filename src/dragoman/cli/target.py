@@ -1,18 +1,41 @@
-"""Tools from a file, a module, or an object in a module."""
+"""Tools from a file, a module, or an object in a module, and the server that has them."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import os
+import re
 import sys
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dragoman.errors import TargetError
+from dragoman.app import Runtime, ServerOptions, builtin_tools, create_server
+from dragoman.cli.output import refuse
+from dragoman.config import Config
+from dragoman.errors import RegistrationError, TargetError
 from dragoman.tools.tool import Tool
+
+
+def tools_for(target: str | None) -> Iterable[Tool]:
+    """The tools of TARGET, or the built-in ones; or the end of the command."""
+    try:
+        return builtin_tools() if target is None else load_tools(target)
+    except TargetError as error:
+        if error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
+        refuse(str(error))
+
+
+def server_with(tools: Iterable[Tool], config: Config, **options: Any) -> Runtime:
+    """A server that has `tools`; or the end of the command."""
+    try:
+        return create_server(ServerOptions(config=config, tools=tools, **options))
+    except RegistrationError as error:
+        refuse(str(error))
 
 
 def load_tools(target: str) -> list[Tool]:
@@ -20,8 +43,8 @@ def load_tools(target: str) -> list[Tool]:
 
     Raises `TargetError`. Whatever the file itself raises while it loads is the error's cause.
     """
-    place, _, name = target.partition(":") if not _is_windows_path(target) else (target, "", "")
-    module = _load_file(Path(place), target) if _is_file(place) else _load_module(place, target)
+    place, name = split_target(target)
+    module = _load_file(Path(place), target) if is_file(place) else _load_module(place, target)
     if not name:
         tools = _tools_in(vars(module).values())
     elif not hasattr(module, name):
@@ -34,12 +57,16 @@ def load_tools(target: str) -> list[Tool]:
     return tools
 
 
-def _is_file(place: str) -> bool:
+def split_target(target: str) -> tuple[str, str]:
+    """The file or module, and the object in it; empty when none is named."""
+    drive = target[:2] if re.match(r"[A-Za-z]:[\\/]", target) else ""
+    place, _, name = target[len(drive) :].partition(":")
+    return drive + place, name
+
+
+def is_file(place: str) -> bool:
+    """Whether the target is a file, and not a module."""
     return place.endswith(".py") or os.sep in place
-
-
-def _is_windows_path(target: str) -> bool:
-    return len(target) > 2 and target[1] == ":" and target[2] in "\\/"
 
 
 _NEEDED = frozenset({"anyio", "dragoman", "jsonschema_rs", "mcp", "mcp_types", "msgspec", "pydantic", "starlette"})
@@ -56,7 +83,7 @@ def _load_file(path: Path, target: str) -> ModuleType:
         raise TargetError(target, "it is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.resolve().parent))  # The file may import its neighbours.
+    _look_in(str(path.resolve().parent))  # The file may import its neighbours.
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -65,7 +92,7 @@ def _load_file(path: Path, target: str) -> ModuleType:
 
 
 def _load_module(name: str, target: str) -> ModuleType:
-    sys.path.insert(0, os.getcwd())
+    _look_in(os.getcwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -74,6 +101,11 @@ def _load_module(name: str, target: str) -> ModuleType:
         raise TargetError(target, "there is no such module") from None
     except (Exception, SystemExit) as error:
         raise TargetError(target, f"{type(error).__name__}: {error}") from error
+
+
+def _look_in(folder: str) -> None:
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 def _tools_in(values: Iterable[Any]) -> list[Tool]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 import msgspec
 
 from dragoman.config import TimeoutsConfig, ToolsConfig
-from dragoman.errors import DuplicateTool, InvalidTool
+from dragoman.errors import DuplicateTool, InvalidTool, RegistrationError
 from dragoman.telemetry.log import Logger
 from dragoman.tools.schema import Validator, compile_schema
 from dragoman.tools.tool import Convert, Handler, Tool, ToolDefinition, is_tool_name
@@ -95,6 +95,22 @@ class Catalogue:
             self.version += 1
         self._changed()
         return True
+
+    def replace(self, leaving: Iterable[str], coming: Iterable[Tool]) -> None:
+        """Remove tools and add others, all of it or, with a `RegistrationError`, nothing; listeners are told once."""
+        before, listeners = self._tools.copy(), self._listeners
+        self._listeners = []
+        try:
+            for name in leaving:
+                self.unregister(name)
+            for tool in coming:
+                self.register(tool)
+        except RegistrationError:
+            self._tools = before
+            raise
+        finally:
+            self._listeners = listeners
+        self._changed()
 
     def get(self, name: str) -> RegisteredTool | None:
         return self._tools.get(name)

@@ -65,8 +65,8 @@ def test_an_unknown_setting_is_refused_and_the_nearest_suggested(workplace: Path
     assert refused.stdout == ""
     assert refused.stderr.splitlines() == [
         "dragoman: The settings cannot be used:",
-        "  tools.max_payload_byte: is not a setting; did you mean tools.max_payload_bytes?",
-        "  resource: is not a setting; did you mean resources?",
+        "  tools.max_payload_byte: is not a setting; did you mean tools.max_payload_bytes? (my.toml)",
+        "  resource: is not a setting; did you mean resources? (my.toml)",
     ]
 
 

@@ -268,6 +268,28 @@ def test_a_server_uses_the_catalogue_that_it_is_given_empty_or_not() -> None:
     assert [each.name for each in given.list()] == ["a", "health"]
 
 
+def test_tools_are_replaced_all_at_once_and_listeners_are_told_once() -> None:
+    tools = catalogue(a_tool("a"), a_tool("b"), a_tool("stays"))
+    told: list[list[str]] = []
+    tools.on_change(lambda: told.append([each.name for each in tools.list()]))
+    version = tools.version
+    tools.replace({"a", "b", "not there"}, [a_tool("b"), a_tool("c")])
+    assert told == [["b", "c", "stays"]]
+    assert tools.version > version
+
+
+def test_a_replacement_that_fails_changes_nothing_and_nobody_is_told() -> None:
+    tools = catalogue(a_tool("a"), a_tool("stays"))
+    told: list[None] = []
+    tools.on_change(lambda: told.append(None))
+    with pytest.raises(DuplicateTool):
+        tools.replace({"a"}, [a_tool("b"), a_tool("stays")])
+    assert [each.name for each in tools.list()] == ["a", "stays"]
+    assert told == []
+    assert tools.unregister("a")
+    assert told == [None]
+
+
 @pytest.mark.requirement("FND-REG-13")
 def test_a_definition_can_be_examined_without_being_registered() -> None:
     tools = catalogue(a_tool("taken"))

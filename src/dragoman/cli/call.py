@@ -1,0 +1,132 @@
+"""`dragoman call`: one call, through the same pipeline as a client's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dragoman.cli.options import ConfigFile, settings_from
+from dragoman.cli.output import FAILED, complain, kept_for_answers, print_encoded, refuse
+
+if TYPE_CHECKING:
+    from dragoman.app import Runtime
+    from dragoman.calls.call import Outcome
+    from dragoman.config import Config
+    from dragoman.telemetry.log import Entry, Sink
+
+_LAST_MOMENT = 1.0
+_INTERRUPTED = 130
+
+
+def call(
+    tool: Annotated[str, typer.Argument(help="The tool's name.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=VALUE...",
+            help="Its arguments. A value is JSON where it is JSON, else text; what only takes text gets the text.",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="A Python file, a module, or module:object. Without it, the built-in tools."),
+    ] = None,
+    given: Annotated[
+        str | None,
+        typer.Option("--json", help="The arguments as a JSON object: the text itself, @FILE, or - for stdin."),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Seconds to wait for the answer. Without it, the tool's own deadline."),
+    ] = None,
+    config: ConfigFile = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warn or error.")] = "error",
+) -> None:
+    """Call a tool and print its result as JSON.
+
+    The call is limited, timed and recorded as a client's would be. What the tool prints goes to stderr, and so does its
+    error, with exit code 1.
+    """
+    overrides = {tool: max(1, round(timeout * 1000))} if timeout is not None else None
+    settings = settings_from(config, {"logging.level": log_level, "timeouts.tool_overrides": overrides})
+    try:
+        with kept_for_answers():
+            outcome, hint = _outcome(tool, arguments or [], given, target, settings.config)
+    except KeyboardInterrupt:
+        complain("cancelled")
+        raise typer.Exit(_INTERRUPTED) from None
+    if outcome.error is not None:
+        complain(*_error_lines(outcome, hint))
+        raise typer.Exit(FAILED)
+    print_encoded(_encoded(outcome.value))
+
+
+def _outcome(tool: str, pairs: list[str], given: str | None, target: str | None, config: Config) -> tuple[Outcome, str]:
+    """What came of the call, and a hint at the tool that was meant if there is none of that name."""
+    from dragoman.cli.arguments import read_arguments, read_json
+    from dragoman.cli.target import server_with, tools_for
+    from dragoman.clock import SystemClock
+    from dragoman.sections import nearest
+    from dragoman.telemetry.log import StructuredLogger
+
+    clock = SystemClock()
+    logger = StructuredLogger(_log_for_a_person(config), clock, config.logging)
+    server = server_with(tools_for(target), config, clock=clock, logger=logger)
+    found = server.catalogue.get(tool)
+    schema = found.definition.input_schema if found is not None else {}
+    try:
+        base = read_json(given) if given is not None else {}
+        arguments = read_arguments(pairs, base, schema)
+    except ValueError as error:
+        refuse(str(error))
+    hint = nearest(tool, (each.definition.name for each in server.catalogue)) if found is None else ""
+    return asyncio.run(_answer(server, tool, arguments)), hint
+
+
+async def _answer(server: Runtime, tool: str, arguments: dict[str, Any]) -> Outcome:
+    await server.start()
+    try:
+        return await server.call(tool, arguments)
+    finally:
+        await server.stop(_LAST_MOMENT)
+
+
+def _log_for_a_person(config: Config) -> Sink:
+    """Entries as text on stderr; a traceback line by line, as whoever writes a tool wants it."""
+    from dragoman.telemetry.log import EntryWriter
+
+    writer = EntryWriter(config.logging, text=True)
+
+    def put(entry: Entry) -> None:
+        trace: list[str] = []
+        if isinstance(entry, dict) and "traceback" in entry:
+            trace = entry["traceback"].replace("\\u000a", "\n").splitlines()  # Sanitised already, line ends and all.
+            entry = {key: value for key, value in entry.items() if key != "traceback"}
+        typer.echo("\n".join((writer([entry]).decode().rstrip(), *trace)), err=True)
+
+    return put
+
+
+def _encoded(value: Any) -> bytes:
+    from dragoman.tools.content import content_blocks, encode_json
+
+    blocks = content_blocks(value)
+    return encode_json(value if blocks is None else blocks)
+
+
+def _error_lines(outcome: Outcome, hint: str) -> list[str]:
+    """Code and message, and below them the details, one by one."""
+    from dragoman.telemetry.clean import sanitize
+    from dragoman.tools.content import encode_json
+
+    error = outcome.error
+    assert error is not None
+    lines = [f"{error.code}: {sanitize(error.message)}{hint}"]
+    for name, value in (getattr(error, "details", None) or {}).items():
+        if name == "errors" and isinstance(value, list):  # What does not fit the schema, and where.
+            lines += [sanitize(f"{each['path'] or '/'}: {each['message']}") for each in value]
+        else:
+            lines.append(f"{sanitize(name)}: {encode_json(value).decode()}")
+    return lines

@@ -1,0 +1,235 @@
+"""The doctor's checks. Each gives one finding or more, changes nothing, and never raises."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from dragoman import errors
+from dragoman.cli.clients import CLIENTS, Client, Scope, is_command, own_command, parse
+from dragoman.cli.trial import first_answer, is_json_rpc
+from dragoman.config import HttpConfig, Settings, StorageConfig
+from dragoman.storage import data_directory
+
+OLDEST_PYTHON = (3, 11)
+_LITTLE_SPACE = 100 * 1024 * 1024
+_SLOW_START = 2.0
+_REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:\[[^]]*\])?\s*(?:(>=|~=)\s*([\d.]+))?")
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a check found, and what to do about it."""
+
+    check: str
+    verdict: Literal["ok", "warning", "problem"]
+    message: str
+    advice: str | None = None
+
+
+def all_findings(config: Path | None) -> Iterator[Finding]:
+    """Every check in turn; what depends on settings that cannot be used is left out."""
+    yield python(sys.version_info[:3])
+    yield from packages()
+    settings, finding = settings_in_force(config)
+    yield finding
+    if settings is not None:
+        yield from storage(settings.config.storage)
+        yield trial_start([*own_command(), "serve", *(("--config", str(config)) if config is not None else ())])
+        yield port(settings.config.http)
+    for client in CLIENTS.values():
+        yield from client_files(client)
+
+
+def python(version: tuple[int, ...]) -> Finding:
+    """Whether this Python is new enough."""
+    said = f"{'.'.join(map(str, version))} at {sys.executable}"
+    if version >= OLDEST_PYTHON:
+        return Finding("Python", "ok", said)
+    return Finding("Python", "problem", said, f"Use Python {'.'.join(map(str, OLDEST_PYTHON))} or newer.")
+
+
+def packages() -> Iterator[Finding]:
+    """Whether what Dragoman needs is installed, and new enough."""
+    try:
+        needed = metadata.requires("dragoman") or []
+    except metadata.PackageNotFoundError:
+        yield Finding("packages", "warning", "dragoman is not installed, only run", "Install it with pip.")
+        return
+    wrong: list[str] = []
+    for requirement in needed:
+        specifier, _, marker = requirement.partition(";")
+        if "extra" not in marker and not ("sys_platform" in marker and not _applies(marker)):
+            wrong += _missing(specifier)
+    for each in wrong:
+        is_optional = each.startswith("uvloop")
+        advice = "Install it for faster calls." if is_optional else "Install Dragoman again: pip install dragoman"
+        yield Finding("packages", "warning" if is_optional else "problem", each, advice)
+    if not wrong:
+        names = ("dragoman", "mcp", "msgspec", *(("uvloop",) if sys.platform != "win32" else ()))
+        yield Finding("packages", "ok", ", ".join(f"{name} {metadata.version(name)}" for name in names))
+
+
+def _applies(marker: str) -> bool:
+    """Whether `sys_platform == 'x'` or `sys_platform != 'x'`, the only markers there are, holds here."""
+    named = re.search(r"(==|!=)\s*['\"](\w+)['\"]", marker)
+    return named is None or (sys.platform == named[2]) == (named[1] == "==")
+
+
+def _missing(specifier: str) -> list[str]:
+    parts = _REQUIREMENT.match(specifier.strip())
+    assert parts is not None
+    name, operator, wanted = parts.groups()
+    try:
+        there = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return [f"{name} is not installed"]
+    if wanted is None:
+        return []
+    has, needs = ([int(part) for part in re.findall(r"\d+", version)] for version in (there, wanted))
+    is_same_line = operator != "~=" or has[: len(needs) - 1] == needs[:-1]
+    return [] if has >= needs and is_same_line else [f"{name} {there} is installed; {operator}{wanted} is needed"]
+
+
+def settings_in_force(config: Path | None) -> tuple[Settings | None, Finding]:
+    """The settings, unless they cannot be used."""
+    try:
+        settings = Settings.load(config)
+    except errors.ConfigError as error:
+        return None, Finding("settings", "problem", "; ".join(str(error).splitlines()), "See `dragoman config check`.")
+    changed = f"{len(settings.sources)} set" if settings.sources else "all as they are by default"
+    return settings, Finding("settings", "ok", f"{settings.file or 'no file'}; {changed}")
+
+
+def storage(config: StorageConfig) -> Iterator[Finding]:
+    """Whether what must outlive the process can be kept."""
+    if config.engine == "memory":
+        yield Finding("storage", "ok", "in memory: nothing outlives the process")
+        return
+    folder = data_directory(config, os.environ)
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    advice = "Set storage.data_dir to a folder that can be written."
+    if not there.is_dir():
+        yield Finding("storage", "problem", f"{there} is not a folder", advice)
+    elif not os.access(there, os.W_OK | os.X_OK):
+        yield Finding("storage", "problem", f"{there} cannot be written", advice)
+    elif (free := shutil.disk_usage(there).free) < _LITTLE_SPACE:
+        yield Finding(
+            "storage", "warning", f"{folder}: {free >> 20} MiB are free", "Make room, or set storage.data_dir."
+        )
+    else:
+        state = "" if there == folder else ", created when first needed"
+        yield Finding("storage", "ok", f"{folder}{state}; {free >> 30} GiB are free")
+    yield search_in_sqlite()
+
+
+def search_in_sqlite() -> Finding:
+    """Whether this Python has SQLite, and whether that can search text."""
+    advice = "Use a Python whose SQLite has it, such as python.org's."
+    try:
+        import sqlite3
+    except ImportError:
+        return Finding("SQLite", "problem", "this Python was built without SQLite", advice)
+    with closing(sqlite3.connect(":memory:")) as database:
+        try:
+            database.execute("CREATE VIRTUAL TABLE words USING fts5 (word)")
+        except sqlite3.Error:
+            said = f"SQLite {sqlite3.sqlite_version} has no FTS5, which searching needs"
+            return Finding("SQLite", "problem", said, advice)
+    return Finding("SQLite", "ok", f"{sqlite3.sqlite_version} with FTS5")
+
+
+def trial_start(command: list[str]) -> Finding:
+    """Start a server with the built-in tools, as a client would, and look at what it says on stdout."""
+    try:
+        lines, took = first_answer(command)
+    except TimeoutError as error:
+        return Finding("trial start", "problem", str(error), f"Run `{' '.join(command)}` and see what it says.")
+    except OSError as error:
+        return Finding("trial start", "problem", f"{command[0]}: {error.strerror or error}")
+    strange = [line for line in lines if not is_json_rpc(line)]
+    if strange:
+        said = f"stdout carries what is not JSON-RPC: {strange[0][:80]!r}"
+        advice = "Something prints when Python starts, such as sitecustomize or a .pth file; make it use stderr."
+        return Finding("trial start", "problem", said, advice)
+    if took > _SLOW_START:
+        advice = "Some clients give up soon; look at what Python loads when it starts."
+        return Finding("trial start", "warning", f"first answer only after {took:.2f} s; stdout is clean", advice)
+    return Finding("trial start", "ok", f"first answer after {took:.2f} s; stdout is clean")
+
+
+def port(config: HttpConfig) -> Finding:
+    """Whether HTTP could be served where the settings say."""
+    place = f"{config.host}:{config.port}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            if os.name == "posix":
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        said = f"{place} cannot be listened on: {error.strerror or error}"
+        return Finding("port", "warning", said, "It matters for HTTP only; set http.host and http.port.")
+    return Finding("port", "ok", f"{place} is free")
+
+
+def client_files(client: Client) -> Iterator[Finding]:
+    """Whether a client's files can be read, and whether what they say of Dragoman can be started."""
+    files = [path for scope in Scope if (path := client.file(scope)) is not None and path.exists()]
+    for path in files:
+        yield from _client_file(client, path)
+    if not files:
+        yield Finding(client.name, "ok", "no configuration here")
+
+
+def _client_file(client: Client, path: Path) -> Iterator[Finding]:
+    try:
+        document = parse(path.read_bytes())
+    except OSError as error:
+        yield Finding(client.name, "warning", f"{path}: {error.strerror}")
+        return
+    except ValueError as error:
+        advice = "If that is a comment, all is well; `dragoman install` will print entries instead of adding them."
+        yield Finding(client.name, "warning", f"{path}: {error}", advice)
+        return
+    servers = document.get(client.key)
+    entries = servers.items() if isinstance(servers, dict) else ()
+    ours = [(name, entry) for name, entry in entries if _is_ours(entry)]
+    for name, entry in ours:
+        yield _entry(client, path, name, entry)
+    if not ours:
+        yield Finding(client.name, "ok", f"{path} does not mention dragoman")
+
+
+def _words(entry: Any) -> list[str]:
+    """The command line of an entry."""
+    if not isinstance(entry, dict):
+        return []
+    arguments = entry.get("args")
+    words = [entry.get("command"), *(arguments if isinstance(arguments, list) else ())]
+    return [word for word in words if isinstance(word, str)]
+
+
+def _is_ours(entry: Any) -> bool:
+    return any(Path(word).stem == "dragoman" for word in _words(entry))
+
+
+def _entry(client: Client, path: Path, name: str, entry: Any) -> Finding:
+    command, *arguments = _words(entry)
+    advice = f"Run `dragoman install {client.id}` again, with --force."
+    if not is_command(command):
+        return Finding(client.name, "problem", f"{path}: {name!r} starts {command}, which is not there", advice)
+    files = [word.partition(".py:")[0] for word in arguments if os.path.isabs(word)]
+    gone = [file for file in files if not os.path.exists(file) and not os.path.exists(f"{file}.py")]
+    if gone:
+        return Finding(client.name, "problem", f"{path}: {name!r} names {gone[0]}, which is not there", advice)
+    return Finding(client.name, "ok", f"{path}: {name!r} can be started")

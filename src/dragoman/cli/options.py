@@ -1,0 +1,31 @@
+"""Arguments and options that several commands have, and what they lead to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from dragoman import errors
+from dragoman.cli.output import refuse
+from dragoman.config import Settings
+
+Target: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(help="A Python file, a module, or module:object. Without it, the built-in tools."),
+]
+ConfigFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--config", help="Settings, as TOML or JSON. Without it, ./dragoman.toml or ./dragoman.json."),
+]
+LogLevel: TypeAlias = Annotated[str | None, typer.Option("--log-level", help="debug, info, warn or error.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+def settings_from(config: Path | None, flags: dict[str, Any] | None = None) -> Settings:
+    """The settings in force, or the end of the command."""
+    try:
+        return Settings.load(config, flags=flags)
+    except errors.ConfigError as error:
+        refuse("The settings cannot be used:", *str(error).splitlines())

@@ -1,0 +1,142 @@
+"""`dragoman serve --reload`: when the target's files change, its tools are loaded anew, and the connection lives on.
+
+1. Clients are told that the list has changed. Calls under way end with the handlers that they began with.
+2. Where the files cannot be loaded, or a tool cannot be registered, the log says why and the old tools stay.
+3. What is loaded anew is the target and whatever else it brought from its own folder, never an installed package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TypeAlias
+
+from dragoman.cli.target import is_file, load_tools, split_target
+from dragoman.errors import RegistrationError, TargetError
+from dragoman.telemetry.log import Logger, exception_facts
+from dragoman.tools.catalogue import Catalogue
+from dragoman.tools.tool import Tool
+
+Snapshot: TypeAlias = dict[Path, tuple[int, int]]
+
+_INTERVAL = 0.3
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+class Reloader:
+    """Loads a target, and again when it has changed. Made before the first time: what is there already stays."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._there_before = set(sys.modules)
+        self._names: set[str] = set()
+        self._first = self.snapshot()
+        sys.dont_write_bytecode = True  # Its age is kept in seconds: of two edits in one, the second would be lost.
+
+    def watch(
+        self, catalogue: Catalogue, tools: Iterable[Tool], logger: Logger, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """From now on, replace `tools` in `catalogue`, on `loop`, whenever a file changes."""
+        self._names = _names(tools)
+        # What changed while it was being loaded has changed.
+        seen = {path: self._first.get(path, stamp) for path, stamp in self.snapshot().items()}
+        threading.Thread(
+            target=self._watch, args=(catalogue, logger, loop, seen), name="dragoman-reload", daemon=True
+        ).start()
+
+    def snapshot(self) -> Snapshot:
+        """Age and size of every file that the tools may depend on."""
+        folder = self._folder()
+        files = {*folder.glob("*.py"), *(Path(module.__file__ or "") for module in self._modules().values())}
+        found: Snapshot = {}
+        for path in files:
+            try:
+                status = path.stat()
+            except OSError:  # Editors replace files: it will be back.
+                continue
+            found[path] = (status.st_mtime_ns, status.st_size)
+        return found
+
+    def load(self) -> list[Tool]:
+        """The tools as they are now. Raises `TargetError`, and has then left the modules as they were."""
+        before = self._modules()
+        for name in before:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        try:
+            return load_tools(self._target)
+        except TargetError:
+            for name in self._modules():
+                del sys.modules[name]
+            sys.modules.update(before)
+            raise
+
+    def replace(self, catalogue: Catalogue, tools: Iterable[Tool], logger: Logger) -> None:
+        """Put `tools` in the place of those that were loaded before."""
+        tools = list(tools)
+        try:
+            catalogue.replace(self._names, tools)
+        except RegistrationError as error:
+            logger.error("tools not reloaded", {"target": self._target, **exception_facts(error, error.code)})
+            return
+        self._names = _names(tools)
+        logger.info("tools reloaded", {"target": self._target, "tools": len(tools)})
+
+    def _watch(self, catalogue: Catalogue, logger: Logger, loop: asyncio.AbstractEventLoop, seen: Snapshot) -> None:
+        for _ in self._changes(seen):
+            try:
+                tools = self.load()
+            except TargetError as error:
+                facts = exception_facts(error.__cause__ or error, "TARGET")
+                logger.error("tools not reloaded", {"target": self._target, **facts})
+            else:
+                # Between two events nobody can call a tool that is gone and not yet back.
+                loop.call_soon_threadsafe(self.replace, catalogue, tools, logger)
+
+    def _changes(self, seen: Snapshot) -> Iterator[None]:
+        """One for each change, once it has settled: editors write in several steps."""
+        pause = threading.Event()
+        while not pause.wait(_INTERVAL):
+            now = self.snapshot()
+            if now == seen:
+                continue
+            while not pause.wait(_INTERVAL) and (then := self.snapshot()) != now:
+                now = then
+            seen = now
+            yield
+
+    def _folder(self) -> Path:
+        """Where the target's own files are: beside a file or a module, and within a package."""
+        place, _ = split_target(self._target)
+        if is_file(place):
+            return Path(place).resolve().parent
+        top = sys.modules.get(place.partition(".")[0])
+        return Path(top.__file__).resolve().parent if top is not None and top.__file__ else Path.cwd()
+
+    def _modules(self) -> dict[str, ModuleType]:
+        """What the target brought from its own folder, itself included."""
+        folder = self._folder()
+        return {
+            name: module
+            for name, module in sys.modules.items()
+            if name not in self._there_before
+            and name.partition(".")[0] != "dragoman"
+            and _is_within(folder, getattr(module, "__file__", None))
+        }
+
+
+def _names(tools: Iterable[Tool]) -> set[str]:
+    return {tool.definition.name for tool in tools}
+
+
+def _is_within(folder: Path, file: str | None) -> bool:
+    """Whether a file is the folder's own, and not of a package that is installed in an environment within it."""
+    if file is None:
+        return False
+    path = Path(file).resolve()
+    return path.is_relative_to(folder) and _INSTALLED.isdisjoint(path.relative_to(folder).parts)

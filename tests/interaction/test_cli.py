@@ -1,0 +1,170 @@
+"""The commands as processes of their own: what a person or a script sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interaction.servers import ServerProcess, environment, error_in
+
+ROOT = Path(__file__).parents[2]
+TOOLS = str(ROOT / "examples" / "tools.py")
+
+
+def dragoman(*arguments: str, cwd: Path, stdin: bytes = b"", **environ: str) -> subprocess.CompletedProcess[bytes]:
+    home = {"HOME": str(cwd), "XDG_CONFIG_HOME": str(cwd / ".config"), "XDG_DATA_HOME": str(cwd / "data")}
+    return subprocess.run(
+        [sys.executable, "-m", "dragoman", *arguments],
+        cwd=cwd,
+        input=stdin,
+        env=environment(extra={**home, **environ}),
+        capture_output=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.slow
+def test_settings_are_shown_checked_and_described(tmp_path: Path) -> None:
+    (tmp_path / "dragoman.toml").write_text('[server]\nname = "mine"\n')
+    shown = dragoman("config", "show", "--changed", "--json", cwd=tmp_path, DRAGOMAN_HTTP__PORT="81")
+    assert json.loads(shown.stdout)["settings"] == {
+        "server.name": {"value": "mine", "source": "dragoman.toml"},
+        "http.port": {"value": 81, "source": "DRAGOMAN_HTTP__PORT"},
+    }
+    assert dragoman("config", "check", cwd=tmp_path).stdout == b"dragoman.toml: OK\n"
+    assert json.loads(dragoman("config", "schema", cwd=tmp_path).stdout)["title"] == "Dragoman's settings"
+    (tmp_path / "dragoman.toml").write_text("[tools]\nadmin_registration_enabled = true\n")
+    for command in (["config", "check"], ["config", "show"], ["serve"], ["tools", "list"], ["call", "echo"]):
+        refused = dragoman(*command, cwd=tmp_path)
+        assert (refused.returncode, refused.stdout) == (2, b"")
+        assert b"tools.admin_registration_enabled: a file that was merely found cannot turn this on" in refused.stderr
+
+
+def test_the_example_tools_are_listed_shown_and_called(tmp_path: Path) -> None:
+    listed = dragoman("tools", "list", TOOLS, cwd=tmp_path)
+    assert (listed.returncode, listed.stderr) == (0, b"")
+    assert b"roll_dice    Rolls dice, and adds them up.\n" in listed.stdout
+    assert b"default 6; sides of each" in dragoman("tools", "show", "roll_dice", TOOLS, cwd=tmp_path).stdout
+    called = dragoman("call", "add", "a=40", "b=2", "--target", TOOLS, cwd=tmp_path)
+    assert (called.returncode, called.stdout, called.stderr) == (0, b"42.0\n", b"")
+    called = dragoman("call", "count_words", "--json", "-", "--target", TOOLS, cwd=tmp_path, stdin=b'{"text": "a b a"}')
+    assert json.loads(called.stdout) == {"a": 2, "b": 1}
+    failed = dragoman("call", "divide", "dividend=1", "divisor=0", "--target", TOOLS, cwd=tmp_path)
+    assert (failed.returncode, failed.stdout) == (1, b"")
+    assert failed.stderr == b'dragoman: INVALID_ARGUMENT: Nothing can be divided by zero\n  field: "divisor"\n'
+
+
+def test_what_is_installed_can_be_started_and_the_doctor_agrees(tmp_path: Path) -> None:
+    (tmp_path / ".config" / "Claude").mkdir(parents=True)
+    told = dragoman("install", "claude-desktop", TOOLS, cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    written = json.loads((tmp_path / ".config" / "Claude" / "claude_desktop_config.json").read_text())
+    entry: dict[str, Any] = written["mcpServers"]["tools"]
+    request = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": request}).encode()
+    started = subprocess.run(
+        [entry["command"], *entry["args"]],
+        input=line + b"\n",
+        cwd="/",
+        env=environment(),
+        capture_output=True,
+        timeout=60,
+    )
+    assert json.loads(started.stdout.splitlines()[0])["result"]["serverInfo"]["name"] == "dragoman"
+    before = sorted(path for path in tmp_path.rglob("*"))
+    report = json.loads(dragoman("doctor", "--json", cwd=tmp_path).stdout)
+    assert [each for each in report["findings"] if each["verdict"] == "problem"] == []
+    assert any("'tools' can be started" in each["message"] for each in report["findings"])
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["install", "--help"], ["--show-completion"]])
+def test_help_and_completion_are_offered(arguments: list[str], tmp_path: Path) -> None:
+    shell = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"} if "completion" in arguments[0] else {}
+    arguments = [*arguments, "bash"] if shell else arguments
+    helped = dragoman(*arguments, cwd=tmp_path, **shell)
+    assert helped.returncode == 0, helped.stderr
+    assert b"dragoman" in helped.stdout
+
+
+def tool(name: str, body: str) -> str:
+    return f"@tool\ndef {name}() -> str:\n    {body}\n"
+
+
+def write(file: Path, *parts: str) -> None:
+    """As editors do: all at once."""
+    fresh = file.with_suffix(".fresh")
+    fresh.write_text("import os, sys\nfrom dragoman import tool\n" + "".join(parts))
+    os.replace(fresh, file)
+
+
+def text_of(result: dict[str, Any]) -> Any:
+    assert result["isError"] is False, result
+    return json.loads(result["content"][0]["text"])
+
+
+def changes(server: ServerProcess, times: int) -> None:
+    """Return when the client has been told so many times that the list has changed."""
+    wanted = b'"notifications/tools/list_changed"'
+    server.output.wait_until(lambda lines: sum(wanted in each for each in lines) >= times or None)
+
+
+@pytest.mark.slow
+def test_edited_tools_are_served_without_a_new_connection(tmp_path: Path) -> None:
+    file = tmp_path / "edited_tools.py"
+    (tmp_path / "edited_neighbour.py").write_text("WORD = 'first'")
+    write(file, "import edited_neighbour\n", tool("word", "return edited_neighbour.WORD"), tool("old", "return 'x'"))
+    with ServerProcess(str(file), "--reload") as server:
+        server.handshake()
+        assert text_of(server.call("word")) == "first"
+
+        (tmp_path / "edited_neighbour.py").write_text("WORD = 'second'")
+        changes(server, 1)
+        assert text_of(server.call("word")) == "second"
+
+        write(file, tool("word", "return 'third'"), tool("new", "return 'new'"))
+        changes(server, 2)
+        assert [each["name"] for each in server.list_tools()] == ["health", "new", "word"]
+        assert (text_of(server.call("word")), text_of(server.call("new"))) == ("third", "new")
+        assert error_in(server.call("old"))["code"] == "NOT_FOUND"
+
+        write(file, "raise RuntimeError('half an edit')\n")
+        server.wait_for_log("tools not reloaded")
+        assert text_of(server.call("new")) == "new"
+
+        write(file, tool("word", "return 'fourth'"))
+        changes(server, 3)
+        assert text_of(server.call("word")) == "fourth"
+        assert server.leave() == 0
+        messages = server.messages()
+        assert sum(each.get("method") == "notifications/tools/list_changed" for each in messages) == 3
+        (problem,) = [each for each in server.log() if each["message"] == "tools not reloaded"]
+        assert problem["error"]["message"] == "RuntimeError: half an edit"
+
+
+def test_a_call_under_way_ends_with_the_handler_that_it_began_with(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    file = tmp_path / "edited_tools.py"
+    wait = f"print('under way', file=sys.stderr); open({str(tmp_path / 'pipe')!r}).read(); return "
+    write(file, tool("word", wait + "'old'"))
+    with ServerProcess(str(file), "--reload") as server:
+        server.handshake()
+        waiting = server.begin_call("word")
+        server.errors.wait_until(lambda lines: any(b"under way" in each for each in lines) or None)
+        write(file, tool("word", "return 'new'"))
+        changes(server, 1)
+        assert text_of(server.call("word")) == "new"
+        (tmp_path / "pipe").write_text("go on")
+        assert text_of(server.answer(waiting)["result"]) == "old"
+        assert server.leave() == 0
+
+
+def test_reloading_needs_something_to_reload(tmp_path: Path) -> None:
+    refused = dragoman("serve", "--reload", cwd=tmp_path)
+    assert (refused.returncode, refused.stderr) == (2, b"dragoman: --reload needs a TARGET\n")

@@ -1,0 +1,240 @@
+"""`dragoman doctor`: what it sees, what it says, and that it touches nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dragoman.cli import checks
+from dragoman.cli.checks import Finding
+from dragoman.cli.clients import CLIENTS
+from dragoman.cli.main import app
+from dragoman.config import HttpConfig, StorageConfig
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory to stand in, and an empty home."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for variable in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "APPDATA", "LOCALAPPDATA", "CLAUDE_CONFIG_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("DRAGOMAN_HTTP__PORT", str(free_port()))
+    return tmp_path / "here"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def doctor(*arguments: str) -> Result:
+    return runner.invoke(app, ["doctor", *arguments])
+
+
+def test_a_healthy_machine_has_no_problems_and_is_left_as_it_was(place: Path) -> None:
+    (place / "broken_target.py").write_text("raise SystemExit('nobody may load this')")
+    result = doctor("--json")
+    report = json.loads(result.stdout)
+    assert result.exit_code == 0, report
+    assert report["ok"] is True
+    assert [(each["check"], each["verdict"]) for each in report["findings"]] == [
+        ("Python", "ok"),
+        ("packages", "ok"),
+        ("settings", "ok"),
+        ("storage", "ok"),
+        ("SQLite", "ok"),
+        ("trial start", "ok"),
+        ("port", "ok"),
+        *((client.name, "ok") for client in CLIENTS.values()),
+    ]
+    assert [each.name for each in place.iterdir()] == ["broken_target.py"]
+    assert list(Path.home().iterdir()) == []
+
+
+def test_a_person_is_told_line_by_line_and_what_to_do(place: Path) -> None:
+    (place / "dragoman.toml").write_text("[xyzzy]")
+    result = doctor()
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("ok       Python: 3.")
+    at = lines.index("problem  settings: xyzzy: is not a setting (dragoman.toml)")
+    assert lines[at + 1] == "         → See `dragoman config check`."
+    assert lines[-1] == "1 problem, no warnings."
+    assert "trial start" not in result.stdout
+
+
+def test_an_old_python_is_a_problem() -> None:
+    assert checks.python((3, 10, 9)).verdict == "problem"
+    assert checks.python((3, 11)).verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "found"),
+    [
+        ("msgspec>=0.1", []),
+        ("msgspec", []),
+        ("msgspec>=999", ["msgspec"]),
+        ("msgspec~=99.0.0", ["msgspec"]),
+        ("no-such-package>=1", ["no-such-package is not installed"]),
+        ("no-such-package>=1; extra == 'http'", []),
+        (f"no-such-package>=1; sys_platform != '{sys.platform}'", []),
+        (f"no-such-package>=1; sys_platform == '{sys.platform}'", ["no-such-package is not installed"]),
+        ("uvloop>=999", ["uvloop"]),
+    ],
+)
+def test_a_package_that_is_missing_or_too_old_is_named(
+    requirement: str, found: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.cli.checks.metadata.requires", lambda name: [requirement])
+    findings = list(checks.packages())
+    if found:
+        (finding,) = findings
+        assert finding.message.startswith(found[0])
+        assert finding.verdict == ("warning" if "uvloop" in requirement else "problem")
+        assert finding.advice
+    else:
+        assert [each.verdict for each in findings] == ["ok"]
+
+
+def test_a_data_folder_is_looked_at_and_not_made(place: Path) -> None:
+    def verdicts(folder: Path) -> list[str]:
+        return [each.verdict for each in checks.storage(StorageConfig(data_dir=str(folder)))]
+
+    assert verdicts(place / "a" / "b") == ["ok", "ok"]
+    assert not (place / "a").exists()
+    (place / "file").touch()
+    assert verdicts(place / "file" / "b") == ["problem", "ok"]
+    assert [each.message for each in checks.storage(StorageConfig(engine="memory"))] == [
+        "in memory: nothing outlives the process"
+    ]
+
+
+def test_a_data_folder_that_cannot_be_written_is_a_problem_and_little_room_a_warning(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finding() -> Finding:
+        return next(checks.storage(StorageConfig(data_dir=str(place))))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: False)  # Root may write everywhere.
+        assert (finding().verdict, finding().message) == ("problem", f"{place} cannot be written")
+    monkeypatch.setattr(checks, "_LITTLE_SPACE", 1 << 62)
+    assert finding().verdict == "warning"
+
+
+def server_that(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+ANSWER = 'print(\'{"jsonrpc": "2.0", "id": 1, "result": {}}\', flush=True)'
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "said"),
+    [
+        (f"input(); {ANSWER}; __import__('sys').stdin.read()", "ok", "stdout is clean"),
+        (f"print('welcome!'); input(); {ANSWER}", "problem", "not JSON-RPC: b'welcome!"),
+        (f"input(); {ANSWER}; print('[]')", "problem", "not JSON-RPC: b'[]"),
+        ("raise SystemExit(7)", "problem", "the server ended at once, with exit code 7"),
+    ],
+)
+def test_a_server_is_started_for_a_moment_and_listened_to(code: str, verdict: str, said: str) -> None:
+    finding = checks.trial_start(server_that(code))
+    assert (finding.verdict, said in finding.message) == (verdict, True), finding
+
+
+def test_a_server_that_cannot_be_started_or_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checks.trial_start(["/no/such/program"]).verdict == "problem"
+    monkeypatch.setattr("dragoman.cli.trial.first_answer.__defaults__", (0.2,))
+    finding = checks.trial_start(server_that("__import__('time').sleep(60)"))
+    assert (finding.verdict, finding.message) == ("problem", "the server did not answer")
+
+
+def test_a_slow_start_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.cli.checks._SLOW_START", 0.0)
+    assert checks.trial_start(server_that(f"input(); {ANSWER}")).verdict == "warning"
+
+
+def test_a_port_that_is_taken_is_a_warning() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        finding = checks.port(HttpConfig(port=taken.getsockname()[1]))
+    assert finding.verdict == "warning"
+    assert "cannot be listened on" in finding.message
+    assert checks.port(HttpConfig(host="no.such.host.invalid")).verdict == "warning"
+    assert checks.port(HttpConfig(port=free_port())).verdict == "ok"
+
+
+def findings(document: Any, place: Path) -> list[Finding]:
+    content = document if isinstance(document, bytes) else json.dumps(document).encode()
+    (place / ".mcp.json").write_bytes(content)
+    return list(checks.client_files(CLIENTS["claude-code"]))
+
+
+def started(*command: Any) -> dict[str, Any]:
+    return {"mcpServers": {"mine": {"command": command[0], "args": list(command[1:])}}}
+
+
+def test_an_entry_that_can_be_started_is_fine(place: Path) -> None:
+    (place / "tools.py").touch()
+    for target in ("tools.py", "tools.py:one"):
+        (finding,) = findings(started(sys.executable, "-m", "dragoman", "serve", str(place / target)), place)
+        assert (finding.verdict, finding.message) == ("ok", ".mcp.json: 'mine' can be started")
+
+
+def test_an_entry_whose_command_or_file_is_gone_is_a_problem(place: Path) -> None:
+    (finding,) = findings(started("/gone/bin/dragoman", "serve"), place)
+    assert (finding.verdict, finding.message) == (
+        "problem",
+        ".mcp.json: 'mine' starts /gone/bin/dragoman, which is not there",
+    )
+    (finding,) = findings(started(sys.executable, "-m", "dragoman", "serve", "/gone/tools.py:one"), place)
+    assert finding.verdict == "problem"
+    assert "/gone/tools" in finding.message
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        b"",
+        started("npx", "-y", "something"),
+        {"mcpServers": []},
+        {"mcpServers": {"a": 5, "b": {}, "c": {"command": 5, "args": "dragoman"}, "d": {"args": [1, None]}}},
+    ],
+)
+def test_files_that_say_nothing_of_dragoman_are_fine(place: Path, document: Any) -> None:
+    (finding,) = findings(document, place)
+    assert (finding.verdict, finding.message) == ("ok", ".mcp.json does not mention dragoman")
+
+
+@pytest.mark.parametrize("content", [b"// comment\n{}", b"[]", b"\xff", b"{"])
+def test_files_that_cannot_be_read_are_a_warning_because_comments_are_allowed(place: Path, content: bytes) -> None:
+    (finding,) = findings(content, place)
+    assert finding.verdict == "warning"
+    assert finding.advice
+    (place / ".mcp.json").unlink()
+    (place / ".mcp.json").mkdir()
+    (finding,) = checks.client_files(CLIENTS["claude-code"])
+    assert (finding.verdict, finding.message) == ("warning", ".mcp.json: Is a directory")
+
+
+def test_variables_of_an_entry_are_never_shown(place: Path) -> None:
+    document = started("/gone/dragoman")
+    document["mcpServers"]["mine"]["env"] = {"TOKEN": "hunter2"}
+    assert "hunter2" not in str(findings(document, place))

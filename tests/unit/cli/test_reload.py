@@ -1,0 +1,148 @@
+"""What is loaded anew when a target's files change, and what is left alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.cli.reload import Reloader
+from dragoman.cli.target import load_tools
+from dragoman.config import ToolsConfig
+from dragoman.errors import TargetError
+from dragoman.telemetry.log import StructuredLogger
+from dragoman.tools.catalogue import Catalogue
+
+TOOL = "from dragoman import tool\n@tool\ndef {name}() -> str:\n    return {value}\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory to load from, and an interpreter that afterwards does not remember it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def answers(tools: list[Any]) -> dict[str, Any]:
+    return {tool.definition.name: tool.handler({}, None) for tool in tools}
+
+
+def test_an_edit_of_the_same_size_in_the_same_second_is_seen(folder: Path) -> None:
+    file = folder / "my_tools.py"
+    file.write_text(TOOL.format(name="one", value="'a'"))
+    reloader = Reloader("my_tools.py")
+    assert answers(reloader.load()) == {"one": "a"}
+    for value in "bcd":
+        file.write_text(TOOL.format(name="one", value=repr(value)))
+        assert answers(reloader.load()) == {"one": value}
+    assert not (folder / "__pycache__").exists()
+
+
+def test_neighbours_are_loaded_anew_too(folder: Path) -> None:
+    (folder / "neighbour_of_mine.py").write_text("VALUE = 'a'")
+    (folder / "my_tools.py").write_text(
+        "import neighbour_of_mine\n" + TOOL.format(name="one", value="neighbour_of_mine.VALUE")
+    )
+    reloader = Reloader("my_tools.py")
+    assert answers(reloader.load()) == {"one": "a"}
+    (folder / "neighbour_of_mine.py").write_text("VALUE = 'b'")
+    assert answers(reloader.load()) == {"one": "b"}
+
+
+@pytest.mark.parametrize("target", ["some_package.inner.tools", "some_package.inner.tools:one"])
+def test_all_of_a_package_is_loaded_anew(folder: Path, target: str) -> None:
+    inner = folder / "some_package" / "inner"
+    inner.mkdir(parents=True)
+    (folder / "some_package" / "__init__.py").touch()
+    (folder / "some_package" / "values.py").write_text("VALUE = 'a'")
+    (inner / "__init__.py").touch()
+    (inner / "tools.py").write_text("from ..values import VALUE\n" + TOOL.format(name="one", value="VALUE"))
+    reloader = Reloader(target)
+    assert answers(reloader.load()) == {"one": "a"}
+    before = reloader.snapshot()
+    assert {path.name for path in before} == {"__init__.py", "values.py", "tools.py"}
+    (folder / "some_package" / "values.py").write_text("VALUE = 'bb'")
+    assert reloader.snapshot() != before
+    assert answers(reloader.load()) == {"one": "bb"}
+
+
+def test_installed_packages_and_what_was_there_before_stay(folder: Path) -> None:
+    site = folder / ".venv" / "lib" / "site-packages"
+    site.mkdir(parents=True)
+    (site / "installed_package.py").touch()
+    (folder / "there_before.py").touch()
+    sys.path[:0] = [str(site), str(folder)]
+    __import__("there_before")
+    kept = sys.modules["there_before"]
+    (folder / "my_tools.py").write_text(
+        "import installed_package, there_before\n" + TOOL.format(name="one", value="'a'")
+    )
+    reloader = Reloader("my_tools.py")
+    reloader.load()
+    installed, mine = sys.modules["installed_package"], sys.modules["my_tools"]
+    reloader.load()
+    assert sys.modules["installed_package"] is installed
+    assert sys.modules["there_before"] is kept
+    assert sys.modules["my_tools"] is not mine
+
+
+@pytest.mark.parametrize(
+    "broken", ["def f(:", "raise RuntimeError", "raise SystemExit", "import no_such_thing", "x = 1"]
+)
+def test_a_file_that_cannot_be_loaded_leaves_the_modules_as_they_were(folder: Path, broken: str) -> None:
+    (folder / "neighbour_of_mine.py").touch()
+    file = folder / "my_tools.py"
+    file.write_text("import neighbour_of_mine\n" + TOOL.format(name="one", value="'a'"))
+    reloader = Reloader("my_tools.py")
+    reloader.load()
+    before = {name: sys.modules[name] for name in ("my_tools", "neighbour_of_mine")}
+    file.write_text(f"import neighbour_of_mine\n{broken}")
+    with pytest.raises(TargetError):
+        reloader.load()
+    assert {name: sys.modules[name] for name in before} == before
+
+
+def test_a_snapshot_sees_what_is_edited_added_and_removed(folder: Path) -> None:
+    file = folder / "my_tools.py"
+    file.write_text(TOOL.format(name="one", value="'a'"))
+    reloader = Reloader("my_tools.py")
+    seen = [reloader.snapshot()]
+    (folder / "new.py").touch()
+    seen.append(reloader.snapshot())
+    file.write_text(TOOL.format(name="two", value="'bb'"))
+    seen.append(reloader.snapshot())
+    file.unlink()
+    seen.append(reloader.snapshot())
+    assert all(earlier != later for earlier, later in pairwise(seen))
+    (folder / "notes.txt").touch()
+    assert reloader.snapshot() == seen[-1]
+
+
+def test_tools_come_go_and_change_and_one_that_cannot_be_registered_changes_nothing(folder: Path) -> None:
+    entries: list[Any] = []
+    logger = StructuredLogger(entries.append)
+    catalogue = Catalogue(ToolsConfig(), logger)
+    file = folder / "my_tools.py"
+    reloader = Reloader("my_tools.py")
+
+    def load(*names: str) -> list[str]:
+        file.write_text("\n".join(TOOL.format(name=name, value="'a'") for name in names))
+        reloader.replace(catalogue, reloader.load(), logger)
+        return [each.name for each in catalogue.list()]
+
+    assert load("one", "two") == ["one", "two"]
+    assert load("two", "three") == ["three", "two"]
+    file.write_text(TOOL.format(name="one", value="'a'").replace("@tool", "@tool(name='no spaces')"))
+    reloader.replace(catalogue, load_tools("my_tools.py"), logger)
+    assert [each.name for each in catalogue.list()] == ["three", "two"]
+    assert [entry["message"] for entry in entries] == ["tools reloaded", "tools reloaded", "tools not reloaded"]
+    assert load("four") == ["four"]

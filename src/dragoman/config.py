@@ -384,11 +384,10 @@ class Settings(msgspec.Struct, frozen=True):
             if path is not None and file is None and source == str(path):
                 problems += _guarded_in(layer, path)
             found += [(name, f"{message} ({source})") for name, message in problems]
-            if not problems:
-                sources.update((name, source) for name, _ in leaves(Config, layer))
-                merge(values, layer)
-        config = read(Config, values, found)
-        found += conflicts(config)
+            sources.update((name, source) for name, _ in leaves(Config, layer))
+            merge(values, layer)
+        config = read(Config, values, [])  # Whatever is wrong with a layer has been found.
+        found += [(name, f"{message} ({sources.get(name, 'default')})") for name, message in conflicts(config)]
         if found:
             raise errors.ConfigError(found)
         return cls(config, sources, path)

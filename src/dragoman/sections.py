@@ -150,7 +150,7 @@ def _read(kind: Any, value: Any, found: list[Problem], path: str) -> Any:
 
 def _read_section(section: type[Section], values: Any, found: list[Problem], path: str) -> Any:
     if not isinstance(values, Mapping):
-        found.append((path or "settings", f"must be a group of settings, not {values!r:.40}"))
+        found.append((path or "settings", f"must be a group of settings, not `{type(values).__name__}`"))
         return _UNUSABLE
     given: dict[str, Any] = {}
     fields = {field.name: field for field in msgspec.structs.fields(section)}

@@ -262,7 +262,7 @@ def test_every_problem_is_listed_at_once() -> None:
         ("limits.tool_array_limits.a", "Expected `int` >= 1"),
         ("logging.level", "must be one of debug, info, warn, error"),
         ("logging.redact_keys[1]", "Expected `str`, got `int`"),
-        ("timeouts", "must be a group of settings, not 5"),
+        ("timeouts", "must be a group of settings, not `int`"),
     )
 
 
@@ -274,7 +274,7 @@ def test_limits_of_a_tool_take_both_spellings_and_its_name_is_left_alone() -> No
     }
     assert problems({"limits": {"tools": {"a.b": {"maxArraySiz": 5}, "c": 7}}}) == (
         ('limits.tools."a.b".maxArraySiz', 'is not a setting; did you mean limits.tools."a.b".max_array_size?'),
-        ("limits.tools.c", "must be a group of settings, not 7"),
+        ("limits.tools.c", "must be a group of settings, not `int`"),
     )
 
 
@@ -375,7 +375,8 @@ def test_a_low_water_mark_above_the_high_one_is_refused_wherever_each_was_set(tm
     assert load_config(tmp_path / "a.toml", {}).cache.low_water_mark == 0.8
     with pytest.raises(ConfigError) as refused:
         load_config(tmp_path / "a.toml", {"DRAGOMAN_CACHE__HIGH_WATER_MARK": "0.75"})
-    assert refused.value.problems == (("cache.low_water_mark", "must not be above high_water_mark, 0.75"),)
+    reason = f"must not be above high_water_mark, 0.75 ({tmp_path / 'a.toml'})"
+    assert refused.value.problems == (("cache.low_water_mark", reason),)
     same = {"cache": {"low_water_mark": 0.8, "high_water_mark": 0.8}}
     assert make_config(same).cache.low_water_mark == 0.8
 
@@ -387,6 +388,19 @@ def test_a_gate_that_does_not_exist_is_refused_and_the_nearest_suggested() -> No
         ("guards.gates.array-size-chek", "is not a gate; did you mean array-size-check?"),
         ("guards.gates.xyzzy", f"is not a gate; there are {', '.join(GATES)}"),
     )
+
+
+def test_conflicts_are_listed_together_with_everything_else_that_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[guards.gates]\narray-size-chek = "off"\n[server]\nname = 5\n')
+    with pytest.raises(ConfigError) as refused:
+        load_config(tmp_path / "a.toml", {})
+    assert [name for name, _ in refused.value.problems] == ["server.name", "guards.gates.array-size-chek"]
+
+
+def test_a_value_that_is_refused_is_not_repeated() -> None:
+    secret = "hunter2"
+    values = {"auth": secret, "http": {"port": secret}, "logging": {"level": secret}, "limits": {"tools": secret}}
+    assert secret not in str(problems(values))
 
 
 @pytest.mark.requirement("FND-CONF-01")
@@ -416,7 +430,7 @@ def test_a_problem_says_where_it_stands_whichever_source_wins(tmp_path: Path) ->
     with pytest.raises(ConfigError) as refused:
         load_config(file, environ, {"logging.level": "loud"})
     assert refused.value.problems == (
-        ("tools", f"must be a group of settings, not 5 ({file})"),
+        ("tools", f"must be a group of settings, not `int` ({file})"),
         ("server.name", f"Expected `str`, got `int` ({file})"),
         ("TOLS", "is not a setting; did you mean tools? (DRAGOMAN_TOLS__A)"),
         ("tools.max_state_bytes", "Expected `int`, got `str` (DRAGOMAN_TOOLS__MAX_STATE_BYTES)"),

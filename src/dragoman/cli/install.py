@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -123,6 +122,8 @@ def _written(document: dict[str, Any], before: bytes) -> bytes:
 
 def _replace(path: Path, before: bytes | None, after: bytes, mode: int) -> Path | None:
     """Put `after` in the place of `before` in one step. `mode` is for a new file: variables may be secrets."""
+    import tempfile
+
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

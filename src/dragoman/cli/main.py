@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from dragoman import __version__
@@ -16,15 +18,6 @@ EXIT_CODES = (
     "3 calls were abandoned."
 )
 
-app = typer.Typer(
-    name="dragoman",
-    help="A governed MCP runtime: every tool call ordered, limited, timed and recorded.",
-    epilog=EXIT_CODES,
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-)
-
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -32,14 +25,27 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Say which version."),
 ) -> None:
     pass
 
 
-app.command()(serve)
+def _app() -> typer.Typer:
+    made = typer.Typer(
+        name="dragoman",
+        help="A governed MCP runtime: every tool call ordered, limited, timed and recorded.",
+        epilog=EXIT_CODES,
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+    )
+    made.callback()(_root)
+    made.command()(serve)
+    return made
+
+
+app = _app()
 app.command()(call)
 app.add_typer(tools.app, name="tools")
 app.add_typer(config.app, name="config")
@@ -49,4 +55,6 @@ app.command()(doctor)
 
 def main() -> None:
     """Run the command line."""
-    app()
+    # A client waits while its server starts, and making the other commands would take ten milliseconds.
+    started = _app() if sys.argv[1:2] == ["serve"] else app
+    started()

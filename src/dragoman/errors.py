@@ -125,7 +125,7 @@ class InvalidArgument(Refused):
 
 
 class NotFound(Refused):
-    """There is no tool of that name. `tools/list` names them all."""
+    """There is no tool of that name (`tools/list` names them all), or nothing where the tool was told to look."""
 
     code = ErrorCode.NOT_FOUND
 

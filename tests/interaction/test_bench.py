@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import measure
+from bench import measure, memories
 from bench.client import BenchError, Command, Server, Work
 
 ROOT = Path(__file__).parents[2]
@@ -76,3 +77,11 @@ def test_the_published_report_has_every_figure() -> None:
     assert {"date", "python", "cores", "rounds", "versions"} <= set(results["about"])
     text = json.dumps(results)
     assert [figure for figure in ("p50", "p95", "p99", "cpu", "growth", "memory") if figure not in text] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adapter", sorted(memories.ADAPTERS))
+def test_every_operation_on_memories_is_measured(adapter: str) -> None:
+    rates = asyncio.run(memories.measure(adapter, entries=50, times=64))
+    assert len(rates) == 11
+    assert min(rates.values()) > 0

@@ -1,0 +1,1 @@
+"""Implementations of ports, named for their technology: `<technology>_<port>.py`. Nothing else imports a driver."""

@@ -1,0 +1,73 @@
+"""Functions that run on a thread with a database connection, and are awaited on any event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import sqlite3
+
+T = TypeVar("T")
+
+
+class Job(Generic[T]):
+    """A function, and who waits for what it returns. Made on the event loop of whoever waits."""
+
+    __slots__ = ("_loop", "_value", "awaited", "error", "function")
+
+    def __init__(self, function: Callable[[sqlite3.Connection], T]) -> None:
+        self.function = function
+        self.error: BaseException | None = None
+        self._value: Any = None
+        self._loop = asyncio.get_running_loop()
+        self.awaited: asyncio.Future[T] = self._loop.create_future()
+
+    def run(self, connection: sqlite3.Connection) -> None:
+        """On the thread. What the function raises is kept for whoever waits."""
+        try:
+            self._value = self.function(connection)
+        except BaseException as error:
+            self.error = error
+
+    def settle(self) -> None:
+        """On the event loop: give the result to whoever waits, if anybody still does."""
+        error = self.error
+        if self.awaited.done():
+            return
+        if error is None:
+            self.awaited.set_result(self._value)
+        elif isinstance(error, StopIteration) or not isinstance(error, Exception):
+            # On the loop these would mean something else than that a function failed.
+            failure = RuntimeError(f"the function raised {type(error).__name__}")
+            failure.__cause__ = error
+            self.awaited.set_exception(failure)
+        else:
+            self.awaited.set_exception(error)
+
+    @staticmethod
+    def deliver(jobs: Iterable[Job[Any]]) -> None:
+        """On the thread: wake every event loop that waits, each of them once."""
+        waiting: dict[asyncio.AbstractEventLoop, list[Job[Any]]] = {}
+        for job in jobs:
+            waiting.setdefault(job._loop, []).append(job)
+        for loop, theirs in waiting.items():
+            try:
+                loop.call_soon_threadsafe(_settle, theirs)
+            except RuntimeError:
+                pass  # The loop is closed: nobody is left to tell.
+
+
+def _settle(jobs: list[Job[Any]]) -> None:
+    for job in jobs:
+        job.settle()
+
+
+class Farewell(Job[None]):
+    """The last job of a thread: it closes its connection and ends."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(lambda connection: None)

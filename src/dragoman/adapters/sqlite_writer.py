@@ -1,0 +1,127 @@
+"""The one thread that writes to a database, and commits many writes at once.
+
+A commit waits for the disk, and the wait is the same for one write and for five hundred. So whatever has been asked for
+while the last commit was under way goes into the next one.
+
+1. Each function runs inside its group's transaction, under a savepoint: one that fails is undone alone.
+2. Nobody is told of success before the commit has succeeded.
+3. When the transaction itself fails (disk full, file unreadable, locked by another process for too long) nothing of the
+   group has happened, and everybody in it is told so. SQLite gives a transaction up when the disk is full.
+4. After any failure of the database the connection is made anew: what was wrong may be right the next time.
+5. When too many wait already, one more is refused at once instead of being queued.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dragoman.adapters.sqlite_errors import closed, storage_failure
+from dragoman.adapters.sqlite_jobs import Farewell, Job
+from dragoman.errors import InternalFailure, ResourceExhausted
+
+if TYPE_CHECKING:
+    import sqlite3
+
+T = TypeVar("T")
+
+MOST_WAITING = 10_000
+MOST_IN_A_GROUP = 512
+
+
+class SqliteWriter:
+    """Runs functions that write. Its thread starts, and `connect` is called, when the first of them is there."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection], *, most_waiting: int = MOST_WAITING) -> None:
+        self._connect = connect
+        self._most_waiting = most_waiting
+        self._jobs: SimpleQueue[Job[Any]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._is_running = False
+        self._is_closed = False
+        self._connection: sqlite3.Connection | None = None
+
+    async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        """What `function` returns, once that is committed. It must leave transactions alone.
+
+        Can be awaited on any event loop of any thread. If nobody waits any longer the function runs all the same.
+        """
+        job = Job(function)
+        with self._lock:
+            if self._is_closed:
+                raise closed()
+            waiting = self._jobs.qsize()
+            if waiting >= self._most_waiting:
+                raise ResourceExhausted(
+                    "Too many writes are waiting",
+                    {"reason": "storage_busy", "limit": self._most_waiting, "actual": waiting + 1, "retryable": True},
+                )
+            if not self._is_running:
+                threading.Thread(target=self._work, name="dragoman-writer", daemon=True).start()
+                self._is_running = True
+            self._jobs.put(job)
+        return await job.awaited
+
+    async def close(self) -> None:
+        """Finish what is queued, and take no more."""
+        with self._lock:
+            is_needed = self._is_running and not self._is_closed
+            self._is_closed = True
+            if not is_needed:
+                return
+            farewell = Farewell()
+            self._jobs.put(farewell)
+        await farewell.awaited
+
+    def _work(self) -> None:
+        get = self._jobs.get
+        is_last = False
+        while not is_last:
+            group = [get()]
+            group += [get() for _ in range(min(self._jobs.qsize(), MOST_IN_A_GROUP - 1))]
+            is_last = isinstance(group[-1], Farewell)
+            self._write([job for job in group if not isinstance(job, Farewell)])
+            if is_last:
+                self._disconnect()
+            Job.deliver(group)
+            del group  # While it waits for the next, the thread must not keep what the last one wrote.
+
+    def _write(self, group: list[Job[Any]]) -> None:
+        if not group:
+            return
+        try:
+            connection = self._begin()
+            for job in group:
+                self._run_alone(job, connection)
+            connection.execute("COMMIT")
+        except BaseException as error:  # Whatever it was, whoever waits must hear of it, and the thread goes on.
+            for job in group:
+                job.error = job.error or storage_failure(error)
+        if any(isinstance(job.error, InternalFailure) for job in group):
+            self._disconnect()
+
+    def _begin(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+        # IMMEDIATE: to read first and ask for the right to write later could find that somebody else has it.
+        self._connection.execute("BEGIN IMMEDIATE")
+        return self._connection
+
+    def _run_alone(self, job: Job[Any], connection: sqlite3.Connection) -> None:
+        connection.execute("SAVEPOINT job")
+        job.run(connection)
+        if job.error is not None:
+            error = job.error
+            job.error = storage_failure(error)
+            if not connection.in_transaction:
+                raise error  # SQLite has undone the whole transaction, and the others with it.
+            connection.execute("ROLLBACK TO job")
+        connection.execute("RELEASE job")
+
+    def _disconnect(self) -> None:
+        """Closing undoes what was not committed."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

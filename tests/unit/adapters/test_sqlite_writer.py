@@ -1,0 +1,373 @@
+"""The writer: many writes, one commit, and each of them right or not there at all."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.adapters.sqlite_writer import SqliteWriter
+from dragoman.errors import InternalFailure, NotFound, ResourceExhausted
+
+
+class Database:
+    """A file with one table, which counts commits and connections."""
+
+    def __init__(self, path: Path, busy_seconds: float = 5.0) -> None:
+        self.path = path
+        self.busy_seconds = busy_seconds
+        self.statements: list[str] = []
+        self.connections: list[sqlite3.Connection] = []
+        self.before_connecting: Callable[[], None] = lambda: None
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("CREATE TABLE item (name UNIQUE)")
+        connection.close()
+
+    def connect(self) -> sqlite3.Connection:
+        self.before_connecting()
+        connection = sqlite3.connect(
+            self.path, timeout=self.busy_seconds, isolation_level=None, check_same_thread=False
+        )
+        connection.set_trace_callback(self.statements.append)
+        self.connections.append(connection)
+        return connection
+
+    @property
+    def commits(self) -> int:
+        return self.statements.count("COMMIT")
+
+    def items(self) -> list[str]:
+        connection = sqlite3.connect(self.path)
+        try:
+            return [name for (name,) in connection.execute("SELECT name FROM item ORDER BY rowid")]
+        finally:
+            connection.close()
+
+
+def insert(name: str) -> Callable[[sqlite3.Connection], str]:
+    def run(connection: sqlite3.Connection) -> str:
+        connection.execute("INSERT INTO item VALUES (?)", (name,))
+        return name
+
+    return run
+
+
+def insert_and_raise(name: str, error: BaseException) -> Callable[[sqlite3.Connection], str]:
+    def run(connection: sqlite3.Connection) -> str:
+        insert(name)(connection)
+        raise error
+
+    return run
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return Database(tmp_path / "test.db")
+
+
+@pytest.fixture
+async def writer(database: Database) -> AsyncIterator[SqliteWriter]:
+    writer = SqliteWriter(database.connect)
+    yield writer
+    await writer.close()
+
+
+class Held:
+    """A job that keeps the writer busy until it is let go, so that what comes next is one group."""
+
+    def __init__(self, writer: SqliteWriter) -> None:
+        self._begun = threading.Event()
+        self._release = threading.Event()
+        self._job = asyncio.create_task(writer.run(self._hold))
+
+    def _hold(self, connection: sqlite3.Connection) -> None:
+        self._begun.set()
+        assert self._release.wait(5)
+
+    async def begun(self) -> None:
+        assert await asyncio.to_thread(self._begun.wait, 5)
+
+    async def release(self) -> None:
+        self._release.set()
+        await self._job
+
+
+async def as_one_group(writer: SqliteWriter, *functions: Callable[[sqlite3.Connection], Any]) -> list[Any]:
+    """What came of functions that were all waiting when the last commit ended."""
+    held = Held(writer)
+    await held.begun()
+    jobs = [asyncio.ensure_future(writer.run(function)) for function in functions]
+    await asyncio.sleep(0)  # Each of them puts its function into the queue.
+    await held.release()
+    return await asyncio.gather(*jobs, return_exceptions=True)
+
+
+async def test_a_function_gets_the_connection_and_its_result_comes_back(
+    writer: SqliteWriter, database: Database
+) -> None:
+    assert await writer.run(insert("a")) == "a"
+    assert database.items() == ["a"]
+
+
+async def test_what_waits_for_the_same_commit_shares_it(writer: SqliteWriter, database: Database) -> None:
+    names = [f"item {number}" for number in range(100)]
+    assert await as_one_group(writer, *map(insert, names)) == names
+    assert database.items() == names
+    assert database.commits == 2  # That of the job which held the writer, and one for all the others.
+
+
+async def test_a_group_has_a_largest_size(
+    writer: SqliteWriter, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.adapters.sqlite_writer.MOST_IN_A_GROUP", 10)
+    names = [f"item {number}" for number in range(25)]
+    await as_one_group(writer, *map(insert, names))
+    assert (database.items(), database.commits) == (names, 4)
+
+
+async def test_a_group_wakes_its_event_loop_once(writer: SqliteWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    wake, calls = loop.call_soon_threadsafe, []
+    monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *arguments: (calls.append(arguments), wake(*arguments)))
+    held = Held(writer)
+    await asyncio.sleep(0)
+    assert held._begun.wait(5)  # On the loop, whose wake-ups are counted here.
+    jobs = [asyncio.ensure_future(writer.run(insert(str(number)))) for number in range(50)]
+    await asyncio.sleep(0)
+    await held.release()
+    await asyncio.gather(*jobs)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), NotFound("no"), sqlite3.IntegrityError("no")])
+async def test_a_function_that_fails_is_undone_alone_and_its_error_comes_back(
+    writer: SqliteWriter, database: Database, error: Exception
+) -> None:
+    results = await as_one_group(writer, insert("a"), insert_and_raise("b", error), insert("c"))
+    assert results == ["a", error, "c"]
+    assert database.items() == ["a", "c"]
+    assert len(database.connections) == 1
+
+
+async def test_a_broken_constraint_is_the_functions_own_error(writer: SqliteWriter, database: Database) -> None:
+    first, second, third = await as_one_group(writer, insert("a"), insert("a"), insert("b"))
+    assert (first, type(second), third) == ("a", sqlite3.IntegrityError, "b")
+    assert database.items() == ["a", "b"]
+
+
+@pytest.mark.parametrize("error", [StopIteration(), SystemExit(), KeyboardInterrupt(), asyncio.CancelledError()])
+async def test_what_would_mean_something_else_on_the_loop_comes_back_as_a_failure(
+    writer: SqliteWriter, database: Database, error: BaseException
+) -> None:
+    with pytest.raises(RuntimeError, match=f"the function raised {type(error).__name__}") as failed:
+        await writer.run(insert_and_raise("a", error))
+    assert failed.value.__cause__ is error
+    assert await writer.run(insert("b")) == "b"
+    assert database.items() == ["b"]
+
+
+async def test_a_full_disk_fails_the_whole_group_and_nothing_is_half_done(
+    writer: SqliteWriter, database: Database
+) -> None:
+    await writer.run(insert("before"))
+    (pages,) = database.connections[0].execute("PRAGMA page_count").fetchone()
+    database.connections[0].execute(f"PRAGMA max_page_count = {pages}")
+    small, large = await as_one_group(writer, insert("small"), insert("x" * 1_000_000))
+    for error in (small, large):
+        assert isinstance(error, InternalFailure)
+        assert error.details == {"reason": "storage_full"}
+        assert str(error.__cause__) == "database or disk is full"
+    assert database.items() == ["before"]
+    assert await writer.run(insert("after")) == "after"
+    assert database.items() == ["before", "after"]
+
+
+class FailsToCommit(sqlite3.Connection):
+    """Does what a disk does that fills up while the last pages are written."""
+
+    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT":
+            super().execute("PRAGMA query_only = ON")
+            super().execute("CREATE TABLE never (a)")
+        return super().execute(sql, *arguments)
+
+
+async def test_when_the_commit_fails_nobody_is_told_of_success_and_nothing_has_happened(database: Database) -> None:
+    kinds: list[type[sqlite3.Connection]] = [FailsToCommit, sqlite3.Connection]
+    opened = []
+
+    def connect() -> sqlite3.Connection:
+        kind = kinds[min(len(opened), 1)]
+        opened.append(kind)
+        return sqlite3.connect(database.path, isolation_level=None, check_same_thread=False, factory=kind)
+
+    writer = SqliteWriter(connect)
+    results = await asyncio.gather(
+        writer.run(insert("a")),
+        writer.run(insert_and_raise("b", ValueError("its own"))),
+        writer.run(insert("c")),
+        return_exceptions=True,
+    )
+    assert [getattr(result, "details", str(result)) for result in results] == [
+        {"reason": "storage_unavailable"},
+        "its own",
+        {"reason": "storage_unavailable"},
+    ]
+    assert database.items() == []
+    assert await writer.run(insert("d")) == "d"
+    assert opened == [FailsToCommit, sqlite3.Connection]
+    await writer.close()
+
+
+async def test_a_transaction_that_sqlite_gives_up_takes_the_whole_group_with_it(
+    writer: SqliteWriter, database: Database
+) -> None:
+    def give_up(connection: sqlite3.Connection) -> None:
+        connection.execute("ROLLBACK")
+        raise sqlite3.OperationalError("disk I/O error")
+
+    results = await as_one_group(writer, insert("a"), give_up, insert("b"))
+    assert [result.details for result in results] == [{"reason": "storage_failed"}] * 3
+    assert database.items() == []
+    assert await writer.run(insert("c")) == "c"
+
+
+async def test_a_database_that_cannot_be_opened_is_tried_again_the_next_time(
+    writer: SqliteWriter, database: Database
+) -> None:
+    def refuse() -> None:
+        raise PermissionError(13, "Permission denied", "/secret/place")
+
+    database.before_connecting = refuse
+    with pytest.raises(InternalFailure) as failed:
+        await writer.run(insert("a"))
+    assert (failed.value.message, failed.value.details) == (
+        "The server's storage failed",
+        {"reason": "storage_unavailable"},
+    )
+    database.before_connecting = lambda: None
+    assert await writer.run(insert("b")) == "b"
+    assert database.items() == ["b"]
+
+
+HOLDS_THE_LOCK = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+connection.execute("INSERT INTO item VALUES ('theirs')")
+print("locked", flush=True)
+sys.stdin.readline()
+connection.execute("COMMIT")
+print("done", flush=True)
+"""
+
+
+def locking(path: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", HOLDS_THE_LOCK, str(path)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+async def test_another_process_is_waited_for_and_not_for_ever(tmp_path: Path) -> None:
+    database = Database(tmp_path / "test.db", busy_seconds=0.05)
+    impatient = SqliteWriter(database.connect)
+    with locking(database.path) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "locked\n"
+        with pytest.raises(InternalFailure) as failed:
+            await impatient.run(insert("impatient"))
+        assert failed.value.details == {"reason": "storage_busy"}
+        database.busy_seconds = 30
+        patient = SqliteWriter(database.connect)
+        write = asyncio.create_task(patient.run(insert("patient")))
+        other.stdin.write("\n")
+        other.stdin.flush()
+        assert await write == "patient"
+    assert database.items() == ["theirs", "patient"]
+    await impatient.close()
+    await patient.close()
+
+
+async def test_too_many_waiting_writes_are_refused_at_once(database: Database) -> None:
+    writer = SqliteWriter(database.connect, most_waiting=3)
+    held = Held(writer)
+    await held.begun()
+    waiting = [asyncio.ensure_future(writer.run(insert(name))) for name in "abc"]
+    await asyncio.sleep(0)
+    with pytest.raises(ResourceExhausted) as refused:
+        await writer.run(insert("d"))
+    assert refused.value.details == {"reason": "storage_busy", "limit": 3, "actual": 4, "retryable": True}
+    await held.release()
+    assert await asyncio.gather(*waiting) == ["a", "b", "c"]
+    await writer.close()
+    assert database.items() == ["a", "b", "c"]
+
+
+async def test_closing_finishes_what_is_queued_and_takes_no_more(writer: SqliteWriter, database: Database) -> None:
+    held = Held(writer)
+    await held.begun()
+    waiting = asyncio.ensure_future(writer.run(insert("a")))
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(writer.close())
+    await asyncio.sleep(0)
+    with pytest.raises(InternalFailure) as refused:
+        await writer.run(insert("b"))
+    assert refused.value.details == {"reason": "storage_closed"}
+    await held.release()
+    await closing
+    assert await waiting == "a"
+    assert database.items() == ["a"]
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        database.connections[0].execute("SELECT 1")
+    assert not [thread for thread in threading.enumerate() if thread.name == "dragoman-writer" and not thread.daemon]
+
+
+async def test_a_writer_that_was_never_used_opens_nothing(database: Database) -> None:
+    writer = SqliteWriter(database.connect)
+    await writer.close()
+    assert database.connections == []
+
+
+async def test_who_stops_waiting_does_not_stop_the_write(writer: SqliteWriter, database: Database) -> None:
+    held = Held(writer)
+    await held.begun()
+    write = asyncio.ensure_future(writer.run(insert("a")))
+    await asyncio.sleep(0)
+    write.cancel()
+    await held.release()
+    assert await writer.run(insert("b")) == "b"
+    assert database.items() == ["a", "b"]
+
+
+def test_writes_come_from_any_thread_and_a_closed_loop_harms_nobody(database: Database) -> None:
+    writer = SqliteWriter(database.connect)
+
+    def write_many(prefix: str) -> None:
+        async def run() -> None:
+            await asyncio.gather(*(writer.run(insert(f"{prefix}{number}")) for number in range(50)))
+
+        asyncio.run(run())
+
+    async def leave_in_a_hurry() -> None:
+        job = asyncio.ensure_future(writer.run(insert("left behind")))
+        await asyncio.sleep(0)
+        job.cancel()
+
+    threads = [threading.Thread(target=write_many, args=(prefix,)) for prefix in "abcd"]
+    for thread in threads:
+        thread.start()
+    asyncio.run(leave_in_a_hurry())
+    for thread in threads:
+        thread.join()
+    asyncio.run(writer.close())
+    assert sorted(database.items()) == sorted(
+        ["left behind", *(f"{prefix}{number}" for prefix in "abcd" for number in range(50))]
+    )

@@ -22,5 +22,5 @@ def sync() -> None:
 
 
 @tool
-async def take(text: str) -> None:
+async def take(text: list[str]) -> None:
     """Does nothing with what it is given."""

@@ -24,7 +24,7 @@ def sync() -> None:
 
 
 @server.tool
-async def take(text: str) -> None:
+async def take(text: list[str]) -> None:
     """Does nothing with what it is given."""
 
 

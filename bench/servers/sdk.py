@@ -10,7 +10,11 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
-TEXT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+TEXT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"text": {"type": "array", "items": {"type": "string"}}},
+    "required": ["text"],
+}
 SCHEMAS = {"noop": NOTHING, "once": NOTHING, "sync": NOTHING, "take": TEXT}
 
 

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dragoman.access.callers import LOCAL, Caller
+from dragoman.cache import BoundedCache
 from dragoman.calls import pipeline
 from dragoman.calls.call import Call, Outcome, Stage
 from dragoman.calls.deadlines import Deadlines
+from dragoman.calls.guards import Guards
 from dragoman.calls.resources import Resources
+from dragoman.calls.results import Results
 from dragoman.calls.run_handler import RunHandler
 from dragoman.calls.runner import Runner
 from dragoman.calls.stages.admit import Admit, Gate
-from dragoman.calls.stages.check_payload_size import CheckPayloadSize
+from dragoman.calls.stages.check_request import CheckRequest
 from dragoman.calls.stages.enforce_deadline import EnforceDeadline
 from dragoman.calls.stages.find_tool import FindTool
+from dragoman.calls.stages.limit_rate import LimitRate
 from dragoman.calls.stages.record_completion import RecordCompletion
+from dragoman.calls.stages.reuse_results import ReuseResults
 from dragoman.calls.stages.take_slot import TakeSlot
 from dragoman.calls.stages.validate_arguments import ValidateArguments
 from dragoman.calls.threads import Threads
+from dragoman.calls.tracing import Span, build_traced
 from dragoman.clock import Clock, SystemClock
 from dragoman.config import Config, make_config
 from dragoman.edge.connection import Connection, Services, Wire
@@ -36,11 +43,18 @@ from dragoman.ids import Ids, RandomIds
 from dragoman.protocol.results import ToolResult
 from dragoman.protocol.session import Identity, correlation_id_in
 from dragoman.replies.structured import Structured
+from dragoman.storage import data_directory
+from dragoman.telemetry.load import PressureMonitor
 from dragoman.telemetry.log import Entry, Logger, StructuredLogger
-from dragoman.tools.builtin.echo import echo_tool
-from dragoman.tools.builtin.health import health_tool
+from dragoman.tools.builtin.admin import admin_tools
+from dragoman.tools.builtin.echo import echo, echo_tool
+from dragoman.tools.builtin.health import health_handler, health_tool
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from dragoman.adapters.sqlite_database import SqliteDatabase
+    from dragoman.tools.builtin.memory import Memories
 
 _LAST_WORDS = 0.5  # Seconds that streams are given to end in order.
 
@@ -69,7 +83,10 @@ class ServerOptions:
     catalogue: Catalogue | None = None
     resources: Resources | None = None
     agents: Any = None
+    memories: Memories | None = None
     tools: Iterable[Tool] = ()
+    memory_tools: bool = False
+    """Whether the memory_* tools are there, even if the settings do not ask for them."""
 
 
 class Runtime:
@@ -83,8 +100,20 @@ class Runtime:
         self.logger: Logger = options.logger or StructuredLogger(_discard, self.clock, config.logging)
         self.resources = options.resources or Resources(config.resources, config.tools, self.clock)
         given = options.catalogue  # An empty one is false, and still the one to use.
-        self.catalogue = given if given is not None else Catalogue(config.tools, self.logger, config.timeouts)
-        for tool in (health_tool(self.health), *options.tools):
+        may_change = config.is_dynamic_registration_effective()
+        self.catalogue = (
+            given
+            if given is not None
+            else Catalogue(config.tools, self.logger, config.timeouts, allows_dynamic=may_change)
+        )
+        self.memories = options.memories
+        self.database: SqliteDatabase | None = None
+        for tool in (
+            health_tool(self.health),
+            *options.tools,
+            *(self._memory_tools() if config.tools.memory_enabled or options.memory_tools else ()),
+            *(self._admin_tools() if may_change else ()),
+        ):
             self.catalogue.register(tool)
         self.state = ServerState.STARTING
         self._gate = Gate()
@@ -95,21 +124,29 @@ class Runtime:
             config.server.instructions,
         )
         self.connections: set[Connection] = set()
-        deadlines = Deadlines(self.clock, self.logger)
+        self.cache: BoundedCache[bytes] = BoundedCache(config.cache, self.clock)
+        self.pressure = PressureMonitor(self.clock, config.guards.memory_budget_bytes)
+        self.guards = Guards(config.guards, config.limits, self.pressure)
+        under_way: set[Call] = set()
+        deadlines = Deadlines(under_way, self.clock, self.logger)
         threads = Threads()
-        recorder = RecordCompletion(self.logger, self.clock, self.resources, set())
+        recorder = RecordCompletion(self.logger, self.clock, self.resources, self.guards, under_way)
         # The order is the contract: refuse cheaply before taking a slot, start the clock last.
         self.stages: tuple[Stage, ...] = (
             recorder,
             Admit(self._gate),
-            CheckPayloadSize(self.resources),
+            CheckRequest(config.limits, config.tools, self.catalogue, self.guards),
             FindTool(self.catalogue),
-            TakeSlot(self.resources),
+            LimitRate(config.limits, self.clock),
+            TakeSlot(self.resources, config.resources, config.limits),
             ValidateArguments(),
             EnforceDeadline(deadlines),
+            ReuseResults(Results(self.cache)),
         )
-        service = pipeline.build(self.stages, RunHandler(threads, self.logger))
-        self.runner = Runner(service, recorder, self.dialect, deadlines, threads, self.ids, self.logger)
+        run = RunHandler(threads, self.logger)
+        service = pipeline.build(self.stages, run)
+        traced = build_traced(self.stages, run, self.clock.monotonic)
+        self.runner = Runner(service, traced, recorder, self.dialect, deadlines, threads, self.ids, self.logger)
         listing = Listing(self.catalogue, self.identity)
         self.kernel = SdkKernel(self.identity, listing, self._kernel_call)
         self._services = Services(
@@ -133,6 +170,8 @@ class Runtime:
         self._loop = asyncio.get_running_loop()
         self.runner.start()
         self.resources.lag.start()
+        self.pressure.start()
+        self.cache.start()
         self.state = ServerState.RUNNING
         self._gate.is_open = True
 
@@ -151,7 +190,12 @@ class Runtime:
             await connection.finish_requests(_LAST_WORDS)
             self.disconnect(connection)
         await self.kernel.close()
+        if self.database is not None:
+            with suppress(TimeoutError):  # A disk that hangs must not keep the process.
+                await asyncio.wait_for(self.database.close(), _LAST_WORDS)
         self.resources.lag.stop()
+        self.pressure.stop()
+        self.cache.stop()
         self._stop_listening()
         self.state = ServerState.CLOSED
         return abandoned
@@ -174,9 +218,10 @@ class Runtime:
         *,
         correlation_id: str | None = None,
         caller: Caller = LOCAL,
+        trace: list[Span] | None = None,
     ) -> Outcome:
-        """Call a tool through the whole pipeline, and wait for the outcome."""
-        return await self.runner.call(name, arguments or {}, correlation_id=correlation_id, caller=caller)
+        """Call a tool through the whole pipeline, and wait for the outcome; `trace` gets where the time went."""
+        return await self.runner.call(name, arguments or {}, correlation_id=correlation_id, caller=caller, trace=trace)
 
     def health(self) -> dict[str, Any]:
         """What the tool `health` answers."""
@@ -192,6 +237,29 @@ class Runtime:
             "resources": msgspec.to_builtins(self.resources.get_telemetry()),
             "status": self.resources.get_health_status(),
         }
+
+    def _memory_tools(self) -> tuple[Tool, ...]:
+        from dragoman.tools.builtin.memory import memory_tools
+
+        if self.memories is None:
+            self.memories = self._make_memories()
+        return memory_tools(self.memories)
+
+    def _make_memories(self) -> Memories:
+        config = self.config.storage
+        if config.engine == "memory":
+            from dragoman.adapters.dict_memories import DictMemories
+
+            return DictMemories(config.max_bytes_per_caller, self.clock)
+        from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
+        from dragoman.adapters.sqlite_memories import SqliteMemories
+
+        self.database = SqliteDatabase(data_directory(config, os.environ) / FILE_NAME)  # Opened when it is needed.
+        return SqliteMemories(self.database, config.max_bytes_per_caller, self.clock)
+
+    def _admin_tools(self) -> tuple[Tool, ...]:
+        handlers = {"echo": echo, "health": health_handler(self.health)}
+        return admin_tools(self.catalogue, self.config.tools.admin_policy, handlers, self.logger)
 
     def _tools_changed(self) -> None:
         """From any thread: tell every client that the list is another one now."""

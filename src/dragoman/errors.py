@@ -29,7 +29,8 @@ DragomanError
 ├── Aborted                 raised by a cancellation token inside a handler
 ├── RegistrationError       a tool that the catalogue will not take
 │   ├── DuplicateTool
-│   └── InvalidTool
+│   ├── InvalidTool
+│   └── DynamicRegistrationOff
 ├── ConfigError             settings that cannot be used; names each of them
 └── TargetError             a file or module of tools that cannot be loaded
 
@@ -55,6 +56,7 @@ __all__ = [
     "Conflict",
     "DragomanError",
     "DuplicateTool",
+    "DynamicRegistrationOff",
     "EnvelopeCode",
     "ErrorCode",
     "Failed",
@@ -364,6 +366,14 @@ class InvalidTool(RegistrationError):
         super().__init__(f"tool {name!r} cannot be registered: {said}")
         self.name = name
         self.problems = tuple(problems)
+
+
+class DynamicRegistrationOff(RegistrationError):
+    """Tools cannot be registered while the server runs, unless both switches for it are on."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"tool {name!r} cannot be registered: dynamic registration is off")
+        self.name = name
 
 
 class ConfigError(DragomanError):

@@ -142,7 +142,8 @@ def test_a_line_that_cannot_be_used_is_refused_and_the_next_one_is_answered(data
 def test_a_megabyte_of_arguments_comes_back_whole_and_one_byte_more_is_refused() -> None:
     overhead = len(b'{"message":""}')
     fitting = "é" * ((MIB - overhead) // 2)
-    with ServerProcess(TOOLS) as server:
+    settings = {"limits.max_string_length": MIB, "response.max_response_bytes": 4 * MIB}
+    with ServerProcess(TOOLS, settings=settings) as server:
         server.handshake()
         assert server.call("echo", message=fitting)["structuredContent"] == {"message": fitting}
         refusal = error_in(server.call("echo", message=fitting + "!"))

@@ -135,8 +135,7 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
 
     if _version(connection) == len(migrations):
         return
-    if not connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone():
-        raise NotSupportedError("this SQLite was built without FTS5, which searching needs")
+    _check_search(connection)
     connection.execute("BEGIN IMMEDIATE")
     version = _version(connection)  # Again: another process may have been quicker.
     if version > len(migrations):
@@ -166,6 +165,26 @@ def _statements(script: str) -> list[str]:
         if complete_statement(statements[-1]):
             statements.append("")
     return statements[:-1]
+
+
+def examine_library() -> str:
+    """What SQLite this Python has; raises what is wrong with it."""
+    import sqlite3
+
+    _check_library(sqlite3.sqlite_version_info)
+    connection = sqlite3.connect(":memory:")
+    try:
+        _check_search(connection)
+    finally:
+        connection.close()
+    return f"{sqlite3.sqlite_version} with FTS5"
+
+
+def _check_search(connection: sqlite3.Connection) -> None:
+    if not connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone():
+        from sqlite3 import NotSupportedError
+
+        raise NotSupportedError("this SQLite was built without FTS5, which searching needs")
 
 
 def _check_library(version: tuple[int, int, int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -58,6 +59,7 @@ class Outcome(Struct, eq=False):
         return self.value
 
 
+_NOT_TRACED: Any = None
 _NO_TOOL: Any = None
 """What a call has for a tool until step 5 has found one; those after it need not ask."""
 
@@ -78,8 +80,12 @@ class Call(Struct, eq=False):
     # What is found out on the way.
     tool: RegisteredTool = _NO_TOOL
     task: asyncio.Task[None] | None = None
+    given: Any = None
+    """The arguments as they came, before they were converted; kept only for tools whose results are."""
     payload_bytes: int = 0
     started: float = 0.0
+    due: float = math.inf
+    """When it is answered whatever happens; never, before its time is being taken."""
     duration_ms: float = 0.0
     ran: bool = False
     answered: bool = False
@@ -88,6 +94,10 @@ class Call(Struct, eq=False):
     completed: bool = False
     cached: bool = False
     """Whether the value was found in the cache."""
+    decisions: tuple[Any, ...] = ()
+    """What the guard gates decided, other than to let it pass."""
+    trace: list[tuple[str, float]] = _NOT_TRACED
+    """When each stage was entered; only for calls that are traced."""
     _cancellation: Cancellation | None = None
     undo: list[Callable[[Call], None]] = field(default_factory=list)
     """What the stages on the way in took and must give back, whatever happens, when the handler has ended."""

@@ -1,12 +1,14 @@
-"""Deadlines by the hundred thousand: one timer in all, however many calls are under way.
+"""Deadlines: one timer in all, set for the earliest.
 
-Calls with the same timeout expire in the order in which they started, so each timeout has a queue of its own, and only
-the heads of the queues are looked at. Watching and forgetting a call is one dictionary operation each.
+Most calls end long before their deadline, so next to nothing is done for them: a look at whether theirs is earlier than
+the timer's. When the timer goes off, the calls under way (there are never many more than slots) show which of them have
+expired, and which is next.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from dragoman.calls.call import Call
 from dragoman.clock import Clock, Timer
@@ -15,67 +17,48 @@ from dragoman.telemetry.log import Logger, exception_facts
 
 
 class Deadlines:
-    """Expires calls that are still being watched when their tool's time is up, counted from their start."""
+    """Expires calls that are still under way when their tool's time is up, counted from their start."""
 
-    def __init__(self, clock: Clock, logger: Logger) -> None:
+    def __init__(self, under_way: Collection[Call], clock: Clock, logger: Logger) -> None:
+        self._under_way = under_way
         self._clock = clock
         self._logger = logger
-        self._queues: dict[int, dict[Call, None]] = {}
         self._timer: Timer | None = None
-        self._next = math.inf
+        self.next = math.inf
         """When the timer will go off."""
 
-    def watch(self, call: Call) -> None:
-        """Expire the call at its deadline, unless it is forgotten before."""
-        timeout_ms = call.tool.timeout_ms
-        queue = self._queues.get(timeout_ms)
-        if queue is None:
-            queue = self._queues[timeout_ms] = {}
-        queue[call] = None
-        due = call.started + timeout_ms / 1000
-        if due < self._next:
-            self._arm(due)
-
-    def forget(self, call: Call) -> None:
-        """The call has ended."""
-        self._queues[call.tool.timeout_ms].pop(call, None)
+    def set_timer(self, due: float) -> None:
+        """Look at the calls under way at that moment, and not before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.next = due
+        self._timer = self._clock.call_later(max(0.0, due - self._clock.monotonic()), self._look)
 
     def stop(self) -> None:
         """Expire nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._next = None, math.inf
-        for queue in self._queues.values():
-            queue.clear()
+        self._timer, self.next = None, math.inf
 
-    def _arm(self, due: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._next = due
-        self._timer = self._clock.call_later(max(0.0, due - self._clock.monotonic()), self._expire)
-
-    def _expire(self) -> None:
-        self._timer, self._next = None, math.inf
+    def _look(self) -> None:
+        self._timer, self.next = None, math.inf
         now = self._clock.monotonic()
-        heads: list[float] = []
-        for timeout_ms, queue in self._queues.items():
-            expired: list[Call] = []
-            for call in queue:
-                due = call.started + timeout_ms / 1000
-                if due > now:
-                    heads.append(due)
-                    break
-                expired.append(call)
-            for call in expired:
-                del queue[call]
-                self._expire_one(call)
-        if heads:
-            self._arm(min(heads))
+        expired = [call for call in self._under_way if call.due <= now]
+        for call in sorted(expired, key=_due):
+            call.due = math.inf
+            self._expire(call)
+        following = min(map(_due, self._under_way), default=math.inf)
+        if following < self.next:
+            self.set_timer(following)
 
-    def _expire_one(self, call: Call) -> None:
+    def _expire(self, call: Call) -> None:
         ids = {"runId": call.run_id, "correlationId": call.correlation_id, "toolName": call.name}
         try:
             call.expire()
         except Exception as error:  # One answer that cannot be given must not cost the others their deadlines.
             self._logger.error("deadline failed", {**ids, **exception_facts(error, InternalError.code)})
         self._logger.warn("tool call passed its deadline", ids)
+
+
+def _due(call: Call) -> float:
+    return call.due

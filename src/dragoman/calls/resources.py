@@ -9,9 +9,10 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from dragoman.calls.limits import encode_arguments
 from dragoman.clock import Clock, SystemClock
 from dragoman.config import ResourcesConfig, ToolsConfig
-from dragoman.errors import InvalidArgument, NoFreeSlot, PayloadTooLarge, ToolError
+from dragoman.errors import NoFreeSlot, PayloadTooLarge, ToolError
 from dragoman.telemetry.load import LagMonitor, process_memory
 from dragoman.tools.catalogue import ValidationResult
 
@@ -48,30 +49,17 @@ class Resources:
         self.consecutive_refusals = 0
         """Calls turned away with RESOURCE_EXHAUSTED since one last ended otherwise."""
         self._reserved = 1
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: deque[asyncio.Future[None]] = deque()
 
-    def take(self, reserved: bool = False) -> None:
-        """Take a slot; raises `ResourceExhausted` when there is none. Whoever takes it calls `give_back`, once.
+    def take_reserved(self) -> None:
+        """Take the slot that is kept free of ordinary work, and is not part of any count."""
+        if self._reserved == 0:
+            raise NoFreeSlot(1)
+        self._reserved = 0
 
-        The reserved one is kept free of ordinary work, and is not part of any count.
-        """
-        if reserved:
-            if self._reserved == 0:
-                raise NoFreeSlot(1)
-            self._reserved = 0
-        elif self.in_use < self.limit:
-            self.in_use += 1
-        else:
-            raise NoFreeSlot(self.limit)
-
-    def give_back(self, reserved: bool = False) -> None:
-        """Free a slot, and let whoever waits for one have it."""
-        if reserved:
-            self._reserved = 1
-        else:
-            self.in_use -= 1
-            if self._waiting:
-                self._wake_next()
+    def give_back_reserved(self) -> None:
+        """Free the reserved slot."""
+        self._reserved = 1
 
     def try_acquire_slot(self) -> Release | None:
         """A function that gives the slot back, however often it is called, or None when all are taken."""
@@ -82,16 +70,16 @@ class Resources:
 
     async def acquire_slot(self) -> Release:
         """Wait for a slot, first come first served. Calls never do; it is for work that can wait."""
-        queue = self._waiting.append
+        queue = self.waiting.append
         while self.in_use >= self.limit:
             turn = asyncio.get_running_loop().create_future()
             queue(turn)
-            queue = self._waiting.appendleft  # Whoever is overtaken after being woken keeps its place.
+            queue = self.waiting.appendleft  # Whoever is overtaken after being woken keeps its place.
             try:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    self._wake_next()
+                    self.wake_next()
                 raise
         self.in_use += 1
         return _Slot(self)
@@ -99,19 +87,12 @@ class Resources:
     def validate_payload_size(self, payload: Any) -> ValidationResult:
         """Whether `payload` is JSON of at most `tools.max_payload_bytes`."""
         try:
-            size = self.measure(payload)
+            size = len(encode_arguments(payload))
             if size > self.max_payload_bytes:
                 raise PayloadTooLarge(size, self.max_payload_bytes)
         except ToolError as error:
             return ValidationResult(False, [{"path": "", "message": error.message}])
         return ValidationResult(True)
-
-    def measure(self, payload: Any) -> int:
-        """UTF-8 bytes of `payload` as JSON; raises `InvalidArgument` when it is not JSON."""
-        try:
-            return len(_encode(payload))
-        except (TypeError, ValueError, RecursionError, OverflowError):
-            raise InvalidArgument("Arguments cannot be serialised", {"reason": "arguments_not_serializable"}) from None
 
     def is_approaching_limits(self) -> bool:
         """Whether more than four fifths of the slots are taken."""
@@ -129,10 +110,10 @@ class Resources:
             return "degraded"
         return "healthy"
 
-    def _wake_next(self) -> None:
+    def wake_next(self) -> None:
         """Let whoever has waited longest for a slot try again."""
-        while self._waiting:
-            turn = self._waiting.popleft()
+        while self.waiting:
+            turn = self.waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
@@ -147,7 +128,9 @@ class _Slot(msgspec.Struct, eq=False):
         resources = self.resources
         if resources is not None:
             self.resources = None
-            resources.give_back()
+            resources.in_use -= 1
+            if resources.waiting:
+                resources.wake_next()
 
 
 def utf8_length(text: str) -> int:

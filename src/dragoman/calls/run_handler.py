@@ -41,7 +41,15 @@ class RunHandler:
         return await value if inspect.isawaitable(value) else value
 
     def _context(self, call: Call) -> ToolContext:
-        return ToolContext(call.run_id, call.correlation_id, self.logger, call.cancellation, call.caller, call.progress)
+        return ToolContext(
+            call.run_id,
+            call.correlation_id,
+            self.logger,
+            call.cancellation,
+            call.caller,
+            call.progress,
+            call.transport,
+        )
 
 
 def meaning_of(error: BaseException, call: Call) -> BaseException:

@@ -13,6 +13,7 @@ from dragoman.calls.call import Call, Completion, Dialect, Outcome, Service
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.stages.record_completion import RecordCompletion
 from dragoman.calls.threads import Threads
+from dragoman.calls.tracing import Span, spans
 from dragoman.errors import Stopping, TimedOut, ToolError
 from dragoman.ids import Ids
 from dragoman.telemetry.log import Logger
@@ -24,6 +25,7 @@ class Runner:
     def __init__(
         self,
         service: Service,
+        traced: Service,
         recorder: RecordCompletion,
         dialect: Dialect,
         deadlines: Deadlines,
@@ -32,6 +34,7 @@ class Runner:
         logger: Logger,
     ) -> None:
         self._service = service
+        self._traced = traced
         self._recorder = recorder
         self._render = dialect.render
         self._deadlines = deadlines
@@ -57,9 +60,18 @@ class Runner:
         call.task = self._start(self._service(call))
 
     async def call(
-        self, name: str, arguments: dict[str, Any], *, correlation_id: str | None = None, caller: Caller = LOCAL
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        correlation_id: str | None = None,
+        caller: Caller = LOCAL,
+        trace: list[Span] | None = None,
     ) -> Outcome:
-        """Make a call and wait for its answer. If the waiting is cancelled, so is the call."""
+        """Make a call and wait for its answer. If the waiting is cancelled, so is the call.
+
+        Where the time went is added to `trace`, if there is one.
+        """
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         def reply(call: Call, outcome: Outcome) -> None:
@@ -70,9 +82,17 @@ class Runner:
 
         correlation_id = correlation_id or self._ids.correlation_id()
         call = Call(name, arguments, self._ids.run_id(), correlation_id, reply, caller=caller)
-        self.submit(call)
+        if trace is None:
+            self.submit(call)
+        else:
+            call.trace = []
+            self._under_way.add(call)
+            call.task = self._start(self._traced(call))
         try:
-            return await answer
+            outcome = await answer
+            if trace is not None:
+                trace += spans(call.trace, self._recorder.clock.monotonic())
+            return outcome
         except asyncio.CancelledError:
             call.withdraw("client")
             raise

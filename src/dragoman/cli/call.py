@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from dragoman.cli.output import FAILED, complain, kept_for_answers, print_encode
 if TYPE_CHECKING:
     from dragoman.app import Runtime
     from dragoman.calls.call import Outcome
+    from dragoman.calls.tracing import Span
     from dragoman.config import Config
     from dragoman.telemetry.log import Entry, Sink
 
@@ -41,6 +43,7 @@ def call(
         float | None,
         typer.Option(min=0.001, help="Seconds to wait for the answer. Without it, the tool's own deadline."),
     ] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Show, on stderr, how long each stage took.")] = False,
     config: ConfigFile = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warn or error.")] = "error",
 ) -> None:
@@ -53,18 +56,22 @@ def call(
     settings = settings_from(config, {"logging.level": log_level, "timeouts.tool_overrides": overrides})
     try:
         with kept_for_answers():
-            outcome, hint = _outcome(tool, arguments or [], given, target, settings.config)
+            outcome, hint, spans = _outcome(tool, arguments or [], given, target, settings.config, trace)
     except KeyboardInterrupt:
         complain("cancelled")
         raise typer.Exit(_INTERRUPTED) from None
+    for line in _trace_lines(spans):
+        typer.echo(line, err=True)
     if outcome.error is not None:
         complain(*_error_lines(outcome, hint))
         raise typer.Exit(FAILED)
     print_encoded(_encoded(outcome.value))
 
 
-def _outcome(tool: str, pairs: list[str], given: str | None, target: str | None, config: Config) -> tuple[Outcome, str]:
-    """What came of the call, and a hint at the tool that was meant if there is none of that name."""
+def _outcome(
+    tool: str, pairs: list[str], given: str | None, target: str | None, config: Config, trace: bool
+) -> tuple[Outcome, str, list[Span]]:
+    """What came of the call, a hint at the tool that was meant if there is none of that name, and where time went."""
     from dragoman.cli.arguments import read_arguments, read_json
     from dragoman.cli.target import server_with, tools_for
     from dragoman.clock import SystemClock
@@ -73,7 +80,7 @@ def _outcome(tool: str, pairs: list[str], given: str | None, target: str | None,
 
     clock = SystemClock()
     logger = StructuredLogger(_log_for_a_person(config), clock, config.logging)
-    server = server_with(tools_for(target), config, clock=clock, logger=logger)
+    server = server_with(tools_for(target), config, clock=clock, logger=logger, memory_tools=target is None)
     found = server.catalogue.get(tool)
     schema = found.definition.input_schema if found is not None else {}
     try:
@@ -82,13 +89,15 @@ def _outcome(tool: str, pairs: list[str], given: str | None, target: str | None,
     except ValueError as error:
         refuse(str(error))
     hint = nearest(tool, (each.definition.name for each in server.catalogue)) if found is None else ""
-    return asyncio.run(_answer(server, tool, arguments)), hint
+    spans: list[Span] = []
+    outcome = asyncio.run(_answer(server, tool, arguments, spans if trace else None))
+    return outcome, hint, spans
 
 
-async def _answer(server: Runtime, tool: str, arguments: dict[str, Any]) -> Outcome:
+async def _answer(server: Runtime, tool: str, arguments: dict[str, Any], trace: list[Span] | None) -> Outcome:
     await server.start()
     try:
-        return await server.call(tool, arguments)
+        return await server.call(tool, arguments, trace=trace)
     finally:
         await server.stop(_LAST_MOMENT)
 
@@ -107,6 +116,15 @@ def _log_for_a_person(config: Config) -> Sink:
         typer.echo("\n".join((writer([entry]).decode().rstrip(), *trace)), err=True)
 
     return put
+
+
+def _trace_lines(spans: list[Span]) -> Iterator[str]:
+    """A line for each stage, in microseconds, and the sum."""
+    if spans:
+        widest = max(len(span.name) for span in spans)
+        for span in spans:
+            yield f"{span.name:{widest}}  {span.microseconds:12,.1f} µs"
+        yield f"{'in all':{widest}}  {sum(span.microseconds for span in spans):12,.1f} µs"
 
 
 def _encoded(value: Any) -> bytes:

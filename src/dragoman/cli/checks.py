@@ -8,7 +8,6 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -134,18 +133,12 @@ def storage(config: StorageConfig) -> Iterator[Finding]:
 
 def search_in_sqlite() -> Finding:
     """Whether this Python has SQLite, and whether that can search text."""
-    advice = "Use a Python whose SQLite has it, such as python.org's."
+    from dragoman.adapters.sqlite_database import examine_library
+
     try:
-        import sqlite3
-    except ImportError:
-        return Finding("SQLite", "problem", "this Python was built without SQLite", advice)
-    with closing(sqlite3.connect(":memory:")) as database:
-        try:
-            database.execute("CREATE VIRTUAL TABLE words USING fts5 (word)")
-        except sqlite3.Error:
-            said = f"SQLite {sqlite3.sqlite_version} has no FTS5, which searching needs"
-            return Finding("SQLite", "problem", said, advice)
-    return Finding("SQLite", "ok", f"{sqlite3.sqlite_version} with FTS5")
+        return Finding("SQLite", "ok", examine_library())
+    except Exception as error:  # No module, or a library that lacks something.
+        return Finding("SQLite", "problem", str(error), "Use a Python whose SQLite is newer, such as python.org's.")
 
 
 def trial_start(command: list[str]) -> Finding:

@@ -76,7 +76,7 @@ def _serve_stdio(target: str | None, settings: Config, reload: bool) -> None:
 
         reloader = Reloader(target)
     tools = tools_for(target)
-    server = server_with(tools, settings, clock=clock, logger=logger)
+    server = server_with(tools, settings, clock=clock, logger=logger, memory_tools=target is None)
     gc.freeze()  # What is loaded now stays; there is no point in looking through it again and again.
     logger.info("server started", {"tools": len(server.catalogue), "transport": "stdio"})
     loop = _new_event_loop()

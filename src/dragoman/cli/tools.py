@@ -56,7 +56,7 @@ def _catalogue(target: str | None, config: Path | None) -> Catalogue:
 
     settings = settings_from(config)
     with kept_for_answers():
-        return server_with(tools_for(target), settings.config).catalogue
+        return server_with(tools_for(target), settings.config, memory_tools=target is None).catalogue
 
 
 def _described(tool: RegisteredTool) -> dict[str, Any]:

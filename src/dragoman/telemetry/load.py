@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Callable
+from typing import Final, Literal, TypeAlias
 
 from dragoman.clock import Clock, Timer
 
 _INTERVAL = 0.05
 _WINDOW = 10.0
+_LOOK_EVERY = 1.0
 
 
 def process_memory() -> int:
@@ -69,3 +72,61 @@ class LagMonitor:
             if late <= 0 or len(self._samples) > _WINDOW / _INTERVAL:
                 break
         self._schedule()
+
+
+PressureLevel: TypeAlias = Literal["low", "medium", "high", "critical"]
+PRESSURE_LEVELS: Final[tuple[tuple[float, PressureLevel], ...]] = (
+    (0.95, "critical"),
+    (0.85, "high"),
+    (0.7, "medium"),
+    (0.0, "low"),
+)
+"""From which part of its budget on the process's memory is under what pressure."""
+
+
+def memory_budget() -> int:
+    """What this process could use at most: its container's limit, else the machine's memory; 0 when nobody knows."""
+    machine = _machine_memory()
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(file, encoding="ascii") as said:
+                return min(int(said.read()), machine or sys.maxsize)
+        except (OSError, ValueError):
+            continue  # No such file, or no limit in it.
+    return machine
+
+
+def _machine_memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        import psutil
+
+        return int(psutil.virtual_memory().total)
+
+
+class PressureMonitor:
+    """How much of its memory budget the process uses, looked at once a second."""
+
+    def __init__(self, clock: Clock, budget: int | None = None, measure: Callable[[], int] = process_memory) -> None:
+        self.level: PressureLevel = "low"
+        self.is_calm = True
+        """Whether the level is one that no gate minds."""
+        self._clock = clock
+        self._budget = budget or memory_budget()
+        self._measure = measure
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        self._look()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        part = self._measure() / self._budget if self._budget else 0.0
+        self.level = next(level for least, level in PRESSURE_LEVELS if part >= least)
+        self.is_calm = self.level in ("low", "medium")
+        self._timer = self._clock.call_later(_LOOK_EVERY, self._look)

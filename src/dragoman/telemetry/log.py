@@ -31,6 +31,8 @@ class CompletionRecord(msgspec.Struct, rename="camel", gc=False):
     payload_bytes: int
     error_code: str | int | msgspec.UnsetType = msgspec.UNSET
     hint: str | msgspec.UnsetType = msgspec.UNSET
+    cached: bool | msgspec.UnsetType = msgspec.UNSET
+    guards: tuple[Any, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 Entry: TypeAlias = dict[str, Any] | CompletionRecord

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.access.callers import LOCAL, Caller
 from dragoman.app import Runtime, ServerOptions, create_server
 from dragoman.config import Config, make_config
 from dragoman.edge.connection import TransportType
@@ -26,13 +27,15 @@ ENVELOPE = {VERSION_KEY: "2026-07-28", CAPABILITIES_KEY: {}, CLIENT_INFO_KEY: CL
 class MemoryClient:
     """A client that speaks to a connection byte for byte, and keeps every message that came back."""
 
-    def __init__(self, runtime: Runtime, transport: TransportType = "stdio", *, modern: bool = False) -> None:
+    def __init__(
+        self, runtime: Runtime, transport: TransportType = "stdio", *, modern: bool = False, caller: Caller = LOCAL
+    ) -> None:
         self._runtime = runtime
         self._ids = count(1)
         self._modern = modern
         self._read = 0
         self.wire = MemoryWire(transport)
-        self.connection = runtime.connect(self.wire)
+        self.connection = runtime.connect(self.wire, caller)
         self.messages: list[dict[str, Any]] = []
 
     @property
@@ -129,13 +132,15 @@ class TestServer:
         self.entries = entries
         self._writer = EntryWriter(config.logging)
 
-    def connect(self, transport: TransportType = "stdio", *, modern: bool = False) -> MemoryClient:
+    def connect(
+        self, transport: TransportType = "stdio", *, modern: bool = False, caller: Caller = LOCAL
+    ) -> MemoryClient:
         """A client that has said nothing yet."""
-        return MemoryClient(self.runtime, transport, modern=modern)
+        return MemoryClient(self.runtime, transport, modern=modern, caller=caller)
 
-    async def client(self) -> MemoryClient:
+    async def client(self, caller: Caller = LOCAL) -> MemoryClient:
         """A client whose handshake is through."""
-        return await self.connect().handshake()
+        return await self.connect(caller=caller).handshake()
 
     @property
     def stderr(self) -> bytes:

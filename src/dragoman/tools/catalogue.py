@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
@@ -9,13 +10,17 @@ from typing import TypeAlias
 import msgspec
 
 from dragoman.config import TimeoutsConfig, ToolsConfig
-from dragoman.errors import DuplicateTool, InvalidTool, RegistrationError
+from dragoman.errors import DuplicateTool, DynamicRegistrationOff, InvalidTool, RegistrationError
 from dragoman.telemetry.log import Logger
+from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
 from dragoman.tools.schema import Validator, compile_schema
 from dragoman.tools.tool import Convert, Handler, Tool, ToolDefinition, is_tool_name
 
 Problems: TypeAlias = list[tuple[str, str]]
 Validators: TypeAlias = list[Validator | None]
+
+
+_serials = itertools.count()
 
 
 class RegisteredTool(msgspec.Struct, frozen=True):
@@ -31,6 +36,10 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     output_validator: Validator | None
     timeout_ms: int
     is_dynamic: bool
+    touches_results: bool
+    """Whether its results are kept, or it makes kept ones untrue."""
+    serial: int
+    """No two registrations share it."""
 
 
 class ValidationResult(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,9 +52,17 @@ class ValidationResult(msgspec.Struct, frozen=True, omit_defaults=True):
 class Catalogue:
     """Tools by name. Who may change it is decided elsewhere; listeners are told when it has changed."""
 
-    def __init__(self, config: ToolsConfig, logger: Logger, timeouts: TimeoutsConfig | None = None) -> None:
+    def __init__(
+        self,
+        config: ToolsConfig,
+        logger: Logger,
+        timeouts: TimeoutsConfig | None = None,
+        *,
+        allows_dynamic: bool = True,
+    ) -> None:
         self._config = config
-        self._timeouts = (timeouts or TimeoutsConfig()).tool_overrides
+        self._allows_dynamic = allows_dynamic
+        self._timeouts = timeouts or TimeoutsConfig()
         self._logger = logger
         self._tools: dict[str, RegisteredTool] = {}
         self._changing = threading.Lock()
@@ -58,15 +75,19 @@ class Catalogue:
     def __iter__(self) -> Iterator[RegisteredTool]:
         return iter([registered for _, registered in sorted(self._tools.copy().items())])
 
-    def register(self, tool: Tool, *, is_dynamic: bool = False) -> None:
-        """Add a tool; raises `DuplicateTool` or `InvalidTool` and leaves the catalogue as it was."""
+    def register(self, tool: Tool, *, is_dynamic: bool = False, tool_type: str | None = None) -> None:
+        """Add a tool; raises a `RegistrationError` and leaves the catalogue as it was.
+
+        One that a client asked for `is_dynamic`; `tool_type` says which built-in handler it stands for.
+        """
         definition = tool.definition
+        if is_dynamic and not self._allows_dynamic:
+            raise DynamicRegistrationOff(definition.name)
         if definition.name in self._tools:
             raise DuplicateTool(definition.name)
         validator, output_validator, problems = self._examine(tool.definition)
         if validator is None:
             raise InvalidTool(definition.name, problems)
-        timeout_ms = self._timeouts.get(definition.name) or definition.timeout_ms or self._config.default_timeout_ms
         registered = RegisteredTool(
             definition=definition,
             handler=tool.handler,
@@ -76,15 +97,18 @@ class Catalogue:
             convert=tool.convert,
             validator=validator,
             output_validator=output_validator,
-            timeout_ms=timeout_ms,
+            timeout_ms=self._timeout_of(definition),
             is_dynamic=is_dynamic,
+            touches_results=definition.cache_ttl_ms is not None or bool(definition.invalidates),
+            serial=next(_serials),
         )
         with self._changing:
             if self._tools.setdefault(definition.name, registered) is not registered:
                 raise DuplicateTool(definition.name)
             self.version += 1
         if is_dynamic:
-            self._logger.warn("tool registered dynamically", {"toolName": definition.name})
+            said = f"Dynamic tool registered: {definition.name}" + (f" (type: {tool_type})" if tool_type else "")
+            self._logger.warn(said, {"toolName": definition.name})
         self._changed()
 
     def unregister(self, name: str) -> bool:
@@ -133,6 +157,17 @@ class Catalogue:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
+    def _timeout_of(self, definition: ToolDefinition) -> int:
+        """The operator's word, else the tool's own, else its category's, else everybody's."""
+        said = self._timeouts.tool_overrides.get(definition.name) or definition.timeout_ms
+        if said is not None:
+            return said
+        category = definition.category or TOOL_CATEGORIES.get(definition.name)
+        if category is None:
+            return self._config.default_timeout_ms
+        by_category: int = getattr(self._timeouts.tool_timeouts, category)
+        return by_category
+
     def _changed(self) -> None:
         for listener in tuple(self._listeners):
             listener()
@@ -143,6 +178,9 @@ class Catalogue:
             problems.append(("name", "must be 1 to 128 letters, digits, or any of _ . / -"))
         if definition.timeout_ms is not None and definition.timeout_ms < 1:
             problems.append(("timeoutMs", "must be at least 1"))
+        if definition.category is not None and definition.category not in CATEGORIES:
+            problems.append(("category", f"must be one of {', '.join(CATEGORIES)}"))
+        problems += _caching_problems(definition)
         validators: Validators = []
         for path, schema in (("inputSchema", definition.input_schema), ("outputSchema", definition.output_schema)):
             if schema is None and path == "outputSchema":
@@ -157,3 +195,14 @@ class Catalogue:
         if problems:
             return None, None, problems
         return validators[0], validators[1], problems
+
+
+def _caching_problems(definition: ToolDefinition) -> Problems:
+    if definition.cache_ttl_ms is None:
+        return [("cacheTags", "mean nothing without cacheTtlMs")] if definition.cache_tags else []
+    problems: Problems = []
+    if definition.cache_ttl_ms < 0:
+        problems.append(("cacheTtlMs", "must be at least 0"))
+    if not (definition.hints.read_only or definition.hints.idempotent):
+        problems.append(("cacheTtlMs", "only results of tools that are read-only or idempotent can be kept"))
+    return problems

@@ -65,7 +65,7 @@ def raise_if_cancelled(cancellation: Cancellation) -> None:
 class ToolContext:
     """The call as its handler sees it. Ask for it by annotating a parameter: `def tool(x: int, ctx: ToolContext)`."""
 
-    __slots__ = ("_logger", "_progress", "_root", "caller", "cancellation", "correlation_id", "run_id")
+    __slots__ = ("_logger", "_progress", "_root", "caller", "cancellation", "correlation_id", "run_id", "transport")
 
     def __init__(
         self,
@@ -75,11 +75,13 @@ class ToolContext:
         cancellation: Cancellation,
         caller: Caller,
         progress: Progress | None = None,
+        transport: str = "local",
     ) -> None:
         self.run_id = run_id
         self.correlation_id = correlation_id
         self.cancellation = cancellation
         self.caller = caller
+        self.transport = transport
         self._root = logger
         self._logger: Logger | None = None
         self._progress = progress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias, overload
 
 import msgspec
@@ -44,6 +44,12 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     hints: Hints = Hints()
     category: str | None = None
     timeout_ms: int | None = None
+    cache_ttl_ms: int | None = None
+    """How long a result may be given again; None: not at all, 0: for ever."""
+    cache_tags: tuple[str, ...] = ()
+    """What the result depends on."""
+    invalidates: tuple[str, ...] = ()
+    """What is no longer as it was once the tool has run."""
 
     def listing(self) -> dict[str, Any]:
         """The tool's entry in `tools/list`; keys that say nothing are left out."""
@@ -112,6 +118,9 @@ def tool(
     destructive: bool | None = None,
     idempotent: bool | None = None,
     open_world: bool | None = None,
+    cache_ttl_ms: int | None = None,
+    cache_tags: Iterable[str] = (),
+    invalidates: Iterable[str] = (),
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
 ) -> Callable[[Function], Tool]: ...
@@ -131,6 +140,9 @@ def tool(
     destructive: bool | None = None,
     idempotent: bool | None = None,
     open_world: bool | None = None,
+    cache_ttl_ms: int | None = None,
+    cache_tags: Iterable[str] = (),
+    invalidates: Iterable[str] = (),
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
 ) -> Tool | Callable[[Function], Tool]:
@@ -139,6 +151,9 @@ def tool(
     The name, description and schemas come from the function's name, docstring and type hints unless they are given. A
     parameter annotated `ToolContext` receives the call's context and is not part of the schema. Sync functions run in
     threads, so they may block; async ones run on the event loop, so they must not.
+
+    A tool that is read-only or idempotent may have its results kept: `cache_ttl_ms` says how long (0: for ever). They
+    are kept apart for each caller and are dropped when a tool that `invalidates` one of their `cache_tags` has run.
     """
 
     def make(function: Function) -> Tool:
@@ -152,6 +167,9 @@ def tool(
             category=category,
             timeout_ms=timeout_ms,
             hints=Hints(read_only, destructive, idempotent, open_world),
+            cache_ttl_ms=cache_ttl_ms,
+            cache_tags=tuple(cache_tags),
+            invalidates=tuple(invalidates),
             input_schema=input_schema if input_schema is not None else signature.input_schema,
             output_schema=output_schema if output_schema is not None else signature.output_schema,
         )

@@ -55,11 +55,13 @@ async def test_stages_stand_in_the_order_of_the_contract() -> None:
         assert [type(stage).__name__ for stage in server.runtime.stages] == [
             "RecordCompletion",
             "Admit",
-            "CheckPayloadSize",
+            "CheckRequest",
             "FindTool",
+            "LimitRate",
             "TakeSlot",
             "ValidateArguments",
             "EnforceDeadline",
+            "ReuseResults",
         ]
 
 
@@ -607,8 +609,12 @@ async def test_argument_type_that_fails_by_itself_is_the_tools_failure_and_its_t
 class Broken(Resources):
     """Fails where nothing of ours should."""
 
-    def measure(self, payload: Any) -> int:
+    @property
+    def limit(self) -> int:
         raise RuntimeError("a defect")
+
+    @limit.setter
+    def limit(self, value: int) -> None: ...
 
 
 @pytest.mark.requirement("FND-CALL-11", "FND-RPC-08")

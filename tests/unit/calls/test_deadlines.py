@@ -170,6 +170,12 @@ async def test_slot_stays_taken_after_a_timeout_until_the_handler_ends(fails: bo
         assert (await client.call_tool("hold"))["isError"] is fails
 
 
+def near_timeout(name: str, duration_ms: float, timeout_ms: int, ratio: str) -> dict[str, Any]:
+    """What the gate `timeout-audit` puts into a record."""
+    audit = {"event": "near_timeout", "tool": name, "durationMs": duration_ms, "timeoutMs": timeout_ms, "ratio": ratio}
+    return {"gate": "timeout-audit", "decision": "audit", "audit": audit}
+
+
 @pytest.mark.requirement("FND-TIME-05", "FND-TIME-11")
 async def test_late_end_is_recorded_once_and_its_result_is_discarded() -> None:
     clock, held = ManualClock(), Held(timeout_ms=50)
@@ -202,6 +208,7 @@ async def test_late_end_is_recorded_once_and_its_result_is_discarded() -> None:
                 "durationMs": 200.0,
                 "outcome": "late_completed",
                 "payloadBytes": 2,
+                "guards": [near_timeout("hold", 200.0, 50, "400.0%")],
             },
         ]
 

@@ -135,7 +135,9 @@ def test_without_a_target_the_built_in_tools_are_served_and_the_exit_is_clean() 
     served = dragoman("serve", requests=json.dumps(request).encode())
     assert served.returncode == 0
     (answer,) = map(json.loads, served.stdout.splitlines())
-    assert [each["name"] for each in answer["result"]["tools"]] == ["echo", "health"]
+    memory = ["bulk_delete", "delete", "list", "retrieve", "search", "store"]
+    names = [each["name"] for each in answer["result"]["tools"]]
+    assert names == ["echo", "health", *(f"memory_{name}" for name in memory)]
     entries = [json.loads(line) for line in served.stderr.splitlines()]
     assert [(entry["level"], entry["message"]) for entry in entries] == [
         ("info", "server started"),

@@ -83,9 +83,13 @@ def answer(*arguments: str, input: str | None = None) -> Any:
 def test_tools_are_listed_with_what_each_is_for() -> None:
     listed = runner.invoke(app, ["tools", "list"])
     assert listed.exit_code == 0
-    assert listed.stdout.splitlines() == [
-        "echo    Returns the message it was given.",
-        "health  Reports the server's status, its limits and what is in use.",
+    lines = listed.stdout.splitlines()
+    assert lines[:2] == [
+        "echo                Returns the message it was given.",
+        "health              Reports the server's status, its limits and what is in use.",
+    ]
+    assert [line.split()[0] for line in lines[2:]] == [
+        f"memory_{name}" for name in ("bulk_delete", "delete", "list", "retrieve", "search", "store")
     ]
     assert "greet    Greets somebody.\n" in runner.invoke(app, ["tools", "list", "my_tools.py"]).stdout
 
@@ -299,3 +303,12 @@ def test_kinds_are_said_in_words() -> None:
         "open": "string | any",
         "whatever": "any",
     }
+
+
+def test_a_trace_shows_each_stage_and_leaves_stdout_to_the_result() -> None:
+    ran = runner.invoke(app, ["call", "echo", "message=hi", "--trace"])
+    assert ran.stdout == '{"message":"hi"}\n'
+    names = [line.split()[0] for line in ran.stderr.splitlines()]
+    assert names[0] == "RecordCompletion"
+    assert names[-3:] == ["handler", "answer", "in"]
+    assert all(line.endswith(" µs") for line in ran.stderr.splitlines())

@@ -235,7 +235,7 @@ def test_a_dynamic_registration_is_marked_and_leaves_a_warning() -> None:
         {
             "timestamp": "2024-01-15T10:30:00.000Z",
             "level": "warn",
-            "message": "tool registered dynamically",
+            "message": "Dynamic tool registered: moving",
             "toolName": "moving",
         }
     ]

@@ -57,7 +57,7 @@ def test_everything_can_be_said_explicitly() -> None:
         description="Adds two numbers.",
         title="Addition",
         version="2.1",
-        category="quick",
+        category="query",
         timeout_ms=50,
         read_only=True,
         destructive=False,
@@ -77,7 +77,7 @@ def test_everything_can_be_said_explicitly() -> None:
         title="Addition",
         output_schema={"type": "object"},
         hints=Hints(read_only=True, destructive=False, idempotent=True, open_world=False),
-        category="quick",
+        category="query",
         timeout_ms=50,
     )
 
@@ -88,7 +88,7 @@ def test_a_listing_shows_what_clients_need_and_leaves_out_what_says_nothing() ->
     schema = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
     assert tool(bare).definition.listing() == {"name": "bare", "description": "", "inputSchema": schema}
 
-    @tool(title="Full", version="1", timeout_ms=5, category="quick", read_only=True, destructive=False)
+    @tool(title="Full", version="1", timeout_ms=5, category="query", read_only=True, destructive=False)
     def full() -> dict[str, int]:
         """Everything."""
         return {}

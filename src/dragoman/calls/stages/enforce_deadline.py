@@ -1,4 +1,4 @@
-"""Step 8, outer half: the clock starts last, and stops when the handler has ended."""
+"""Step 8, outer half: from here on the call is answered when its time is up, whatever its handler does."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ class EnforceDeadline:
     deadlines: Deadlines
 
     def __call__(self, proceed: Service, /) -> Service:
-        watch, forget = self.deadlines.watch, self.deadlines.forget
+        deadlines = self.deadlines
 
         def enforce(call: Call) -> Awaitable[Any]:
-            watch(call)
-            call.undo.append(forget)
+            call.due = due = call.started + call.tool.timeout_ms / 1000
+            if due < deadlines.next:
+                deadlines.set_timer(due)
             return proceed(call)
 
         return enforce

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dragoman.calls.call import Call, Completion, Outcome, Service
+from dragoman.calls.guards import NEAR_TIMEOUT, Guards
 from dragoman.calls.resources import Resources
 from dragoman.calls.run_handler import meaning_of
 from dragoman.clock import Clock
@@ -29,11 +30,13 @@ class RecordCompletion:
     logger: Logger
     clock: Clock
     resources: Resources
+    guards: Guards
     under_way: set[Call]
     """Calls that have not ended: answered, recorded, and their slots given back."""
 
     def __call__(self, proceed: Service, /) -> Service:
         monotonic, record_end, ended = self.clock.monotonic, self.record, self.under_way.discard
+        audits, audit = self.guards.audits, self.guards.after
 
         async def record(call: Call) -> None:
             call.started = monotonic()
@@ -52,6 +55,8 @@ class RecordCompletion:
                 except ToolError as error:
                     outcome = self._refused(call, error)
                     call.answer(outcome)
+                if audits and call.ran and call.duration_ms > NEAR_TIMEOUT * call.tool.timeout_ms:
+                    audit(call)
                 record_end(call, _completion(call, outcome), outcome.error)
             except Exception as error:  # The boundary: what arrives here is a defect of ours, not the tool's.
                 self._failed(call, error)
@@ -101,6 +106,10 @@ class RecordCompletion:
             completion._value_,
             call.payload_bytes,
         )
+        if call.decisions:
+            record.guards = call.decisions
+        if call.cached:
+            record.cached = True
         if completion is _SUCCESS:
             self.resources.consecutive_refusals = 0
         else:

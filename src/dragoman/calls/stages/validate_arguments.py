@@ -17,6 +17,8 @@ class ValidateArguments:
         def validate(call: Call) -> Awaitable[Any]:
             registered = call.tool
             registered.validator.check(call.arguments)
+            if registered.touches_results:
+                call.given = call.arguments
             if registered.convert is not None:
                 call.arguments = registered.convert(call.arguments)
             return proceed(call)

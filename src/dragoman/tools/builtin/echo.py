@@ -14,7 +14,8 @@ ECHO_SCHEMA: dict[str, Any] = {
 }
 
 
-async def _echo(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+async def echo(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    """The handler of `echo`."""
     return {"message": arguments["message"]}
 
 
@@ -27,6 +28,6 @@ def echo_tool() -> Tool:
             input_schema=ECHO_SCHEMA,
             hints=Hints(read_only=True, idempotent=True, open_world=False),
         ),
-        _echo,
+        echo,
         wants_context=False,
     )

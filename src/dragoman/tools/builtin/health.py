@@ -6,17 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 from dragoman.tools.context import ToolContext
-from dragoman.tools.tool import Hints, Tool, ToolDefinition
+from dragoman.tools.tool import Handler, Hints, Tool, ToolDefinition
 
 HEALTH_SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def health_tool(report: Callable[[], dict[str, Any]]) -> Tool:
-    """The tool `health`; `report` gives what it answers."""
+def health_handler(report: Callable[[], dict[str, Any]]) -> Handler:
+    """Answers what `report` gives."""
 
     async def health(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
         return report()
 
+    return health
+
+
+def health_tool(report: Callable[[], dict[str, Any]]) -> Tool:
+    """The tool `health`; `report` gives what it answers."""
     return Tool(
         ToolDefinition(
             name="health",
@@ -24,7 +29,7 @@ def health_tool(report: Callable[[], dict[str, Any]]) -> Tool:
             input_schema=HEALTH_SCHEMA,
             hints=Hints(read_only=True, idempotent=True, open_world=False),
         ),
-        health,
+        health_handler(report),
         is_reserved=True,
         wants_context=False,
     )

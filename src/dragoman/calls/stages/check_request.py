@@ -1,0 +1,46 @@
+"""Step 4: what is too large, too long or too deep is refused before anything is done with it, and so say the gates."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any
+
+from dragoman.calls.call import Call, Service
+from dragoman.calls.guards import Guards
+from dragoman.calls.limits import Limits, encode_arguments, limits_by_tool
+from dragoman.config import LimitsConfig, ToolsConfig
+from dragoman.errors import PayloadTooLarge
+from dragoman.tools.catalogue import Catalogue
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """Weighs the arguments as JSON and looks at every element; a tool's own limits win over the general ones."""
+
+    limits: LimitsConfig
+    tools: ToolsConfig
+    catalogue: Catalogue
+    guards: Guards
+
+    def __call__(self, proceed: Service, /) -> Service:
+        general, special = limits_by_tool(self.limits, self.tools)
+        pressure, judge = self.guards.pressure, self.guards.before
+        get_tool = self.catalogue.get
+
+        def check(call: Call) -> Awaitable[Any]:
+            encoded = encode_arguments(call.arguments)
+            call.payload_bytes = size = len(encoded)
+            limits = special.get(call.name, general)
+            if size > limits.max_payload_bytes:
+                raise PayloadTooLarge(size, limits.max_payload_bytes)
+            if not pressure.is_calm or (size > limits.sure_bytes and not limits.surely_fit(encoded)):
+                judge_closely(call, limits)
+            return proceed(call)
+
+        def judge_closely(call: Call, limits: Limits) -> None:
+            tool = get_tool(call.name)
+            if tool is None or not tool.is_reserved:  # A server under pressure must still be able to say so.
+                judge(call, limits.violations(call.arguments, tool.definition.input_schema if tool else None))
+
+        return check

@@ -1,0 +1,48 @@
+"""Where the time of one call goes: a second pipeline, the same stages with a look at the clock before each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from dragoman.calls.call import Call, Service, Stage
+
+
+class Span(Struct, frozen=True, rename="camel"):
+    """How long a call was in one stage on its way in, in its handler, or on its way out."""
+
+    name: str
+    microseconds: float
+
+
+def build_traced(stages: Sequence[Stage], service: Service, monotonic: Callable[[], float]) -> Service:
+    """As `pipeline.build`; calls need a `trace` to write to."""
+
+    traced = _marked("handler", service, monotonic)
+    for stage in reversed(stages):
+        traced = _marked(type(stage).__name__, stage(traced), monotonic)
+
+    def begin(call: Call) -> Awaitable[Any]:
+        call.undo.append(end)  # The first to be added is the last to be called, when all else has been given back.
+        return traced(call)
+
+    def end(call: Call) -> None:
+        call.trace.append(("answer", monotonic()))
+
+    return begin
+
+
+def _marked(name: str, service: Service, monotonic: Callable[[], float]) -> Service:
+    def mark(call: Call) -> Awaitable[Any]:
+        call.trace.append((name, monotonic()))
+        return service(call)
+
+    return mark
+
+
+def spans(marks: Sequence[tuple[str, float]], ended: float) -> list[Span]:
+    """The time from each mark to the next, and from the last to the end."""
+    ends = [moment for _, moment in marks[1:]] + [ended]
+    return [Span(name, round((end - begun) * 1e6, 1)) for (name, begun), end in zip(marks, ends, strict=True)]

@@ -1,0 +1,122 @@
+"""Tools that change which tools there are. They exist only when both switches are on, and then a policy decides.
+
+What can be registered is a closed set: a name of one's own for a handler that is built in, with the handler's schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.config import AdminPolicy
+from dragoman.errors import InvalidArgument, NotFound, RegistrationError, Unauthorized
+from dragoman.telemetry.log import Logger
+from dragoman.tools.builtin.echo import ECHO_SCHEMA
+from dragoman.tools.builtin.health import HEALTH_SCHEMA
+from dragoman.tools.catalogue import Catalogue
+from dragoman.tools.context import ToolContext
+from dragoman.tools.tool import Handler, Hints, Tool, ToolDefinition
+
+AGENT_PROXY_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"targetAgentId": {"type": "string"}, "message": {"type": "object"}},
+    "required": ["targetAgentId", "message"],
+}
+CANONICAL_SCHEMAS: dict[str, dict[str, Any]] = {
+    "echo": ECHO_SCHEMA,
+    "health": HEALTH_SCHEMA,
+    "agentProxy": AGENT_PROXY_SCHEMA,
+}
+"""The kinds of tools that can be registered, each with its schema."""
+
+_REGISTER_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "toolType": {"type": "string", "enum": list(CANONICAL_SCHEMAS), "description": "Which handler answers."},
+        "name": {"type": "string", "description": "What the tool will be called."},
+        "description": {"type": "string"},
+        "version": {"type": "string"},
+        "inputSchema": {"type": "object", "description": "If given, the schema of the toolType, exactly."},
+    },
+    "required": ["toolType", "name"],
+    "additionalProperties": False,
+}
+_UNREGISTER_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+def check_admin_policy(policy: AdminPolicy, transport: str) -> None:
+    """Raise `Unauthorized` unless the policy lets this transport administer."""
+    match policy.mode:
+        case "local_stdio_only":
+            if transport != "stdio":
+                raise Unauthorized("Admin operations only allowed via stdio")
+        case "token":
+            raise Unauthorized("Token mode not supported in v0.1")
+        case _:
+            raise Unauthorized("Admin operations are disabled")
+
+
+def admin_tools(
+    catalogue: Catalogue, policy: AdminPolicy, handlers: Mapping[str, Handler], logger: Logger
+) -> tuple[Tool, ...]:
+    """`admin/registerTool` and `admin/unregisterTool`; `handlers` are what a toolType can be answered by."""
+
+    async def register(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+        check_admin_policy(policy, context.transport)
+        kind, name = arguments["toolType"], arguments["name"]
+        schema = CANONICAL_SCHEMAS[kind]
+        if "inputSchema" in arguments and _canonical(arguments["inputSchema"]) != _canonical(schema):
+            raise InvalidArgument(f"inputSchema is not the schema of {kind}", {"reason": "schema_not_canonical"})
+        if kind not in handlers:
+            raise InvalidArgument(f"This server has nothing that a {kind} could stand for", {"reason": "no_handler"})
+        definition = ToolDefinition(
+            name=name,
+            description=arguments.get("description", f"A tool of type {kind}, registered while the server runs."),
+            version=arguments.get("version"),
+            input_schema=schema,
+        )
+        try:
+            catalogue.register(Tool(definition, handlers[kind], wants_context=False), is_dynamic=True, tool_type=kind)
+        except RegistrationError as error:
+            raise InvalidArgument(str(error), {"reason": "not_registered"}) from error
+        return {"success": True, "name": name, "toolType": kind}
+
+    async def unregister(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+        check_admin_policy(policy, context.transport)
+        name = arguments["name"]
+        if not catalogue.unregister(name):
+            raise NotFound(f"Unknown tool: {name[:200]}")
+        logger.warn(f"Tool unregistered: {name}", {"toolName": name})
+        return {"success": True, "name": name}
+
+    return (
+        Tool(
+            ToolDefinition(
+                name="admin/registerTool",
+                description="Registers a tool, for every client, until the server stops.",
+                input_schema=_REGISTER_SCHEMA,
+                category="mutation",
+                hints=Hints(read_only=False, destructive=False, idempotent=False, open_world=False),
+            ),
+            register,
+        ),
+        Tool(
+            ToolDefinition(
+                name="admin/unregisterTool",
+                description="Removes a tool, for every client, until the server starts again.",
+                input_schema=_UNREGISTER_SCHEMA,
+                category="mutation",
+                hints=Hints(read_only=False, destructive=True, idempotent=False, open_world=False),
+            ),
+            unregister,
+        ),
+    )

@@ -1,0 +1,279 @@
+"""What arguments may look like: every element counts, exactly at a limit passes, and a refusal says where."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman import ToolDefinition, define_tool
+from dragoman.calls.limits import ARRAY_TOO_LARGE, MOST_VIOLATIONS, STRING_TOO_LONG, TOO_DEEP, Limits, Violation
+from dragoman.config import LimitsConfig
+from dragoman.testing import MemoryClient, open_server
+from dragoman.tools.schema import Schema
+from tests.unit.calls import error_in
+
+
+class Spy:
+    """A tool that takes anything, and counts how often it was reached."""
+
+    def __init__(self, name: str = "spy", schema: Schema | None = None) -> None:
+        self.calls = 0
+        self.tool = define_tool(
+            ToolDefinition(name=name, description="", input_schema=schema or {"type": "object"}), self._run
+        )
+
+    async def _run(self, arguments: dict[str, Any], context: Any) -> str:
+        self.calls += 1
+        return "reached"
+
+
+def limits(**given: Any) -> Limits:
+    general = {"max_payload_bytes": 1_000_000, "max_array_size": 3, "max_string_length": 5, "max_object_depth": 3}
+    return Limits(**general | given)
+
+
+async def refusal(client: MemoryClient, arguments: dict[str, Any], name: str = "spy") -> dict[str, Any]:
+    return error_in(await client.call_tool(name, arguments))
+
+
+# The defaults
+
+
+@pytest.mark.requirement("PRD-LIMIT-01", "PRD-LIMIT-02", "PRD-LIMIT-03", "PRD-LIMIT-04", "PRD-LIMIT-05")
+def test_defaults_are_the_documents() -> None:
+    config = LimitsConfig()
+    assert config.max_array_size == 100
+    assert config.max_string_length == 100_000
+    assert config.max_object_depth == 10
+    assert config.max_request_bytes == 10_485_760
+    assert config.tool_array_limits == {
+        "bugfix_scan": 100,
+        "refactor_scan": 100,
+        "memory_bulk_delete": 1000,
+        "ability_inject": 20,
+    }
+
+
+# Through the whole pipeline
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """An object of so many levels, itself included."""
+    value: dict[str, Any] = {}
+    for _ in range(depth - 1):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.requirement("INV-MCP-LIMIT-001", "INV-MCP-LIMIT-002", "INV-MCP-LIMIT-004", "PRD-LIMIT-06", "PRD-P4")
+@pytest.mark.parametrize(
+    ("passes", "fails", "told"),
+    [
+        (
+            {"list": list(range(100))},
+            {"list": list(range(101))},
+            {"path": "/list", "code": ARRAY_TOO_LARGE, "limit": 100, "actual": 101},
+        ),
+        (
+            {"a": {"b": [[0] * 100]}},
+            {"a": {"b": [[0] * 101]}},
+            {"path": "/a/b/0", "code": ARRAY_TOO_LARGE, "limit": 100, "actual": 101},
+        ),
+        (
+            {"text": "ü" * 100_000},
+            {"text": "ü" * 100_001},
+            {"path": "/text", "code": STRING_TOO_LONG, "limit": 100_000, "actual": 100_001},
+        ),
+        (
+            {"k" * 100_000: 1},
+            {"k" * 100_001: 1},
+            {"path": "", "code": STRING_TOO_LONG, "limit": 100_000, "actual": 100_001},
+        ),
+        (nested(10), nested(11), {"path": "/a" * 10, "code": TOO_DEEP, "limit": 10, "actual": 11}),
+    ],
+    ids=["array", "array within", "string", "key", "depth"],
+)
+async def test_exactly_at_the_limit_passes_and_one_more_is_refused_before_the_handler(
+    passes: dict[str, Any], fails: dict[str, Any], told: dict[str, Any]
+) -> None:
+    spy = Spy()
+    async with open_server([spy.tool]) as server:
+        client = await server.client()
+        assert (await client.call_tool("spy", passes))["isError"] is False
+        assert spy.calls == 1
+        error = await refusal(client, fails)
+        assert spy.calls == 1
+        assert error["code"] == "INVALID_ARGUMENT"
+        (violation,) = error["details"]["errors"]
+        assert {key: value for key, value in violation.items() if key != "message"} == told
+        assert str(told["limit"]) in violation["message"]
+        assert server.runtime.resources.in_use == 0
+
+
+@pytest.mark.requirement("INV-MCP-LIMIT-001")
+@pytest.mark.parametrize("place", [0, 99, 4_950, 9_998, 9_999])
+async def test_every_element_is_looked_at_not_only_the_first_ones(place: int) -> None:
+    rows: list[list[Any]] = [[{"cell": 0} for _ in range(100)] for _ in range(100)]
+    rows[place // 100][place % 100] = {"cell": [0] * 101}
+    spy = Spy()
+    async with open_server([spy.tool]) as server:
+        error = await refusal(await server.client(), {"rows": rows})
+        assert [one["path"] for one in error["details"]["errors"]] == [f"/rows/{place // 100}/{place % 100}/cell"]
+        assert spy.calls == 0
+
+
+@pytest.mark.requirement("PRD-LIMIT-06")
+async def test_all_violations_are_listed_each_with_its_path() -> None:
+    spy = Spy()
+    async with open_server([spy.tool]) as server:
+        error = await refusal(await server.client(), {"a": [0] * 101, "b": {"c": [0] * 102}, "d": "fine"})
+        found = {one["path"]: one["actual"] for one in error["details"]["errors"]}
+        assert found == {"/a": 101, "/b/c": 102}
+
+
+async def test_refusal_does_not_grow_with_the_number_of_violations() -> None:
+    spy = Spy()
+    async with open_server([spy.tool]) as server:
+        error = await refusal(await server.client(), {f"k{i}": [0] * 101 for i in range(200)})
+        assert len(error["details"]["errors"]) == MOST_VIOLATIONS
+
+
+@pytest.mark.requirement("INV-MCP-LIMIT-003")
+@pytest.mark.parametrize(
+    ("limit", "size", "refused"), [(5, 5, False), (5, 6, True), (500, 500, False), (500, 501, True)]
+)
+async def test_limit_of_the_tool_wins_whether_higher_or_lower(limit: int, size: int, refused: bool) -> None:
+    for config in (
+        {"limits": {"toolArrayLimits": {"spy": limit}}},
+        {"limits": {"tools": {"spy": {"maxArraySize": limit}}}},
+    ):
+        spy, other = Spy(), Spy("other")
+        async with open_server([spy.tool, other.tool], config) as server:
+            client = await server.client()
+            assert (await client.call_tool("spy", {"list": [0] * size}))["isError"] is refused
+            assert (await client.call_tool("other", {"list": [0] * 101}))["isError"] is True
+            assert (await client.call_tool("other", {"list": [0] * 100}))["isError"] is False
+
+
+@pytest.mark.parametrize(
+    ("setting", "passes", "fails"),
+    [
+        ({"max_payload_bytes": 20}, {"x": "a" * 12}, {"x": "a" * 13}),
+        ({"max_string_length": 3}, {"x": "abc"}, {"x": "abcd"}),
+        ({"max_object_depth": 2}, {"x": {}}, {"x": {"y": {}}}),
+    ],
+)
+async def test_other_limits_can_be_set_for_one_tool_too(
+    setting: dict[str, int], passes: dict[str, Any], fails: dict[str, Any]
+) -> None:
+    spy, other = Spy(), Spy("other")
+    async with open_server([spy.tool, other.tool], {"limits": {"tools": {"spy": setting}}}) as server:
+        client = await server.client()
+        assert (await client.call_tool("spy", passes))["isError"] is False
+        assert (await client.call_tool("spy", fails))["isError"] is True
+        assert (await client.call_tool("other", fails))["isError"] is False
+
+
+LONG_LIST = {
+    "type": "object",
+    "properties": {
+        "ids": {"type": "array", "maxItems": 500},
+        "deep": {"type": "object", "additionalProperties": {"$ref": "#/definitions/many"}},
+        "either": {"anyOf": [{"type": "null"}, {"type": "array", "maxItems": 300}]},
+        "text": {"type": "string", "maxLength": 200_000},
+        "rows": {"type": "array", "items": {"type": "array", "maxItems": 200}},
+    },
+    "definitions": {"many": {"type": "array", "maxItems": 400}},
+}
+
+
+@pytest.mark.parametrize(
+    ("passes", "fails"),
+    [
+        ({"ids": [0] * 500}, {"ids": [0] * 501}),
+        ({"deep": {"x": [0] * 400}}, {"deep": {"x": [0] * 401}}),
+        ({"either": [0] * 300}, {"either": [0] * 301}),
+        ({"text": "x" * 200_000}, {"text": "x" * 200_001}),
+        ({"rows": [[0] * 200]}, {"rows": [[0] * 201]}),
+        ({"rows": [[0]] * 100}, {"rows": [[0]] * 101}),
+    ],
+    ids=["property", "reference", "alternative", "string", "items", "general"],
+)
+async def test_explicit_limit_in_the_schema_wins_over_the_general_one(
+    passes: dict[str, Any], fails: dict[str, Any]
+) -> None:
+    spy = Spy(schema=LONG_LIST)
+    async with open_server([spy.tool]) as server:
+        client = await server.client()
+        assert (await client.call_tool("spy", passes))["isError"] is False
+        assert (await client.call_tool("spy", fails))["isError"] is True
+        assert spy.calls == 1
+
+
+async def test_limit_that_the_operator_sets_for_the_tool_wins_over_its_schema() -> None:
+    spy = Spy(schema=LONG_LIST)
+    async with open_server([spy.tool], {"limits": {"tools": {"spy": {"max_array_size": 10}}}}) as server:
+        client = await server.client()
+        assert (await client.call_tool("spy", {"ids": [0] * 11}))["isError"] is True
+        assert (await client.call_tool("spy", {"ids": [0] * 10}))["isError"] is False
+
+
+async def test_limits_can_be_turned_off() -> None:
+    off = {"max_array_size": None, "max_string_length": None, "max_object_depth": None}
+    spy = Spy()
+    async with open_server([spy.tool], {"limits": off}) as server:
+        client = await server.client()
+        for arguments in ({"a": [0] * 5000}, {"a": "x" * 200_000}, nested(50)):
+            assert (await client.call_tool("spy", arguments))["isError"] is False
+
+
+@pytest.mark.requirement("PRD-METRIC-04")
+async def test_every_tool_is_covered_built_in_and_unknown_ones_included() -> None:
+    spy = Spy()
+    async with open_server([spy.tool]) as server:
+        client = await server.client()
+        for name in ("spy", "nobody", "health"):
+            result = await client.call_tool(name, {"x": "y" * 2_000_000})
+            assert error_in(result)["details"]["reason"] == "payload_too_large"
+        assert error_in(await client.call_tool("nobody", {"x": [0] * 101}))["code"] == "INVALID_ARGUMENT"
+
+
+async def test_arguments_from_python_are_measured_as_the_json_that_they_are() -> None:
+    spy = Spy()
+    async with open_server([spy.tool]) as server:
+        for arguments in ({"t": (0,) * 101}, {"t": {1: [0] * 101}}):
+            outcome = await server.runtime.call("spy", arguments)
+            assert outcome.error is not None
+            assert outcome.error.code == "INVALID_ARGUMENT"
+        outcome = await server.runtime.call("spy", {"t": {1, 2}, "u": object()})
+        assert outcome.error is not None
+        assert outcome.error.details == {"reason": "arguments_not_serializable"}
+        assert spy.calls == 0
+
+
+# The shortcut
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=7), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(max_size=7), json_values, max_size=4))
+@settings(max_examples=400)
+def test_what_the_bytes_let_pass_has_no_violation(arguments: dict[str, Any]) -> None:
+    encoded = json.dumps(arguments, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass")
+    rules = limits()
+    if len(encoded) <= rules.sure_bytes or rules.surely_fit(encoded):
+        assert rules.violations(arguments) == []
+
+
+def test_violation_says_where_by_how_much_and_what_is_allowed() -> None:
+    found = limits().violations({"a": [1, 2, 3, 4]})
+    assert found == [Violation("/a", ARRAY_TOO_LARGE, "has 4 items, and at most 3 are allowed", 3, 4)]

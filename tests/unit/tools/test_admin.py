@@ -1,0 +1,207 @@
+"""Registering tools while the server runs: two switches, a policy, and a closed set of what can be registered."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import product
+from typing import Any
+
+import pytest
+
+from dragoman import tool
+from dragoman.edge.connection import TransportType
+from dragoman.errors import DynamicRegistrationOff
+from dragoman.testing import MemoryClient, SequentialIds, open_server
+from dragoman.tools.builtin.admin import CANONICAL_SCHEMAS
+from dragoman.tools.builtin.echo import echo_tool
+from tests.unit.calls import error_in
+
+REGISTER, UNREGISTER = "admin/registerTool", "admin/unregisterTool"
+
+
+def switched(one: bool = True, other: bool = True, mode: str = "local_stdio_only") -> dict[str, Any]:
+    return {
+        "tools": {"adminRegistrationEnabled": one, "adminPolicy": {"mode": mode}},
+        "security": {"dynamicRegistrationEnabled": other},
+    }
+
+
+async def names(client: MemoryClient) -> list[str]:
+    return [listed["name"] for listed in await client.list_tools()]
+
+
+@tool
+async def zebra() -> str:
+    return "stripes"
+
+
+@pytest.mark.requirement("FND-ADMIN-01", "FND-ADMIN-02")
+@pytest.mark.parametrize(("one", "other"), list(product([False, True], repeat=2)))
+async def test_admin_tools_exist_only_when_both_switches_are_on(one: bool, other: bool) -> None:
+    async with open_server([], switched(one, other)) as server:
+        client = await server.client()
+        on = one and other
+        assert server.runtime.config.is_dynamic_registration_effective() is on
+        assert [name for name in await names(client) if name.startswith("admin/")] == (
+            [REGISTER, UNREGISTER] if on else []
+        )
+        if not on:
+            for name in (REGISTER, UNREGISTER):
+                arguments = {"toolType": "echo", "name": "mine"}
+                assert error_in(await client.call_tool(name, arguments))["code"] == "NOT_FOUND"
+            with pytest.raises(DynamicRegistrationOff):
+                server.runtime.catalogue.register(echo_tool(), is_dynamic=True)
+            assert await names(client) == ["health"]
+
+
+@pytest.mark.requirement("FND-ADMIN-03", "FND-ADMIN-04", "FND-ADMIN-05")
+@pytest.mark.parametrize(
+    ("mode", "transport", "said"),
+    [
+        ("deny_all", "stdio", "Admin operations are disabled"),
+        ("deny_all", "http", "Admin operations are disabled"),
+        ("local_stdio_only", "stdio", None),
+        ("local_stdio_only", "http", "Admin operations only allowed via stdio"),
+        ("local_stdio_only", "sse", "Admin operations only allowed via stdio"),
+        ("token", "stdio", "Token mode not supported in v0.1"),
+        ("token", "http", "Token mode not supported in v0.1"),
+    ],
+)
+async def test_policy_decides_by_mode_and_transport(mode: str, transport: TransportType, said: str | None) -> None:
+    async with open_server([zebra], switched(mode=mode)) as server:
+        client = await server.connect(transport).handshake()
+        before = await names(client)
+        for name, arguments in ((REGISTER, {"toolType": "echo", "name": "a"}), (UNREGISTER, {"name": "zebra"})):
+            result = await client.call_tool(name, arguments)
+            if said is None:
+                assert result["isError"] is False
+            else:
+                error = error_in(result)
+                assert (error["code"], error["message"]) == ("UNAUTHORIZED", said)
+        if said is not None:
+            assert await names(client) == before
+
+
+async def test_calls_that_do_not_come_over_stdio_are_not_local() -> None:
+    async with open_server([], switched()) as server:
+        outcome = await server.runtime.call(REGISTER, {"toolType": "echo", "name": "a"})
+        assert outcome.error is not None
+        assert outcome.error.code == "UNAUTHORIZED"
+
+
+@pytest.mark.requirement("FND-ADMIN-06")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"name": "a"},
+        {"toolType": "echo"},
+        {"toolType": "shell", "name": "a"},
+        {"toolType": "Echo", "name": "a"},
+        {"toolType": None, "name": "a"},
+        {"toolType": "echo", "name": ""},
+        {"toolType": "echo", "name": "no spaces"},
+        {"toolType": "echo", "name": "zebra"},
+        {"toolType": "echo", "name": "a", "handler": "rm -rf /"},
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_registered_is_refused_and_nothing_changes(arguments: dict[str, Any]) -> None:
+    async with open_server([zebra], switched()) as server:
+        client = await server.client()
+        before = await names(client)
+        assert error_in(await client.call_tool(REGISTER, arguments))["code"] == "INVALID_ARGUMENT"
+        assert await names(client) == before
+
+
+@pytest.mark.requirement("FND-ADMIN-07", "FND-ADMIN-09")
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        ("echo", {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]}),
+        ("health", {"type": "object", "properties": {}, "additionalProperties": False}),
+    ],
+)
+async def test_registered_tool_has_the_canonical_schema_and_the_built_in_handler(
+    kind: str, schema: dict[str, Any]
+) -> None:
+    async with open_server([zebra], switched(), ids=SequentialIds()) as server:
+        client = await server.client()
+        result = await client.call_tool(REGISTER, {"toolType": kind, "name": "m/mine", "description": "Mine."})
+        assert result["content"] == [
+            {"type": "text", "text": f'{{"success":true,"name":"m/mine","toolType":"{kind}"}}'}
+        ]
+        listed = await client.list_tools()
+        assert [each["name"] for each in listed] == [REGISTER, UNREGISTER, "health", "m/mine", "zebra"]
+        (mine,) = [each for each in listed if each["name"] == "m/mine"]
+        assert mine["description"] == "Mine."
+        assert {key: value for key, value in mine["inputSchema"].items() if key != "$schema"} == schema
+        arguments = {"message": "hi"} if kind == "echo" else {}
+        assert (await client.call_tool("m/mine", arguments))["isError"] is False
+        assert error_in(await client.call_tool("m/mine", {"message": 5}))["code"] == "INVALID_ARGUMENT"
+
+
+@pytest.mark.requirement("FND-ADMIN-07")
+async def test_agent_proxy_has_a_schema_and_cannot_be_registered_while_there_are_no_agents() -> None:
+    assert CANONICAL_SCHEMAS["agentProxy"] == {
+        "type": "object",
+        "properties": {"targetAgentId": {"type": "string"}, "message": {"type": "object"}},
+        "required": ["targetAgentId", "message"],
+    }
+    async with open_server([], switched()) as server:
+        client = await server.client()
+        error = error_in(await client.call_tool(REGISTER, {"toolType": "agentProxy", "name": "a"}))
+        assert (error["code"], error["details"]["reason"]) == ("INVALID_ARGUMENT", "no_handler")
+
+
+@pytest.mark.requirement("FND-ADMIN-08")
+@pytest.mark.parametrize(
+    ("schema", "fits"),
+    [
+        ({"required": ["message"], "properties": {"message": {"type": "string"}}, "type": "object"}, True),
+        ({"type": "object", "properties": {"message": {"type": "string"}}}, False),
+        (
+            {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"], "title": ""},
+            False,
+        ),
+        ({}, False),
+    ],
+)
+async def test_schema_that_is_given_must_be_the_canonical_one(schema: dict[str, Any], fits: bool) -> None:
+    async with open_server([], switched()) as server:
+        client = await server.client()
+        result = await client.call_tool(REGISTER, {"toolType": "echo", "name": "mine", "inputSchema": schema})
+        assert result["isError"] is not fits
+        if not fits:
+            assert error_in(result)["code"] == "INVALID_ARGUMENT"
+        assert ("mine" in await names(client)) is fits
+
+
+@pytest.mark.requirement("FND-ADMIN-10", "FND-ADMIN-11")
+async def test_changes_are_logged_as_warnings() -> None:
+    async with open_server([], switched()) as server:
+        client = await server.client()
+        await client.call_tool(REGISTER, {"toolType": "echo", "name": "mine"})
+        assert (await client.call_tool(UNREGISTER, {"name": "mine"}))["isError"] is False
+        warnings = [entry["message"] for entry in server.log if entry["level"] == "warn"]
+        assert warnings == ["Dynamic tool registered: mine (type: echo)", "Tool unregistered: mine"]
+        assert await names(client) == [REGISTER, UNREGISTER, "health"]
+
+
+@pytest.mark.requirement("FND-ADMIN-11")
+async def test_unregistering_what_is_not_there_is_not_found() -> None:
+    async with open_server([], switched()) as server:
+        client = await server.client()
+        assert error_in(await client.call_tool(UNREGISTER, {"name": "nobody"}))["code"] == "NOT_FOUND"
+
+
+async def test_every_client_hears_of_a_change_at_once() -> None:
+    async with open_server([], switched()) as server:
+        one, other = await server.client(), await server.client()
+        await one.call_tool(REGISTER, {"toolType": "echo", "name": "mine"})
+        await asyncio.sleep(0)
+        for client in (one, other):
+            heard = [message.get("method") for message in client.received()]
+            assert heard.count("notifications/tools/list_changed") == 1
+            assert "mine" in await names(client)
+        assert (await other.call_tool("mine", {"message": "hi"}))["isError"] is False

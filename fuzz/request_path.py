@@ -3,8 +3,8 @@
 `python -m fuzz.request_path [libFuzzer options] fuzz/corpus`. The first byte of an input says how the connection was
 opened (not at all, with a handshake, in the modern era), the second how the rest is cut into chunks. After every input:
 
-1. everything that was sent is JSON-RPC, one message a line, and no request was answered twice;
-2. every call has ended, every slot is free, and each call left one record;
+1. everything that was sent is JSON-RPC, one message a line, and no call was answered twice;
+2. every call has ended, every slot is free, and each call that was answered left one record;
 3. a connection that is open still answers, correctly;
 4. nothing was logged that says that we failed.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import atheris
@@ -25,11 +26,12 @@ with atheris.instrument_imports(include=["dragoman"]):
     from dragoman.app import ServerOptions, create_server
     from dragoman.config import make_config
     from dragoman.edge.connection import Connection
-    from dragoman.protocol.session import State
-    from dragoman.telemetry.log import Entry, EntryWriter, StructuredLogger
+    from dragoman.protocol.session import Era, State
+    from dragoman.telemetry.log import CompletionRecord, Entry, EntryWriter, StructuredLogger
     from dragoman.testing.wire import MemoryWire, decode, is_json_rpc
     from dragoman.tools.builtin.echo import echo_tool
 
+TOKENS = Path(__file__).with_name("tokens.dict")
 HANDSHAKE = (
     b'{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},'
     b'"clientInfo":{"name":"fuzz","version":"1"}}}\n{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
@@ -116,30 +118,42 @@ class Target:
         assert self.server.runner.under_way == 0, "a call never ends"
 
     def _probe(self, connection: Connection) -> None:
-        modern = connection.session.era.value == "modern"
-        if modern or connection.session.state is State.RUNNING:
-            connection.receive(PROBE % (b"," + META if modern else b""))
+        if _is_open(connection):
+            connection.receive(PROBE % (b"," + META if connection.session.era is Era.MODERN else b""))
 
     def _check(self, connection: Connection, wire: MemoryWire) -> None:
         messages = [decode(line) for line in wire.lines]
         assert all(map(is_json_rpc, messages)), "something was sent that is not JSON-RPC"
-        answered = Counter(str(message["id"]) for message in messages if message.get("id") is not None)
-        if connection.session.era.value == "modern" or connection.session.state is State.RUNNING:
-            assert answered["probe"] >= 1, "an open connection no longer answers"
+        if _is_open(connection):
+            assert any(message.get("id") == "probe" for message in messages), "an open connection no longer answers"
         assert self.server.resources.in_use == 0, "a slot was lost"
-        levels = [entry.get("level") for entry in self.entries if isinstance(entry, dict)]
-        said = [entry for entry in self.entries if isinstance(entry, dict) and entry.get("level") == "error"]
-        ours = [entry for entry in said if entry["message"] != "tool failed"]
+        recorded = Counter(entry.run_id for entry in self.entries if isinstance(entry, CompletionRecord))
+        answered = Counter(filter(None, map(_run_id, messages)))
+        assert set(answered.values()) <= {1}, "a call was answered twice"
+        assert set(recorded.values()) <= {1}, "a call was recorded twice"
+        assert answered.keys() <= recorded.keys(), "a call was not recorded"
+        errors = [entry for entry in self.entries if isinstance(entry, dict) and entry["level"] == "error"]
+        ours = [entry for entry in errors if entry["message"] != "tool failed"]
         assert not ours, f"we failed: {ours[0]}"
-        assert len(levels) <= 10_000
-        if self.entries:
-            lines = self._writer(self.entries).splitlines()
-            assert len(lines) == len(self.entries), "an entry is not one line"
+        lines = self._writer(self.entries).splitlines() if self.entries else []
+        assert len(lines) == len(self.entries), "an entry is not one line"
+
+
+def _is_open(connection: Connection) -> bool:
+    return connection.session.era is Era.MODERN or connection.session.state is State.RUNNING
+
+
+def _run_id(message: dict[str, Any]) -> str | None:
+    """The run id of the call that a message answers with a result."""
+    result = message.get("result")
+    meta = result.get("_meta", {}) if isinstance(result, dict) else {}
+    run_id: str | None = meta.get("dragoman/runId")
+    return run_id
 
 
 def main() -> None:
     target = Target()
-    atheris.Setup([*sys.argv, "-dict=fuzz/tokens.dict"], target.one_input)
+    atheris.Setup([*sys.argv, f"-dict={TOKENS}"], target.one_input)
     atheris.Fuzz()
 
 

@@ -285,6 +285,7 @@ async def test_who_asks_after_a_change_is_not_given_what_was_read_before_it() ->
         assert value_in((await client.answer(late))["result"]) == 9
         assert value_in(await client.call_tool("read")) == 9
         assert counter.reads == 2
+        assert len(server.runtime.cache) == 1  # What nobody can be given any more takes no room.
 
 
 async def test_another_tool_of_the_same_name_starts_anew() -> None:

@@ -144,19 +144,20 @@ class Listed(Struct, frozen=True):
     mode: Mode
 
 
+def listed(config: GuardsConfig) -> list[Listed]:
+    """The gates, in order, each with the mode that it is in."""
+    return [Listed(gate.id, gate.name, gate.description, config.gates.get(gate.id, "enforce")) for gate in POLICY.gates]
+
+
 class Guards:
     """The policy as it is configured, with the process's memory to judge by."""
 
     def __init__(self, config: GuardsConfig, limits: LimitsConfig, pressure: PressureMonitor) -> None:
         self.policy = POLICY
         self.pressure = pressure
-        self._modes: dict[str, Mode] = {gate.id: config.gates.get(gate.id, "enforce") for gate in POLICY.gates}
+        self._modes = {gate.id: gate.mode for gate in listed(config)}
         self._max_request_bytes = limits.max_request_bytes
         self.audits = self._modes[_AFTER.id] != "off"
-
-    def listed(self) -> list[Listed]:
-        """The gates, in order, each with the mode that it is in."""
-        return [Listed(gate.id, gate.name, gate.description, self._modes[gate.id]) for gate in self.policy.gates]
 
     def before(self, call: Call, violations: list[Violation]) -> None:
         """Ask the gates that stand before the handler; raises what the first that fails and is enforced says."""

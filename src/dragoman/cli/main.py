@@ -10,6 +10,7 @@ from dragoman import __version__
 from dragoman.cli import config, tools
 from dragoman.cli.call import call
 from dragoman.cli.doctor import doctor
+from dragoman.cli.guards import guards
 from dragoman.cli.install import install
 from dragoman.cli.serve import serve
 
@@ -49,6 +50,7 @@ app = _app()
 app.command()(call)
 app.add_typer(tools.app, name="tools")
 app.add_typer(config.app, name="config")
+app.command()(guards)
 app.command()(install)
 app.command()(doctor)
 

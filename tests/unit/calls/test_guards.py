@@ -9,6 +9,7 @@ import pytest
 
 from dragoman import tool
 from dragoman.calls.guards import POLICY, Facts, Verdict
+from dragoman.calls.guards import listed as guards_listed
 from dragoman.calls.limits import ARRAY_TOO_LARGE, Violation
 from dragoman.telemetry.load import PressureMonitor, memory_budget, process_memory
 from dragoman.testing import ManualClock, SequentialIds, open_server
@@ -170,7 +171,7 @@ async def test_gate_that_is_not_enforced_lets_the_call_pass(mode: str, guards: s
         assert (await (await server.client()).call_tool("spy", {"a": [0] * 101}))["isError"] is False
         decisions = server.records[0].get("guards")
         assert (decisions[0]["decision"] if decisions else None) == guards
-        listed = {gate.id: gate.mode for gate in server.runtime.guards.listed()}
+        listed = {gate.id: gate.mode for gate in guards_listed(server.runtime.config.guards)}
         assert listed["array-size-check"] == mode
         assert listed["timeout-audit"] == "enforce"
 

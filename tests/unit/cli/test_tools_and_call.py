@@ -312,3 +312,21 @@ def test_a_trace_shows_each_stage_and_leaves_stdout_to_the_result() -> None:
     assert names[0] == "RecordCompletion"
     assert names[-3:] == ["handler", "answer", "in"]
     assert all(line.endswith(" µs") for line in ran.stderr.splitlines())
+
+
+def test_gates_are_listed_with_their_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_GUARDS__GATES", '{"array-size-check": "warn"}')
+    lines = runner.invoke(app, ["guards"]).stdout.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["memory-pressure-check", "enforce"],
+        ["request-size-check", "enforce"],
+        ["array-size-check", "warn"],
+        ["timeout-audit", "enforce"],
+    ]
+    gates = json.loads(runner.invoke(app, ["guards", "--json"]).stdout)
+    assert gates[2] == {
+        "id": "array-size-check",
+        "name": "Array Size Check",
+        "description": "Refuses requests with oversized arrays",
+        "mode": "warn",
+    }

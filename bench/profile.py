@@ -24,6 +24,7 @@ from dragoman.calls.run_handler import RunHandler
 from dragoman.calls.stages.record_completion import RecordCompletion
 from dragoman.calls.threads import Threads
 from dragoman.edge.connection import Connection, TransportType
+from dragoman.protocol.jsonrpc import encode_result
 from dragoman.telemetry.log import Entry, EntryWriter, StructuredLogger
 
 _CALLS = 256
@@ -145,11 +146,11 @@ class Profile:
 
     def _answer(self) -> float:
         outcome = Outcome(None)
-        render, result = self._runtime.dialect.render, self._connection.session.tool_result
+        render = self._runtime.dialect.render
         calls = self._calls()
         started = time.perf_counter()
         for number, call in enumerate(calls):
-            result(number, render(call, outcome), modern=False)
+            encode_result(number, render(call, outcome))
         return _microseconds(started)
 
     async def _tasks(self) -> float:

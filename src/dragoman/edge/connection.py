@@ -21,7 +21,7 @@ from dragoman.edge.listing import Listing
 from dragoman.errors import InternalError, InvalidRequest, ProtocolError
 from dragoman.ids import Ids
 from dragoman.protocol import jsonrpc
-from dragoman.protocol.jsonrpc import Answer, Id
+from dragoman.protocol.jsonrpc import Answer, Id, encode_result
 from dragoman.protocol.session import (
     Cancel,
     Era,
@@ -232,7 +232,8 @@ class Connection:
         if outcome.error is not None and isinstance(outcome.error, ProtocolError):
             line = jsonrpc.encode_error(outcome.error, request_id, call.correlation_id)
         else:
-            line = self.session.tool_result(request_id, self._render(call, outcome), modern=modern)
+            result = self._render(call, outcome)
+            line = self.session.tool_result(request_id, result) if modern else encode_result(request_id, result)
         self.wire.send(line, more=self._receiving or bool(self._calls))
 
     def _answer_modern(self, call: Call, outcome: Outcome) -> None:

@@ -218,11 +218,10 @@ class Session:
             result = complete(self.identity, result)
         return jsonrpc.encode_result(request_id, result)
 
-    def tool_result(self, request_id: Id, result: ToolResult, *, modern: bool) -> bytes:
-        """The line that answers a `tools/call`."""
-        if modern:
-            result.result_type = "complete"
-            result.meta.server_info = self.identity.server_info
+    def tool_result(self, request_id: Id, result: ToolResult) -> bytes:
+        """The line that answers a `tools/call` of the modern era."""
+        result.result_type = "complete"
+        result.meta.server_info = self.identity.server_info
         return jsonrpc.encode_result(request_id, result)
 
     def refuse(self, error: ProtocolError, request_id: Id | None, meta: Mapping[str, Any] = _NO_META) -> Refusal:

@@ -71,10 +71,13 @@ class StructuredLogger:
         self._threshold = _RANK[config.level]
         self._cleaner = make_cleaner(config)
         self._context: dict[str, Any] = {}
+        if self._threshold <= _RANK["info"]:
+            self.record = sink  # type: ignore[method-assign]  # There is one for every call, and each is wanted.
 
     def child(self, facts: Facts, /) -> StructuredLogger:
         child = object.__new__(StructuredLogger)
         child.__dict__.update(self.__dict__)
+        child.__dict__.pop("record", None)
         child._context = {**self._context, **self._settled(facts)}
         return child
 

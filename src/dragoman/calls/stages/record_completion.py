@@ -51,13 +51,18 @@ class RecordCompletion:
                     outcome = self._outcome_of(call, error)
                 call.duration_ms = int((monotonic() - call.started) * 1e6) / 1000
                 try:
-                    call.answer(outcome)  # First, so that the client does not wait for the log.
+                    if not call.answered:  # As `call.answer`. First, so that the client does not wait for the log.
+                        call.reply(call, outcome)
+                        call.answered = True
                 except ToolError as error:
                     outcome = self._refused(call, error)
                     call.answer(outcome)
                 if audits and call.ran and call.duration_ms > NEAR_TIMEOUT * call.tool.timeout_ms:
                     audit(call)
-                record_end(call, _completion(call, outcome), outcome.error)
+                if outcome.error is None and not call.expired and not call.disconnected:
+                    record_end(call, _SUCCESS)
+                else:
+                    record_end(call, _completion(call, outcome), outcome.error)
             except Exception as error:  # The boundary: what arrives here is a defect of ours, not the tool's.
                 self._failed(call, error)
             finally:
@@ -134,8 +139,7 @@ class RecordCompletion:
 
 
 def _completion(call: Call, outcome: Outcome) -> Completion:
-    if outcome.error is None and not call.expired and not call.disconnected:
-        return _SUCCESS
+    """How a call ended that did not simply succeed."""
     if call.expired:
         return Completion.LATE_COMPLETED
     if isinstance(outcome.error, _Cancelled):

@@ -18,10 +18,12 @@ from dragoman.calls import pipeline
 from dragoman.calls.call import Call, Outcome, Stage
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.guards import Guards
+from dragoman.calls.rates import Rates
 from dragoman.calls.resources import Resources
 from dragoman.calls.results import Results
 from dragoman.calls.run_handler import RunHandler
 from dragoman.calls.runner import Runner
+from dragoman.calls.shares import Shares
 from dragoman.calls.stages.admit import Admit, Gate
 from dragoman.calls.stages.check_request import CheckRequest
 from dragoman.calls.stages.enforce_deadline import EnforceDeadline
@@ -137,8 +139,8 @@ class Runtime:
             Admit(self._gate),
             CheckRequest(config.limits, config.tools, self.catalogue, self.guards),
             FindTool(self.catalogue),
-            LimitRate(config.limits, self.clock),
-            TakeSlot(self.resources, config.resources, config.limits),
+            LimitRate(Rates(config.limits), self.clock),
+            TakeSlot(self.resources, Shares(config.resources, config.limits)),
             ValidateArguments(),
             EnforceDeadline(deadlines),
             ReuseResults(Results(self.cache)),
@@ -276,17 +278,22 @@ class Runtime:
             self._announcing.add(announcing)
             announcing.add_done_callback(self._announcing.discard)
 
-    async def _kernel_call(self, name: str, arguments: dict[str, Any], meta: Mapping[str, Any]) -> ToolResult:
-        """A call that came through the kernel: the same pipeline, the same words."""
+    async def _kernel_call(
+        self, connection: Connection, name: str, arguments: dict[str, Any], meta: Mapping[str, Any]
+    ) -> ToolResult:
+        """A call that came through the kernel: the same caller, the same pipeline, the same words."""
         done: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
 
         def reply(call: Call, outcome: Outcome) -> None:
+            if done.done():
+                return
             if isinstance(outcome.error, ProtocolError):
                 done.set_exception(outcome.error)
-            elif not done.done():
+            else:
                 done.set_result(self.dialect.render(call, outcome))
 
-        call = Call(name, arguments, self.ids.run_id(), correlation_id_in(meta) or self.ids.correlation_id(), reply)
+        correlation_id = correlation_id_in(meta) or self.ids.correlation_id()
+        call = Call(name, arguments, self.ids.run_id(), correlation_id, reply, connection.caller, connection.wire.type)
         self.runner.submit(call)
         try:
             return await done

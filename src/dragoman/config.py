@@ -133,12 +133,16 @@ class ToolLimits(Section, frozen=True):
     max_array_size: Annotated[Count | None, about("As `limits.max_array_size`.")] = None
     max_string_length: Annotated[Count | None, about("As `limits.max_string_length`.")] = None
     max_object_depth: Annotated[Count | None, about("As `limits.max_object_depth`.")] = None
+    max_object_members: Annotated[Count | None, about("As `limits.max_object_members`.")] = None
     max_concurrent: Annotated[Count | None, about("How many calls of it may run at the same time.")] = None
     calls_per_minute: Annotated[Count | None, about("How many calls of it one caller may make in a minute.")] = None
 
 
 class LimitsConfig(Section, frozen=True):
-    """What a request may look like, and how many of them there may be. Exactly at a limit passes."""
+    """What a request may look like, and how many of them there may be. Exactly at a limit passes.
+
+    TOML has no null; a variable or a JSON file has.
+    """
 
     max_request_bytes: Annotated[Bytes, about("The most that one message may weigh, before it is parsed.")] = 10_485_760
     max_array_size: Annotated[Count | None, about("The most items of any array in the arguments; null: any.")] = 100
@@ -148,6 +152,9 @@ class LimitsConfig(Section, frozen=True):
     max_object_depth: Annotated[
         Count | None, about("How deeply objects and arrays may be nested in the arguments; null: any.")
     ] = 10
+    max_object_members: Annotated[
+        Count | None, about("The most members of any object in the arguments; null: any.")
+    ] = 1_000
     tool_array_limits: Annotated[dict[str, Count], about("`max_array_size` by tool name, whether higher or lower.")] = (
         field(default_factory=lambda: dict(DEFAULT_ARRAY_LIMITS))
     )
@@ -347,7 +354,7 @@ def load_config(
 
 
 class ValidationResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Whether settings can be used, and if not, why: `errors` holds `{path, message}` each."""
+    """Whether something can be used, and if not, why: `errors` holds `{path, message}` each."""
 
     valid: bool
     errors: list[dict[str, str]] | None = None
@@ -423,9 +430,15 @@ def _layers(
     if path is not None:
         yield str(path), _read_file(path)
     for variable, text in sorted(environ.items()):
-        if variable.startswith(PREFIX) and "__" in variable:
-            names = variable[len(PREFIX) :].split("__")
+        if not variable.startswith(PREFIX):
+            continue
+        names = variable[len(PREFIX) :].split("__")
+        if len(names) > 1:
             yield variable, _nest(names, _from_text(text, kind_of(Config, names)))
+            continue
+        section, _, rest = names[0].partition("_")
+        if section.lower() in Config.__struct_fields__:  # It would be ignored without a word.
+            raise errors.ConfigError([(variable, f"is not a setting; did you mean {PREFIX}{section}__{rest}?")])
     for name, value in flags.items():
         if value is not None:
             yield FLAGS.get(name, name), _nest(name.split("."), value)

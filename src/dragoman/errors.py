@@ -207,6 +207,8 @@ class ResourceExhausted(Refused):
 
     code = ErrorCode.RESOURCE_EXHAUSTED
     envelope_code = EnvelopeCode.SERVICE_UNAVAILABLE
+    is_servers_own: bool = True
+    """Whether it says something about the server, and not only about one caller or one tool."""
 
 
 class PayloadTooLarge(ResourceExhausted):
@@ -225,6 +227,7 @@ class NoFreeSlot(ResourceExhausted):
     """Every slot is taken: the server's, the tool's or the caller's. Retry with exponential backoff and jitter."""
 
     def __init__(self, limit: int, whose: str = "") -> None:
+        self.is_servers_own = not whose
         super().__init__(
             f"All {limit} slots{whose} are taken", {"reason": "no_free_slot", "limit": limit, "retryable": True}
         )
@@ -235,7 +238,10 @@ class RateLimited(ResourceExhausted):
 
     envelope_code = EnvelopeCode.RATE_LIMITED
 
+    is_servers_own = False
+
     def __init__(self, limit: int, retry_after_ms: int, what: str = "") -> None:
+        self.retry_after_ms = retry_after_ms
         super().__init__(
             f"At most {limit} calls{what} a minute",
             {"reason": "rate_limited", "limit": limit, "retryable": True, "retryAfterMs": retry_after_ms},

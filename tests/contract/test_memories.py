@@ -275,13 +275,14 @@ async def test_the_preview_is_the_beginning_of_the_json(memories: Memories) -> N
     assert short.preview == '{"a":"😀"}'
 
 
-async def test_a_large_value_is_kept_whole_and_found_by_its_last_word(memories: Memories) -> None:
+async def test_a_large_value_is_kept_whole_and_found_by_the_first_two_thousand_words(memories: Memories) -> None:
     value = {"text": " ".join(f"word{number}" for number in range(50_000))}
     await memories.store(ADA, "k", value)
     entry = await memories.retrieve(ADA, "k")
     assert entry is not None
     assert entry.value == value
-    assert keys(await memories.search(ADA, ("word49999",), 1)) == ["k"]
+    assert keys(await memories.search(ADA, ("word1998",), 1)) == ["k"]  # The key is the first of them.
+    assert keys(await memories.search(ADA, ("word49999",), 1)) == []
 
 
 async def test_the_quota_counts_utf8_bytes_and_is_passed_exactly(kind: str, tmp_path: Path) -> None:

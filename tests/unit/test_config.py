@@ -556,3 +556,11 @@ def test_whatever_sounds_like_a_secret_is_marked_as_one() -> None:
         if re.search("token|secret|password|credential|key|dsn", name) and not is_marked(kind, "is_secret")
     ]
     assert set(suspicious) == HARMLESS
+
+
+def test_a_variable_with_one_underscore_too_few_is_refused_with_the_right_one() -> None:
+    with pytest.raises(
+        ConfigError, match="DRAGOMAN_LOGGING_LEVEL: is not a setting; did you mean DRAGOMAN_LOGGING__LEVEL"
+    ):
+        load_config(environ={"DRAGOMAN_LOGGING_LEVEL": "debug"})
+    assert load_config(environ={"DRAGOMAN_TESTS_REQUIRE_ALL": "1"}) == Config()

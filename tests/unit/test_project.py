@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import requirements
 from tests.coverage_gate import verdict
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.requirement("FND-TEST-04")
+@pytest.mark.requirement("FND-TEST-04", "PRD-METRIC-05")
 @pytest.mark.parametrize(
     ("lines", "branches", "enough"), [(900, 800, True), (899, 1000, False), (1000, 799, False), (1000, 1000, True)]
 )
@@ -66,3 +68,38 @@ def test_each_group_of_tests_can_be_run_by_itself(group: str) -> None:
 )
 def test_each_component_has_unit_tests(component: str) -> None:
     assert "\ndef test_" in (ROOT / "tests/unit" / component).read_text("utf-8").replace("async def", "def")
+
+
+@pytest.mark.requirement("PRD-ARCH-01")
+def test_cache_deadlines_limits_and_replies_know_nothing_of_each_other() -> None:
+    concerns = {
+        "cache": ["cache.py"],
+        "timeouts": ["calls/deadlines.py", "tools/categories.py", "calls/stages/enforce_deadline.py"],
+        "limits": ["calls/limits.py"],
+        "replies": [f"replies/{path.name}" for path in (ROOT / "src/dragoman/replies").glob("[a-z]*.py")],
+    }
+    modules = {
+        concern: [file.removesuffix(".py").replace("/", ".") for file in files] for concern, files in concerns.items()
+    }
+    for concern, files in concerns.items():
+        others = [module for other, names in modules.items() if other != concern for module in names]
+        for file in files:
+            text = (ROOT / "src/dragoman" / file).read_text("utf-8")
+            assert [module for module in others if f"from dragoman.{module} import" in text] == []
+
+
+@pytest.mark.requirement("PRD-ARCH-03")
+def test_every_invariant_has_a_test_and_there_are_tests_of_contracts_parts_and_the_whole() -> None:
+    ledger = requirements.load()
+    invariants = [id for id in ledger.areas if id.startswith("INV-MCP-")]
+    assert len(invariants) == 21
+    assert [id for id in invariants if id not in ledger.tested] == []
+    for level in ("contract", "unit", "property", "interaction"):
+        assert list((ROOT / "tests" / level).rglob("test_*.py"))
+
+
+@pytest.mark.requirement("PRD-METRIC-01")
+def test_the_published_million_calls_grew_memory_by_less_than_ten_megabytes() -> None:
+    growth = json.loads((ROOT / "docs/bench.json").read_text("utf-8"))["growth"]
+    assert growth["calls"] == 1_000_000
+    assert growth["grown_mb"] < 10

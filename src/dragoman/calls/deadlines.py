@@ -32,7 +32,8 @@ class Deadlines:
         if self._timer is not None:
             self._timer.cancel()
         self.next = due
-        self._timer = self._clock.call_later(max(0.0, due - self._clock.monotonic()), self._look)
+        # At least a millisecond: a loop that counts in them would go off too early, and again, until it is time.
+        self._timer = self._clock.call_later(max(0.001, due - self._clock.monotonic()), self._look)
 
     def stop(self) -> None:
         """Expire nothing any more."""

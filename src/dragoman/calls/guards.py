@@ -174,11 +174,14 @@ class Guards:
                 continue
             verdict = gate.judge(facts)
             if not verdict.passed and mode == "enforce":
-                self._note(call, Decision(gate.id, "fail", verdict.reason, verdict.recommendation))
+                self._note(
+                    call, Decision(gate.id, "fail", _for_the_record(gate, verdict, facts), verdict.recommendation)
+                )
                 raise _refusal(gate, verdict, facts)
             if not verdict.passed or verdict.warning is not None:
-                said = verdict.warning or verdict.reason
-                self._note(call, Decision(gate.id, "warn", said, verdict.recommendation))
+                self._note(
+                    call, Decision(gate.id, "warn", _for_the_record(gate, verdict, facts), verdict.recommendation)
+                )
         rest = [each for each in violations if each.code != ARRAY_TOO_LARGE]
         if rest:
             raise LimitExceeded("Arguments exceed a limit", {"errors": rest})
@@ -195,6 +198,13 @@ class Guards:
         call.decisions = (*call.decisions, decision)
 
 
+def _for_the_record(gate: Gate, verdict: Verdict, facts: Facts) -> str | None:
+    """What a gate said, without the names of members, which are the client's data."""
+    if gate.judge is _array_size:
+        return f"Array size violations: {len(facts.array_size_violations)}"
+    return verdict.warning or verdict.reason
+
+
 def _refusal(gate: Gate, verdict: Verdict, facts: Facts) -> ToolError:
     said: dict[str, Any] = {"gate": gate.id, "recommendation": verdict.recommendation}
     assert verdict.reason is not None
@@ -204,4 +214,6 @@ def _refusal(gate: Gate, verdict: Verdict, facts: Facts) -> ToolError:
         return MemoryPressure(verdict.reason, {"reason": "memory_pressure", "retryable": True, **said})
     assert facts.request_size_bytes is not None
     assert facts.max_request_bytes is not None
-    return PayloadTooLarge(facts.request_size_bytes, facts.max_request_bytes)
+    refusal = PayloadTooLarge(facts.request_size_bytes, facts.max_request_bytes)
+    refusal.message, refusal.details = verdict.reason, {**(refusal.details or {}), **said}
+    return refusal

@@ -15,15 +15,16 @@ from msgspec import Struct
 
 from dragoman.config import LimitsConfig, ToolsConfig
 from dragoman.errors import InvalidArgument
-from dragoman.tools.schema import Schema
+from dragoman.tools.schema import Schema, json_pointer
 
 Path: TypeAlias = tuple[str | int, ...]
 
 ARRAY_TOO_LARGE = "ARRAY_TOO_LARGE"
+OBJECT_TOO_LARGE = "OBJECT_TOO_LARGE"
 STRING_TOO_LONG = "STRING_TOO_LONG"
 TOO_DEEP = "TOO_DEEP"
 MOST_VIOLATIONS = 20
-"""More are not listed: the answer must not grow with what was wrong."""
+"""More of a kind are not listed: the answer must not grow with what was wrong."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -54,90 +55,97 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_array_size: int | None
     max_string_length: int | None
     max_object_depth: int | None
+    max_object_members: int | None
     overridden: frozenset[str] = frozenset()
     """Which of them somebody set for this tool: these win over what its schema says."""
     sure_bytes: int = 0
     """So few bytes cannot hold anything that is beyond a limit."""
 
     def __post_init__(self) -> None:
-        # n items take 2n + 1 bytes, n characters n + 2, n levels 2n; one more than allowed takes more than these.
-        array, string, depth = self.max_array_size, self.max_string_length, self.max_object_depth
-        least = [
-            *([2 * array + 2] if array is not None else []),
-            *([string + 2] if string is not None else []),
-            *([2 * depth + 1] if depth is not None else []),
-        ]
+        # n items take 2n + 1 bytes, n members more, n characters n + 2, n levels 2n.
+        items = [most for most in (self.max_array_size, self.max_object_members) if most is not None]
+        least = [2 * most + 2 for most in items]
+        if self.max_string_length is not None:
+            least.append(self.max_string_length + 2)
+        if self.max_object_depth is not None:
+            least.append(2 * self.max_object_depth + 1)
         msgspec.structs.force_setattr(self, "sure_bytes", min(least, default=sys.maxsize))
 
     def surely_fit(self, encoded: bytes) -> bool:
         """Whether the bytes show that no element can be beyond a limit. False says nothing."""
         array, string, depth = self.max_array_size, self.max_string_length, self.max_object_depth
+        members, commas = self.max_object_members, encoded.count(b",")  # As many as items or members, less one.
         return (
-            (array is None or encoded.count(b",") < array)  # As many commas as items, less one.
+            (array is None or commas < array)
+            and (members is None or commas < members)
             and (string is None or len(encoded) - 2 <= string)
             and (depth is None or encoded.count(b"{") + encoded.count(b"[") <= depth)
         )
 
     def violations(self, arguments: Mapping[str, Any], schema: Schema | None = None) -> list[Violation]:
         """Every element beyond a limit; a `maxItems` or `maxLength` of the schema replaces the general one."""
-        found: list[Violation] = []
+        found: dict[str, list[Violation]] = {}
         for violation in self._look_at(arguments, schema):
-            found.append(violation)
-            if len(found) == MOST_VIOLATIONS:
-                break
-        return found
+            of_its_kind = found.setdefault(violation.code, [])
+            if len(of_its_kind) < MOST_VIOLATIONS:
+                of_its_kind.append(violation)
+        return [violation for of_a_kind in found.values() for violation in of_a_kind]
 
     def _look_at(self, arguments: Mapping[str, Any], schema: Schema | None) -> Iterator[Violation]:
         # Not recursive: what is nested too deeply for the limit may be so for Python too.
+        most_items = sys.maxsize if self.max_array_size is None else self.max_array_size
+        most_characters = sys.maxsize if self.max_string_length is None else self.max_string_length
+        most_members = sys.maxsize if self.max_object_members is None else self.max_object_members
+        deepest = sys.maxsize if self.max_object_depth is None else self.max_object_depth
         containers: list[tuple[Any, Path]] = [(arguments, ())]
         while containers:
             value, path = containers.pop()
-            if self.max_object_depth is not None and len(path) >= self.max_object_depth:
-                yield _violation(path, TOO_DEEP, "is nested too deeply", self.max_object_depth, len(path) + 1)
+            if len(path) >= deepest:
+                yield _violation(path, TOO_DEEP, "is nested too deeply", deepest, len(path) + 1)
                 continue
             if isinstance(value, dict):
                 items: Iterable[tuple[str | int, Any]] = value.items()
+                if len(value) > most_members:
+                    yield _violation(path, OBJECT_TOO_LARGE, f"has {len(value)} members", most_members, len(value))
                 for key in value:
-                    yield from self._look_at_string(key, path, "has a key of", None)
+                    if isinstance(key, str) and len(key) > most_characters:
+                        said = f"has a key of {len(key)} characters"
+                        yield _violation(path, STRING_TOO_LONG, said, most_characters, len(key))
             else:
-                limit = self._limit("max_array_size", "maxItems", schema, path)
-                if limit is not None and len(value) > limit:
-                    yield _violation(path, ARRAY_TOO_LARGE, f"has {len(value)} items", limit, len(value))
-                    continue
                 items = enumerate(value)
+                if len(value) > most_items:
+                    limit = self._limit("max_array_size", "maxItems", schema, path)
+                    if len(value) > limit:
+                        yield _violation(path, ARRAY_TOO_LARGE, f"has {len(value)} items", limit, len(value))
             for step, item in items:
-                if isinstance(item, dict | list | tuple):
+                if isinstance(item, str):
+                    if len(item) > most_characters:
+                        limit = self._limit("max_string_length", "maxLength", schema, (*path, step))
+                        if len(item) > limit:
+                            said = f"has {len(item)} characters"
+                            yield _violation((*path, step), STRING_TOO_LONG, said, limit, len(item))
+                elif isinstance(item, dict | list | tuple):
                     containers.append((item, (*path, step)))
-                else:
-                    yield from self._look_at_string(item, (*path, step), "has", schema)
 
-    def _look_at_string(self, value: Any, path: Path, said: str, schema: Schema | None) -> Iterator[Violation]:
-        if isinstance(value, str) and self.max_string_length is not None and len(value) > self.max_string_length:
-            limit = self._limit("max_string_length", "maxLength", schema, path)
-            if limit is not None and len(value) > limit:
-                yield _violation(path, STRING_TOO_LONG, f"{said} {len(value)} characters", limit, len(value))
-
-    def _limit(self, name: str, keyword: str, schema: Schema | None, path: Path) -> int | None:
-        general: int | None = getattr(self, name)
+    def _limit(self, name: str, keyword: str, schema: Schema | None, path: Path) -> int:
+        """The limit of an element that is beyond the general one."""
+        general: int = getattr(self, name)
         if schema is None or name in self.overridden:
             return general
-        explicit = _explicit(schema, keyword, path)
-        return general if explicit is None else explicit
+        return max(general, _explicit(schema, keyword, path) or 0)
 
 
 def _violation(path: Path, code: str, said: str, limit: int, actual: int) -> Violation:
-    pointer = "".join(f"/{step}" for step in path)[:500]
-    return Violation(pointer, code, f"{said}, and at most {limit} are allowed", limit, actual)
+    return Violation(json_pointer(path)[:500], code, f"{said}, and at most {limit} are allowed", limit, actual)
 
 
 def _explicit(schema: Schema, keyword: str, path: Path) -> int | None:
     """What the schema itself says about the element at `path`: the most generous of the branches that could apply."""
     branches = _branches(schema, schema)
     for step in path:
-        branches = [
-            branch for parent in branches for child in _children(parent, step) for branch in _branches(schema, child)
-        ]
-    said = [branch[keyword] for branch in branches if isinstance(branch.get(keyword), int)]
+        children = [child for parent in branches.values() for child in _children(parent, step)]
+        branches = {key: branch for child in children for key, branch in _branches(schema, child).items()}
+    said = [branch[keyword] for branch in branches.values() if isinstance(branch.get(keyword), int)]
     return max(said) if said else None
 
 
@@ -153,20 +161,23 @@ def _children(schema: Mapping[str, Any], step: str | int) -> Iterator[Any]:
             yield schema.get("items")
 
 
-def _branches(root: Schema, schema: Any, depth: int = 0) -> list[Mapping[str, Any]]:
-    """A schema with its references and alternatives."""
-    if not isinstance(schema, Mapping) or depth > 8:
-        return []
-    found = [schema]
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        target: Any = root
-        for name in reference[2:].split("/"):
-            target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
-        found += _branches(root, target, depth + 1)
-    for keyword in ("anyOf", "oneOf", "allOf"):
-        for branch in schema.get(keyword) or ():
-            found += _branches(root, branch, depth + 1)
+def _branches(root: Schema, schema: Any) -> dict[int, Mapping[str, Any]]:
+    """A schema with its references and alternatives, each of them once, however often they refer to each other."""
+    found: dict[int, Mapping[str, Any]] = {}
+    waiting = [schema]
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, Mapping) or id(one) in found:
+            continue
+        found[id(one)] = one
+        reference = one.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#/"):
+            target: Any = root
+            for name in reference[2:].split("/"):
+                target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
+            waiting.append(target)
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            waiting += one.get(keyword) or ()
     return found
 
 
@@ -177,6 +188,7 @@ def limits_by_tool(limits: LimitsConfig, tools: ToolsConfig) -> tuple[Limits, di
         max_array_size=limits.max_array_size,
         max_string_length=limits.max_string_length,
         max_object_depth=limits.max_object_depth,
+        max_object_members=limits.max_object_members,
     )
     special: dict[str, Limits] = {}
     for name in (*limits.tool_array_limits, *limits.tools):
@@ -185,7 +197,7 @@ def limits_by_tool(limits: LimitsConfig, tools: ToolsConfig) -> tuple[Limits, di
             own["max_array_size"] = limits.tool_array_limits[name]
         if name in limits.tools:
             settings = limits.tools[name]
-            fields = ("max_payload_bytes", "max_array_size", "max_string_length", "max_object_depth")
+            fields = ("max_payload_bytes", *(name for name in Limits.__struct_fields__ if name.startswith("max_")))
             own |= {field: value for field in fields if (value := getattr(settings, field)) is not None}
         if own:
             special[name] = msgspec.structs.replace(general, **own, overridden=frozenset(own))

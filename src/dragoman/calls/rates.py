@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 
+from dragoman.config import LimitsConfig
+from dragoman.errors import RateLimited
+
 _MINUTE = 60.0
 
 
@@ -24,16 +27,15 @@ class Rate:
     def __len__(self) -> int:
         return len(self._full_at)
 
-    def take(self, key: Hashable, now: float) -> int:
-        """0, or after how many milliseconds the call may be repeated."""
-        full_at = max(self._full_at.pop(key, now), now) + self._share
-        ahead = full_at - now - _MINUTE
-        if ahead > 1e-9:  # Not for what the sums of fractions are out by.
-            self._full_at[key] = full_at - self._share
-            return math.ceil(ahead * 1000 - 1e-6)
-        self._full_at[key] = full_at  # At the end: the front holds those that have been quiet for longest.
+    def wait_ms(self, key: Hashable, now: float) -> int:
+        """0 when a call may be made now, else after how many milliseconds."""
+        ahead = max(self._full_at.get(key, now), now) + self._share - now - _MINUTE
+        return math.ceil(ahead * 1000 - 1e-6) if ahead > 1e-9 else 0  # Fractions do not add up exactly.
+
+    def take(self, key: Hashable, now: float) -> None:
+        """Count a call."""
+        self._full_at[key] = max(self._full_at.pop(key, now), now) + self._share  # At the end: the front is the oldest.
         self._forget(now)
-        return 0
 
     def _forget(self, now: float) -> None:
         for _ in range(2):  # Two out for one in keeps up with any number of callers.
@@ -41,3 +43,32 @@ class Rate:
             if self._full_at[key] > now:
                 return
             del self._full_at[key]
+
+
+class Rates:
+    """How many calls a minute one caller may make: of one tool, and in all."""
+
+    def __init__(self, limits: LimitsConfig) -> None:
+        of_all = limits.calls_per_minute_per_caller
+        self._overall = Rate(of_all) if of_all is not None else None
+        self._by_tool = {
+            name: Rate(own.calls_per_minute) for name, own in limits.tools.items() if own.calls_per_minute is not None
+        }
+
+    @property
+    def are_set(self) -> bool:
+        return self._overall is not None or bool(self._by_tool)
+
+    def take(self, caller: str, tool: str, now: float) -> None:
+        """Count a call, or raise `RateLimited` and count nothing."""
+        own = self._by_tool.get(tool)
+        refused = [
+            RateLimited(rate.limit, wait, said)
+            for rate, said in ((own, f" of {tool!r}"), (self._overall, ""))
+            if rate is not None and (wait := rate.wait_ms(caller, now))
+        ]
+        if refused:
+            raise max(refused, key=lambda refusal: refusal.retry_after_ms)
+        for rate in (own, self._overall):
+            if rate is not None:
+                rate.take(caller, now)

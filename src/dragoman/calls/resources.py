@@ -11,10 +11,9 @@ import msgspec
 
 from dragoman.calls.limits import encode_arguments
 from dragoman.clock import Clock, SystemClock
-from dragoman.config import ResourcesConfig, ToolsConfig
+from dragoman.config import ResourcesConfig, ToolsConfig, ValidationResult
 from dragoman.errors import NoFreeSlot, PayloadTooLarge, ToolError
 from dragoman.telemetry.load import LagMonitor, process_memory
-from dragoman.tools.catalogue import ValidationResult
 
 Release: TypeAlias = Callable[[], None]
 Status: TypeAlias = Literal["healthy", "degraded", "unhealthy"]

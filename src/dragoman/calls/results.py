@@ -4,7 +4,8 @@
 2. Of identical calls in flight one is executed; the others wait for it, each under its own deadline.
 3. A tool that changes things names tags. When it has ended, however it ended, the results with these tags are dropped;
    what was being worked out at that moment is not kept, and nobody who asks afterwards is given it.
-4. Errors are not kept. A call that was cancelled settles nothing for those that wait: one of them takes its place.
+4. Errors are not kept, nor is what could not be sent. A call that was told to stop settles nothing for those that wait:
+   one of them takes its place.
 """
 
 from __future__ import annotations
@@ -19,17 +20,26 @@ from msgspec import Struct
 from dragoman.cache import BoundedCache
 from dragoman.calls.call import Call, Service
 from dragoman.calls.run_handler import meaning_of
-from dragoman.errors import Aborted, ToolError
+from dragoman.errors import ToolError
 from dragoman.tools.content import content_blocks, encode_json
 
 _encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 
 
 class _Settled(Struct):
-    """What a call in flight has come to: neither, when it was cancelled and somebody else must try."""
+    """What a call in flight has come to."""
 
     encoded: bytes | None = None
     error: ToolError | None = None
+    is_shared: bool = True
+    """False: it has a value, and everybody must work out their own."""
+
+
+class _Flight(Struct, eq=False):
+    """A call that works out a result, and what it will come to."""
+
+    leader: Call
+    settled: asyncio.Future[_Settled]
 
 
 class Results:
@@ -37,7 +47,7 @@ class Results:
 
     def __init__(self, cache: BoundedCache[bytes]) -> None:
         self._cache = cache
-        self._flights: dict[str, asyncio.Future[_Settled]] = {}
+        self._flights: dict[str, _Flight] = {}
         self._changes: dict[str, int] = {}
         """How often what carries a tag has changed."""
 
@@ -48,7 +58,7 @@ class Results:
             self._cache.invalidate(tag)
 
     async def get(self, call: Call, proceed: Service) -> Any:
-        """The call's value: kept, being worked out by another, or worked out now."""
+        """The call's value as JSON has it: kept, being worked out by another, or worked out now."""
         digest = _digest(call)
         while True:
             key = f"{digest}:{self._version(call)}"
@@ -57,33 +67,41 @@ class Results:
                 call.cached = True
                 return msgspec.json.decode(found.value)
             flight = self._flights.get(key)
-            if flight is None:
+            if flight is None or flight.leader.cancellation.is_set():  # Who was told to stop may never come to an end.
                 return await self._lead(key, call, proceed)
             settled = await _follow(flight, call)
+            if not settled.is_shared:
+                return await proceed(call)
             if settled.error is not None:
-                raise settled.error
+                call.ran = True
+                raise _copied(settled.error)
             if settled.encoded is not None:
-                call.cached = True
+                call.ran = call.cached = True
                 return msgspec.json.decode(settled.encoded)
 
     async def _lead(self, key: str, call: Call, proceed: Service) -> Any:
-        flight = self._flights[key] = asyncio.get_running_loop().create_future()
+        flight = self._flights[key] = _Flight(call, asyncio.get_running_loop().create_future())
         settled, version = _Settled(), self._version(call)
         try:
             value = await proceed(call)
-            settled.encoded = _encoded(value)
-            if settled.encoded is not None and self._version(call) == version:
+            encoded = _encoded(call, value)
+            if encoded is None:
+                settled.is_shared = False
+                return value
+            settled.encoded = encoded
+            if self._version(call) == version:
                 definition = call.tool.definition
-                self._cache.set(key, settled.encoded, ttl_ms=definition.cache_ttl_ms, tags=definition.cache_tags)
-            return value
+                self._cache.set(key, encoded, ttl_ms=definition.cache_ttl_ms, tags=definition.cache_tags)
+            return msgspec.json.decode(encoded)
         except BaseException as error:
             meaning = meaning_of(error, call)
             if isinstance(meaning, ToolError):
                 settled.error = meaning
             raise
         finally:
-            del self._flights[key]
-            flight.set_result(settled)
+            if self._flights.get(key) is flight:
+                del self._flights[key]
+            flight.settled.set_result(settled)
 
     def _version(self, call: Call) -> str:
         """What the tool's results depend on, as far as it has changed."""
@@ -97,21 +115,36 @@ def _digest(call: Call) -> str:
     return hashlib.blake2b(_encode_sorted(parts), digest_size=24).hexdigest()
 
 
-def _encoded(value: Any) -> bytes | None:
-    """The value as it is kept; None when it is not one to keep."""
+def _encoded(call: Call, value: Any) -> bytes | None:
+    """The value as it is kept and shared; None when it is not one for that, or could not even be sent."""
     try:
-        return encode_json(value) if content_blocks(value) is None else None
-    except Exception:  # It cannot be sent either, and whoever tries will say so.
+        if content_blocks(value) is not None:
+            return None
+        encoded = encode_json(value)
+        if call.tool.output_validator is not None:
+            call.tool.output_validator.check(msgspec.json.decode(encoded), thorough=False)
+    except Exception:  # Whoever answers with it will say what is wrong.
         return None
+    return encoded
 
 
-async def _follow(flight: asyncio.Future[_Settled], call: Call) -> _Settled:
-    """What the one in flight comes to. Stops when the call itself is cancelled."""
-    cancelled = asyncio.ensure_future(call.cancellation.wait())
+def _copied(error: ToolError) -> ToolError:
+    """The same for another call. It is raised once each, and whose fault it was is in the log already."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    return copy
+
+
+async def _follow(flight: _Flight, call: Call) -> _Settled:
+    """What the one in flight comes to; nothing, when it is told to stop. Raises when the call itself is."""
+    tokens = (call.cancellation, flight.leader.cancellation)
+    waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(token.wait()) for token in tokens]
     try:
-        await asyncio.wait((flight, cancelled), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((flight.settled, *waiting), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        cancelled.cancel()
-    if not flight.done():
-        raise Aborted(call.cancellation.reason)
-    return flight.result()
+        for waiter in waiting:
+            waiter.cancel()
+    if flight.settled.done():
+        return flight.settled.result()
+    call.cancellation.raise_if_set()
+    return _Settled()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -42,7 +42,7 @@ class Runner:
         self._ids = ids
         self._logger = logger
         self._under_way = recorder.under_way
-        self._start: Callable[[Awaitable[None]], asyncio.Task[None]] = _not_started
+        self._start: Callable[[Any], asyncio.Task[None]] = _not_started
 
     @property
     def under_way(self) -> int:
@@ -56,8 +56,12 @@ class Runner:
 
     def submit(self, call: Call) -> None:
         """Start a call; its answer goes to `call.reply`."""
-        self._under_way.add(call)
-        call.task = self._start(self._service(call))
+        self._under_way.add(call)  # Before it starts: where tasks start eagerly, it may have ended when that returns.
+        try:
+            call.task = self._start((self._service if call.trace is None else self._traced)(call))
+        except BaseException:
+            self._under_way.discard(call)
+            raise
 
     async def call(
         self,
@@ -82,12 +86,9 @@ class Runner:
 
         correlation_id = correlation_id or self._ids.correlation_id()
         call = Call(name, arguments, self._ids.run_id(), correlation_id, reply, caller=caller)
-        if trace is None:
-            self.submit(call)
-        else:
+        if trace is not None:
             call.trace = []
-            self._under_way.add(call)
-            call.task = self._start(self._traced(call))
+        self.submit(call)
         try:
             outcome = await answer
             if trace is not None:
@@ -101,8 +102,11 @@ class Runner:
         """Wait until every call has ended; False when some have not by then."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while self._under_way and (left := deadline - loop.time()) > 0:
-            await asyncio.wait([call.task for call in self._under_way if call.task is not None], timeout=left)
+        while (left := deadline - loop.time()) > 0:
+            running = [call.task for call in self._under_way if call.task is not None and not call.task.done()]
+            if not running:
+                break
+            await asyncio.wait(running, timeout=left)
         return not self._under_way
 
     def abandon(self) -> int:
@@ -133,5 +137,6 @@ class Runner:
             call.task.cancel()
 
 
-def _not_started(run: Awaitable[None]) -> NoReturn:
+def _not_started(run: Any) -> NoReturn:
+    run.close()
     raise RuntimeError("the runtime has not been started")

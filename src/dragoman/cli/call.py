@@ -136,15 +136,25 @@ def _encoded(value: Any) -> bytes:
 
 def _error_lines(outcome: Outcome, hint: str) -> list[str]:
     """Code and message, and below them the details, one by one."""
+    import msgspec
+
     from dragoman.telemetry.clean import sanitize
     from dragoman.tools.content import encode_json
 
     error = outcome.error
     assert error is not None
     lines = [f"{error.code}: {sanitize(error.message)}{hint}"]
-    for name, value in (getattr(error, "details", None) or {}).items():
-        if name == "errors" and isinstance(value, list):  # What does not fit the schema, and where.
+    try:
+        details = msgspec.json.decode(encode_json(getattr(error, "details", None) or {}))
+    except Exception:  # What a handler made up; the client is told as little.
+        details = {"reason": "details_not_serializable"}
+    for name, value in details.items():
+        if name == "errors" and isinstance(value, list) and all(map(_says_where, value)):
             lines += [sanitize(f"{each['path'] or '/'}: {each['message']}") for each in value]
         else:
             lines.append(f"{sanitize(name)}: {encode_json(value).decode()}")
     return lines
+
+
+def _says_where(problem: Any) -> bool:
+    return isinstance(problem, dict) and {"path", "message"} <= problem.keys()

@@ -137,8 +137,7 @@ def _replace(path: Path, before: bytes | None, after: bytes, mode: int) -> Path 
             os.chmod(temporary, mode)
         else:
             shutil.copymode(path, temporary)
-            kept = _free_name(path)
-            shutil.copy2(path, kept)
+            kept = _keep(path, before)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
@@ -146,13 +145,21 @@ def _replace(path: Path, before: bytes | None, after: bytes, mode: int) -> Path 
     return kept
 
 
-def _free_name(path: Path) -> Path:
-    """`file.bak`, or the first of `file.bak2`, `file.bak3`… that is not taken."""
-    kept, number = Path(f"{path}.bak"), 1
-    while kept.exists():
-        number += 1
-        kept = Path(f"{path}.bak{number}")
-    return kept
+def _keep(path: Path, content: bytes) -> Path:
+    """Write what the file held to `file.bak`, or the first of `file.bak2`, `file.bak3`… that is not taken."""
+    number = 1
+    while True:
+        kept = Path(f"{path}.bak{number if number > 1 else ''}")
+        try:
+            # Only ever a new file, not even what a link points to; and nobody else's business before it is filled.
+            descriptor = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            number += 1
+            continue
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        shutil.copystat(path, kept)
+        return kept
 
 
 def _file(client: Client, for_project: bool | None) -> Path:

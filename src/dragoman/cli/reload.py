@@ -91,7 +91,7 @@ class Reloader:
         for _ in self._changes(seen):
             try:
                 tools = self.load()
-            except TargetError as error:
+            except Exception as error:  # Whatever it was, the next change may be better.
                 facts = exception_facts(error.__cause__ or error, "TARGET")
                 logger.error("tools not reloaded", {"target": self._target, **facts})
             else:
@@ -123,7 +123,7 @@ class Reloader:
         folder = self._folder()
         return {
             name: module
-            for name, module in sys.modules.items()
+            for name, module in tuple(sys.modules.items())  # Other threads import, too.
             if name not in self._there_before
             and name.partition(".")[0] != "dragoman"
             and _is_within(folder, getattr(module, "__file__", None))

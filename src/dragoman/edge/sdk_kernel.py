@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -25,8 +26,12 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
     from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 
-CallTool: TypeAlias = Callable[[str, dict[str, Any], Mapping[str, Any]], Awaitable[ToolResult]]
-"""Name, arguments and `_meta` of a call; gives its `tools/call` result."""
+CallTool: TypeAlias = Callable[[Connection, str, dict[str, Any], Mapping[str, Any]], Awaitable[ToolResult]]
+"""Whose call it is, its name, arguments and `_meta`; gives its `tools/call` result."""
+
+
+_served: ContextVar[Connection] = ContextVar("served")
+"""Whose request this task serves: the SDK's handlers are not told."""
 
 
 class SdkError(ProtocolError):
@@ -120,6 +125,7 @@ class SdkKernel:
 
         assert self._server is not None
         channel = _Channel(connection, request)
+        _served.set(connection)
         try:
             if request.modern:
                 route = classify_inbound_request({"method": request.method, "params": request.params})
@@ -161,7 +167,8 @@ class SdkKernel:
         return _plain(self._listing.tools({"cursor": params.cursor}, modern=_is_modern(context)), context)
 
     async def _on_call_tool(self, context: Any, params: Any) -> dict[str, Any]:
-        return _plain(await self._call_tool(params.name, params.arguments or {}, context.meta or {}), context)
+        result = await self._call_tool(_served.get(), params.name, params.arguments or {}, context.meta or {})
+        return _plain(result, context)
 
 
 def _plain(result: dict[str, Any] | ToolResult, context: Any) -> dict[str, Any]:

@@ -126,7 +126,10 @@ class PressureMonitor:
             self._timer = None
 
     def _look(self) -> None:
-        part = self._measure() / self._budget if self._budget else 0.0
+        self._timer = self._clock.call_later(_LOOK_EVERY, self._look)
+        try:
+            part = self._measure() / self._budget if self._budget else 0.0
+        except OSError:
+            return  # No descriptor to look with: what was known stays, and the next look may do better.
         self.level = next(level for least, level in PRESSURE_LEVELS if part >= least)
         self.is_calm = self.level in ("low", "medium")
-        self._timer = self._clock.call_later(_LOOK_EVERY, self._look)

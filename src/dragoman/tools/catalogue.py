@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from dragoman.config import TimeoutsConfig, ToolsConfig
-from dragoman.errors import DuplicateTool, DynamicRegistrationOff, InvalidTool, RegistrationError
+from dragoman.config import TimeoutsConfig, ToolsConfig, ValidationResult
+from dragoman.errors import DuplicateTool, DynamicRegistrationOff, InvalidTool
 from dragoman.telemetry.log import Logger
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
 from dragoman.tools.schema import Validator, compile_schema
@@ -40,13 +40,6 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     """Whether its results are kept, or it makes kept ones untrue."""
     serial: int
     """No two registrations share it."""
-
-
-class ValidationResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Whether something can be used, and if not, why: `errors` holds `{path, message}` each."""
-
-    valid: bool
-    errors: list[dict[str, str]] | None = None
 
 
 class Catalogue:
@@ -80,15 +73,27 @@ class Catalogue:
 
         One that a client asked for `is_dynamic`; `tool_type` says which built-in handler it stands for.
         """
-        definition = tool.definition
+        name = tool.definition.name
         if is_dynamic and not self._allows_dynamic:
-            raise DynamicRegistrationOff(definition.name)
-        if definition.name in self._tools:
-            raise DuplicateTool(definition.name)
-        validator, output_validator, problems = self._examine(tool.definition)
+            raise DynamicRegistrationOff(name)
+        if name in self._tools:
+            raise DuplicateTool(name)
+        registered = self._compile(tool, is_dynamic=is_dynamic)
+        with self._changing:
+            if self._tools.setdefault(name, registered) is not registered:
+                raise DuplicateTool(name)
+            self.version += 1
+        if is_dynamic:
+            said = f"Dynamic tool registered: {name}" + (f" (type: {tool_type})" if tool_type else "")
+            self._logger.warn(said, {"toolName": name})
+        self._changed()
+
+    def _compile(self, tool: Tool, *, is_dynamic: bool = False) -> RegisteredTool:
+        definition = tool.definition
+        validator, output_validator, problems = self._examine(definition)
         if validator is None:
             raise InvalidTool(definition.name, problems)
-        registered = RegisteredTool(
+        return RegisteredTool(
             definition=definition,
             handler=tool.handler,
             is_async=tool.is_async,
@@ -102,14 +107,6 @@ class Catalogue:
             touches_results=definition.cache_ttl_ms is not None or bool(definition.invalidates),
             serial=next(_serials),
         )
-        with self._changing:
-            if self._tools.setdefault(definition.name, registered) is not registered:
-                raise DuplicateTool(definition.name)
-            self.version += 1
-        if is_dynamic:
-            said = f"Dynamic tool registered: {definition.name}" + (f" (type: {tool_type})" if tool_type else "")
-            self._logger.warn(said, {"toolName": definition.name})
-        self._changed()
 
     def unregister(self, name: str) -> bool:
         """Remove a tool; False when there is none of that name. Calls under way are not disturbed."""
@@ -122,18 +119,17 @@ class Catalogue:
 
     def replace(self, leaving: Iterable[str], coming: Iterable[Tool]) -> None:
         """Remove tools and add others, all of it or, with a `RegistrationError`, nothing; listeners are told once."""
-        before, listeners = self._tools.copy(), self._listeners
-        self._listeners = []
-        try:
+        compiled = [self._compile(tool) for tool in coming]
+        with self._changing:
+            tools = self._tools.copy()
             for name in leaving:
-                self.unregister(name)
-            for tool in coming:
-                self.register(tool)
-        except RegistrationError:
-            self._tools = before
-            raise
-        finally:
-            self._listeners = listeners
+                tools.pop(name, None)
+            for registered in compiled:
+                name = registered.definition.name
+                if tools.setdefault(name, registered) is not registered:
+                    raise DuplicateTool(name)
+            self._tools = tools
+            self.version += 1
         self._changed()
 
     def get(self, name: str) -> RegisteredTool | None:

@@ -18,6 +18,7 @@ Schema: TypeAlias = Mapping[str, Any]
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 _MOST_ERRORS = 20
+_LONGEST_MESSAGE = 500
 
 
 class Validator:
@@ -28,22 +29,36 @@ class Validator:
     def __init__(self, compiled: jsonschema_rs.Validator) -> None:
         self._compiled = compiled
 
-    def check(self, value: Any) -> None:
-        """Raise `InvalidArgument` with what is wrong and where; values are not repeated, they may be secret or huge."""
+    def check(self, value: Any, *, thorough: bool = True) -> None:
+        """Raise `InvalidArgument` with what is wrong and where; values are not repeated, they may be secret or huge.
+
+        To find everything that is wrong takes time for each of them; unless it is `thorough`, only the first is found.
+        """
         try:
             if self._compiled.is_valid(value):
                 return
-            errors = list(islice(self._compiled.iter_errors(value), _MOST_ERRORS))
-            found = [{"path": _pointer(each.instance_path), "message": each.message} for each in errors]
+            errors = list(islice(self._compiled.iter_errors(value), _MOST_ERRORS)) if thorough else self._first(value)
+            found = [
+                {"path": json_pointer(each.instance_path), "message": each.message[:_LONGEST_MESSAGE]}
+                for each in errors
+            ]
         except (ValueError, RecursionError, OverflowError) as error:
             errors, found = [], [{"path": "", "message": f"cannot be checked: {error}"}]
         refusal = InvalidArgument("Arguments do not match the tool's schema", {"errors": found})
         refusal.keywords = frozenset(each.kind.name for each in errors)
         raise refusal
 
+    def _first(self, value: Any) -> list[jsonschema_rs.ValidationError]:
+        try:
+            self._compiled.validate(value)
+        except jsonschema_rs.ValidationError as error:
+            return [error]
+        return []
 
-def _pointer(path: Iterable[str | int]) -> str:
-    return "/".join(("", *map(str, path)))
+
+def json_pointer(path: Iterable[str | int]) -> str:
+    """Where something is, as RFC 6901 has it."""
+    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 
 def compile_schema(schema: Schema) -> Validator:

@@ -160,8 +160,29 @@ async def test_array_gate_refuses_and_its_words_are_in_answer_and_record() -> No
         assert error["message"] == "Array size violations: /a has 101 items (max: 100)"
         assert error["details"]["gate"] == "array-size-check"
         assert error["details"]["recommendation"] == "Reduce array sizes or paginate requests"
-        assert [decision["decision"] for decision in server.records[0]["guards"]] == ["fail"]
+        assert server.records[0]["guards"] == [
+            {
+                "gate": "array-size-check",
+                "decision": "fail",
+                "reason": "Array size violations: 1",  # Names of members are the client's data.
+                "recommendation": "Reduce array sizes or paginate requests",
+            }
+        ]
         assert spy.calls == 0
+
+
+@pytest.mark.requirement("PRD-GUARD-04")
+@pytest.mark.parametrize(("mode", "refused"), [("enforce", True), ("warn", False), ("off", False)])
+async def test_size_gate_refuses_in_its_own_words_and_can_be_switched(mode: str, refused: bool) -> None:
+    spy = Spy()
+    config = {"limits": {"max_request_bytes": 1000}, "guards": {"gates": {"request-size-check": mode}}}
+    async with open_server([spy.tool], config) as server:
+        outcome = await server.runtime.call("spy", {"x": "y" * 2000})
+        assert outcome.is_error is refused
+        if refused:
+            assert outcome.error is not None
+            assert outcome.error.message == "Request size (2008 bytes) exceeds limit (1000 bytes)"
+            assert server.records[0]["guards"][0]["recommendation"] == "Reduce request payload size"
 
 
 @pytest.mark.parametrize(("mode", "guards"), [("warn", "warn"), ("off", None)])
@@ -250,4 +271,22 @@ async def test_pressure_is_looked_at_once_a_second_until_it_is_stopped() -> None
     monitor.stop()
     used[0] = 1000
     clock.advance(5.0)
+    assert monitor.level == "low"
+
+
+async def test_pressure_that_cannot_be_looked_at_stays_and_is_looked_at_again() -> None:
+    clock, used = ManualClock(), [1000]
+
+    def measure() -> int:
+        if used[0] < 0:
+            raise OSError("no descriptor")
+        return used[0]
+
+    monitor = PressureMonitor(clock, 1000, measure)
+    monitor.start()
+    used[0] = -1
+    clock.advance(1.0)
+    assert monitor.level == "critical"
+    used[0] = 0
+    clock.advance(1.0)
     assert monitor.level == "low"

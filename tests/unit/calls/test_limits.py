@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman import ToolDefinition, define_tool
-from dragoman.calls.limits import ARRAY_TOO_LARGE, MOST_VIOLATIONS, STRING_TOO_LONG, TOO_DEEP, Limits, Violation
+from dragoman.calls.limits import (
+    ARRAY_TOO_LARGE,
+    MOST_VIOLATIONS,
+    OBJECT_TOO_LARGE,
+    STRING_TOO_LONG,
+    TOO_DEEP,
+    Limits,
+    Violation,
+)
 from dragoman.config import LimitsConfig
 from dragoman.testing import MemoryClient, open_server
 from dragoman.tools.schema import Schema
@@ -32,8 +40,8 @@ class Spy:
 
 
 def limits(**given: Any) -> Limits:
-    general = {"max_payload_bytes": 1_000_000, "max_array_size": 3, "max_string_length": 5, "max_object_depth": 3}
-    return Limits(**general | given)
+    general = {"max_array_size": 3, "max_string_length": 5, "max_object_depth": 3, "max_object_members": 3}
+    return Limits(**{"max_payload_bytes": 1_000_000} | general | given)
 
 
 async def refusal(client: MemoryClient, arguments: dict[str, Any], name: str = "spy") -> dict[str, Any]:
@@ -93,9 +101,14 @@ def nested(depth: int) -> dict[str, Any]:
             {"k" * 100_001: 1},
             {"path": "", "code": STRING_TOO_LONG, "limit": 100_000, "actual": 100_001},
         ),
+        (
+            {str(n): 0 for n in range(1000)},
+            {str(n): 0 for n in range(1001)},
+            {"path": "", "code": OBJECT_TOO_LARGE, "limit": 1000, "actual": 1001},
+        ),
         (nested(10), nested(11), {"path": "/a" * 10, "code": TOO_DEEP, "limit": 10, "actual": 11}),
     ],
-    ids=["array", "array within", "string", "key", "depth"],
+    ids=["array", "array within", "string", "key", "members", "depth"],
 )
 async def test_exactly_at_the_limit_passes_and_one_more_is_refused_before_the_handler(
     passes: dict[str, Any], fails: dict[str, Any], told: dict[str, Any]
@@ -138,7 +151,8 @@ async def test_all_violations_are_listed_each_with_its_path() -> None:
 async def test_refusal_does_not_grow_with_the_number_of_violations() -> None:
     spy = Spy()
     async with open_server([spy.tool]) as server:
-        error = await refusal(await server.client(), {f"k{i}": [0] * 101 for i in range(200)})
+        arguments = {f"k{i}": [[0] * 101, "x" * 100_001] for i in range(8)} | {f"l{i}": [0] * 101 for i in range(50)}
+        error = await refusal(await server.client(), arguments)
         assert len(error["details"]["errors"]) == MOST_VIOLATIONS
 
 
@@ -277,3 +291,36 @@ def test_what_the_bytes_let_pass_has_no_violation(arguments: dict[str, Any]) -> 
 def test_violation_says_where_by_how_much_and_what_is_allowed() -> None:
     found = limits().violations({"a": [1, 2, 3, 4]})
     assert found == [Violation("/a", ARRAY_TOO_LARGE, "has 4 items, and at most 3 are allowed", 3, 4)]
+
+
+def test_elements_of_an_array_that_is_too_large_are_looked_at_too() -> None:
+    found = limits().violations({"a": [0, 0, 0, "x" * 6, [[]]]})
+    assert {(each.path, each.code) for each in found} == {
+        ("/a", ARRAY_TOO_LARGE),
+        ("/a/3", STRING_TOO_LONG),
+        ("/a/4/0", TOO_DEEP),
+    }
+
+
+def test_many_violations_of_one_kind_do_not_hide_another() -> None:
+    found = limits(max_object_members=None).violations({**{f"k{n}": [0] * 4 for n in range(50)}, "z": "x" * 6})
+    assert [each.path for each in found if each.code == STRING_TOO_LONG] == ["/z"]
+    assert len(found) == MOST_VIOLATIONS + 1
+
+
+def test_path_is_a_json_pointer() -> None:
+    assert limits().violations({"a/b~c": [0] * 4})[0].path == "/a~1b~0c"
+
+
+def test_schema_whose_branches_refer_to_each_other_is_looked_through_once() -> None:
+    names = [f"k{n}" for n in range(8)]
+    expression = {"anyOf": [{"$ref": f"#/definitions/{name}"} for name in names]}
+    many = {"type": "object", "properties": {"args": {"type": "array", "maxItems": 7, "items": expression}}}
+    schema = {"type": "object", "properties": {"e": expression}, "definitions": dict.fromkeys(names, many)}
+    schema["definitions"] = {name: {**many, "title": name} for name in names}
+    value: Any = 0
+    for _ in range(12):
+        value = {"args": [value, 0, 0, 0, 0, 0]}
+    rules = limits(max_object_depth=None)
+    assert rules.violations({"e": value}, schema) == []  # Eight branches to the twelfth would take years.
+    assert rules.violations({"e": {"args": [0] * 8}}, schema)[0].limit == 7

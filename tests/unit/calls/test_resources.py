@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.calls.resources import Resources, safe_stringify, utf8_length
-from dragoman.config import ResourcesConfig, ToolsConfig
+from dragoman.config import ResourcesConfig, ToolsConfig, ValidationResult
 from dragoman.telemetry.load import LagMonitor
 from dragoman.testing import open_server
-from dragoman.tools.catalogue import ValidationResult
 from tests.unit.calls import Held, LateClock, begin, error_in
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from dragoman import Image, ToolContext, tool
 from dragoman.access.callers import Caller
-from dragoman.errors import InvalidTool, NotFound
+from dragoman.errors import InvalidTool, NotFound, ResourceExhausted
 from dragoman.testing import ManualClock, open_server
 from tests.unit.calls import begin, error_in
 
 ADA, BEN = Caller("ada"), Caller("ben")
+
+
+@dataclass
+class Point:
+    x: int
 
 
 class Counter:
@@ -324,3 +330,89 @@ async def test_result_that_cannot_be_sent_is_not_kept() -> None:
         for _ in range(2):
             assert error_in(await client.call_tool("odd"))["code"] == "INTERNAL"
         assert len(server.runtime.cache) == 0
+
+
+async def test_one_that_hangs_after_its_deadline_does_not_keep_others_from_the_tool() -> None:
+    clock, hanging = ManualClock(), asyncio.Event()
+    runs: list[int] = []
+
+    @tool(read_only=True, cache_ttl_ms=0, timeout_ms=1000)
+    async def read() -> int:
+        runs.append(1)
+        if len(runs) == 1:
+            await hanging.wait()
+        return len(runs)
+
+    async with open_server([read], clock=clock) as server:
+        client = await server.client()
+        leading, following = begin(client, "read"), begin(client, "read")
+        await asyncio.sleep(0)
+        clock.advance(1.5)
+        assert error_in((await client.answer(leading))["result"])["code"] == "TIMEOUT"
+        await client.answer(following)
+        assert json.loads((await client.call_tool("read"))["content"][0]["text"]) >= 2
+        hanging.set()
+        await server.runtime.runner.drain(5)
+        assert server.runtime.resources.in_use == 0
+
+
+async def test_calls_whose_result_cannot_be_shared_run_side_by_side() -> None:
+    running, most = 0, 0
+    gate = asyncio.Event()
+
+    @tool(read_only=True, cache_ttl_ms=0)
+    async def draw() -> Image:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        await asyncio.sleep(0)
+        running -= 1
+        return Image(b"x", mime_type="image/png")
+
+    async with open_server([draw]) as server:
+        client = await server.client()
+        calls = [begin(client, "draw") for _ in range(5)]
+        await asyncio.sleep(0)
+        gate.set()
+        for call in calls:
+            assert (await client.answer(call))["result"]["isError"] is False
+        assert most == 4  # The first one alone, and then all the others.
+
+
+async def test_result_that_does_not_fit_its_schema_is_not_kept() -> None:
+    given = iter([{"n": "wrong"}, {"n": 1}])
+
+    @tool(read_only=True, cache_ttl_ms=0, output_schema={"type": "object", "properties": {"n": {"type": "integer"}}})
+    async def odd() -> Any:
+        return next(given)
+
+    async with open_server([odd]) as server:
+        client = await server.client()
+        assert error_in(await client.call_tool("odd"))["code"] == "INTERNAL"
+        assert (await client.call_tool("odd"))["structuredContent"] == {"n": 1}
+
+
+async def test_python_gets_the_same_value_whether_it_was_kept_or_not() -> None:
+    @tool(read_only=True, cache_ttl_ms=0)
+    async def where() -> Point:
+        return Point(3)
+
+    async with open_server([where]) as server:
+        values = [(await server.runtime.call("where")).unwrap() for _ in range(2)]
+        assert values == [{"x": 3}, {"x": 3}]
+
+
+async def test_refusal_that_a_handler_raises_is_no_refusal_of_the_server_for_those_who_waited() -> None:
+    counter = Counter()
+    counter.gate.clear()
+    counter.failing = ResourceExhausted("not here", {"retryable": True})
+    async with open_server(counter.tools) as server:
+        client = await server.client()
+        calls = [begin(client, "read") for _ in range(5)]
+        await asyncio.sleep(0)
+        counter.gate.set()
+        for call in calls:
+            assert error_in((await client.answer(call))["result"])["message"] == "not here"
+        assert server.runtime.resources.consecutive_refusals == 0
+        assert not [record for record in server.records if "hint" in record]

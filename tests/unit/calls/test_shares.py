@@ -55,7 +55,7 @@ async def test_tool_has_no_more_slots_than_its_share() -> None:
         ada, ben = await server.client(ADA), await server.client(BEN)
         running = begin(ada, "hold")
         error = error_in(await ben.call_tool("hold"))
-        assert error["message"] == "All 1 slots for hold are taken"
+        assert error["message"] == "All 1 slots for 'hold' are taken"
         assert (await ben.call_tool("ping"))["isError"] is False
         held.release.set()
         await ada.answer(running)
@@ -119,7 +119,7 @@ async def test_tool_can_have_a_rate_of_its_own() -> None:
     async with open_server([ping, pong], config, clock=ManualClock()) as server:
         ada, ben = await server.client(ADA), await server.client(BEN)
         assert (await ada.call_tool("ping"))["isError"] is False
-        assert error_in(await ada.call_tool("ping"))["message"] == "At most 1 calls of ping a minute"
+        assert error_in(await ada.call_tool("ping"))["message"] == "At most 1 calls of 'ping' a minute"
         assert (await ada.call_tool("pong"))["isError"] is False
         assert (await ben.call_tool("ping"))["isError"] is False
 
@@ -141,10 +141,11 @@ def test_no_minute_has_more_than_twice_the_limit_and_waiting_as_told_always_help
     rate, now, passed = Rate(limit), 0.0, list[float]()
     for pause in pauses:
         now += pause
-        wait = rate.take("k", now)
+        wait = rate.wait_ms("k", now)
         if wait:
             now += wait / 1000
-            assert rate.take("k", now) == 0
+            assert rate.wait_ms("k", now) == 0
+        rate.take("k", now)
         passed.append(now)
     for begin_ in passed:
         assert sum(begin_ <= moment < begin_ + 60 for moment in passed) <= 2 * limit
@@ -153,15 +154,64 @@ def test_no_minute_has_more_than_twice_the_limit_and_waiting_as_told_always_help
 def test_callers_that_have_been_quiet_are_forgotten() -> None:
     rate = Rate(60)
     for number in range(10_000):
-        assert rate.take(number, number * 0.5) == 0
+        rate.take(number, number * 0.5)
     assert len(rate) < 10
 
 
 def test_a_whole_minute_s_worth_may_come_at_once_and_is_earned_back_evenly() -> None:
     rate = Rate(2)
-    assert [rate.take("k", 0.0) for _ in range(3)] == [0, 0, 30_000]
-    assert [rate.take("k", 30.0) for _ in range(2)] == [0, 30_000]
-    assert [rate.take("k", 1000.0) for _ in range(3)] == [0, 0, 30_000]
+
+    def waits(now: float, calls: int) -> list[int]:
+        found: list[int] = []
+        for _ in range(calls):
+            found.append(rate.wait_ms("k", now))
+            if not found[-1]:
+                rate.take("k", now)
+        return found
+
+    assert waits(0.0, 3) == [0, 0, 30_000]
+    assert waits(30.0, 2) == [0, 30_000]
+    assert waits(1000.0, 3) == [0, 0, 30_000]
+
+
+async def test_roles_do_not_make_another_caller() -> None:
+    config = {"limits": {"calls_per_minute_per_caller": 1}, "resources": {"max_concurrent_per_caller": 1}}
+    held = Held()
+    async with open_server([ping, held.tool], config, clock=ManualClock()) as server:
+        assert (await (await server.client(ADA)).call_tool("ping"))["isError"] is False
+        again = await server.client(Caller("ada", frozenset({"admin"})))
+        assert error_in(await again.call_tool("ping"))["details"]["reason"] == "rate_limited"
+
+
+async def test_refused_call_uses_up_no_rate_of_its_own_and_the_longer_wait_is_told() -> None:
+    config = {"limits": {"calls_per_minute_per_caller": 2, "tools": {"ping": {"calls_per_minute": 2}}}}
+    clock = ManualClock()
+    async with open_server([ping, pong], config, clock=clock) as server:
+        client = await server.client()
+        for name in ("pong", "pong"):
+            await client.call_tool(name)
+        for _ in range(3):
+            assert error_in(await client.call_tool("ping"))["details"]["retryAfterMs"] == 30_000
+        clock.advance(60)
+        for _ in range(2):
+            assert (await client.call_tool("ping"))["isError"] is False
+
+
+async def test_one_caller_s_rate_and_share_say_nothing_about_the_server_s_health() -> None:
+    config = {"limits": {"calls_per_minute_per_caller": 1}, "resources": {"max_concurrent_per_caller": 1}}
+    async with open_server([ping], config, clock=ManualClock()) as server:
+        client = await server.client()
+        for _ in range(6):
+            await client.call_tool("ping")
+        assert server.runtime.resources.consecutive_refusals == 0
+        assert server.runtime.resources.get_health_status() == "healthy"
+
+
+async def test_traced_calls_have_no_rates_or_shares_of_their_own() -> None:
+    config = {"limits": {"calls_per_minute_per_caller": 2}, "resources": {"max_concurrent_per_caller": 1}}
+    async with open_server([ping], config, clock=ManualClock()) as server:
+        outcomes = [await server.runtime.call("ping", trace=[] if n % 2 else None) for n in range(4)]
+        assert [outcome.is_error for outcome in outcomes] == [False, False, True, True]
 
 
 def stages_of(server: Any) -> list[str]:

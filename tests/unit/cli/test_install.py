@@ -319,3 +319,15 @@ def test_the_script_that_was_started_is_the_one_that_is_named(tmp_path: Path, mo
     assert own_command() == [sys.executable, "-m", "dragoman"]
     script.touch(0o700)
     assert own_command() == [str(script)]
+
+
+def test_a_backup_is_a_new_file_even_where_a_link_to_nowhere_stands(project: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (project / ".mcp.json").write_text("{}")
+    (project / ".mcp.json").chmod(0o600)
+    (project / ".mcp.json.bak").symlink_to(outside)
+    assert install("claude-code", "greeter.py").exit_code == 0
+    assert not outside.exists()
+    kept = project / ".mcp.json.bak2"
+    assert kept.read_text() == "{}"
+    assert kept.stat().st_mode & 0o777 == 0o600

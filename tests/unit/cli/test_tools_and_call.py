@@ -330,3 +330,28 @@ def test_gates_are_listed_with_their_modes(monkeypatch: pytest.MonkeyPatch) -> N
         "description": "Refuses requests with oversized arrays",
         "mode": "warn",
     }
+
+
+def test_a_limit_that_is_exceeded_is_told_with_its_path() -> None:
+    ran = runner.invoke(app, ["call", "echo", "message=hi", "--json", json.dumps({"a": [0] * 101})])
+    assert ran.exit_code == 1
+    assert "/a: has 101 items, and at most 100 are allowed" in ran.stderr
+
+
+ODD = """
+from dragoman import tool
+from dragoman.errors import InvalidArgument
+
+@tool
+def odd() -> None:
+    raise InvalidArgument("odd", {details})
+"""
+
+
+@pytest.mark.parametrize("details", ['{"errors": ["one"]}', '{"errors": [{"path": 1}]}', '{"a": object()}'])
+def test_details_of_any_shape_are_told(tmp_path: Path, details: str) -> None:
+    target = tmp_path / f"odd_tools_{abs(hash(details))}.py"
+    target.write_text(ODD.replace("{details}", details))
+    ran = runner.invoke(app, ["call", "odd", "--target", str(target)])
+    assert ran.exit_code == 1
+    assert "INVALID_ARGUMENT: odd" in ran.stderr

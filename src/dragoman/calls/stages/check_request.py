@@ -26,7 +26,7 @@ class CheckRequest:
     def __call__(self, proceed: Service, /) -> Service:
         general, special = limits_by_tool(self.limits, self.tools)
         pressure, judge = self.guards.pressure, self.guards.before
-        get_tool = self.catalogue.get
+        get_tool, most = self.catalogue.get, self.limits.max_request_bytes
 
         def check(call: Call) -> Awaitable[Any]:
             encoded = encode_arguments(call.arguments)
@@ -34,7 +34,7 @@ class CheckRequest:
             limits = special.get(call.name, general)
             if size > limits.max_payload_bytes:
                 raise PayloadTooLarge(size, limits.max_payload_bytes)
-            if not pressure.is_calm or (size > limits.sure_bytes and not limits.surely_fit(encoded)):
+            if not pressure.is_calm or (size > limits.sure_bytes and (size > most or not limits.surely_fit(encoded))):
                 judge_closely(call, limits)
             return proceed(call)
 

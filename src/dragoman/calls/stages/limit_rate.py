@@ -7,39 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.calls.call import Call, Service
-from dragoman.calls.rates import Rate
+from dragoman.calls.rates import Rates
 from dragoman.clock import Clock
-from dragoman.config import LimitsConfig
-from dragoman.errors import RateLimited
 
 
 @dataclass(frozen=True)
 class LimitRate:
     """Calls a minute of one caller, in all and of one tool. Where no limit is set, it is not there."""
 
-    limits: LimitsConfig
+    rates: Rates
     clock: Clock
 
     def __call__(self, proceed: Service, /) -> Service:
-        of_all = self.limits.calls_per_minute_per_caller
-        overall = Rate(of_all) if of_all is not None else None
-        by_tool = {
-            name: Rate(own.calls_per_minute)
-            for name, own in self.limits.tools.items()
-            if own.calls_per_minute is not None
-        }
-        if overall is None and not by_tool:
+        if not self.rates.are_set:
             return proceed
-        monotonic = self.clock.monotonic
+        take, monotonic = self.rates.take, self.clock.monotonic
 
         def limit(call: Call) -> Awaitable[Any]:
             if not call.tool.is_reserved:
-                now = monotonic()
-                own = by_tool.get(call.name)
-                if own is not None and (wait := own.take(call.caller, now)):
-                    raise RateLimited(own.limit, wait, f" of {call.name}")
-                if overall is not None and (wait := overall.take(call.caller, now)):
-                    raise RateLimited(overall.limit, wait)
+                take(call.caller.name, call.name, monotonic())
             return proceed(call)
 
         return limit

@@ -125,16 +125,16 @@ class RecordCompletion:
         self, record: CompletionRecord, call: Call, completion: Completion, error: ToolError | InternalError | None
     ) -> None:
         """What a record says about a call that did not simply succeed."""
-        refused = isinstance(error, ResourceExhausted) and not call.ran
+        refusal = error if isinstance(error, ResourceExhausted) and not call.ran else None
         record.tool_name = call.name[:MOST_NAME]  # It may be anything when there is no such tool.
         if error is not None:
             record.error_code = Aborted.code if isinstance(error, _Cancelled) else error.code
-        if refused:
+        if refusal is not None:
             record.hint = RETRY_HINT
-            self.resources.consecutive_refusals += 1
+            self.resources.consecutive_refusals += refusal.is_servers_own
         elif completion not in _NOT_COUNTED:
             self.resources.consecutive_refusals = 0
-        if refused or completion in _WARNINGS:
+        if refusal is not None or completion in _WARNINGS:
             record.level = "warn"
 
 

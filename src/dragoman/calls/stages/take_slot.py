@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Hashable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
 from dragoman.calls.call import Call, Service
 from dragoman.calls.resources import Resources
-from dragoman.config import LimitsConfig, ResourcesConfig
+from dragoman.calls.shares import Shares
 from dragoman.errors import NoFreeSlot
 
 
@@ -17,11 +17,10 @@ class TakeSlot:
     """Never waits: a queue would only hide that the server is full. A caller, or a tool, may have fewer than all."""
 
     resources: Resources
-    config: ResourcesConfig
-    limits: LimitsConfig
+    shares: Shares
 
     def __call__(self, proceed: Service, /) -> Service:
-        resources = self.resources
+        resources, shares = self.resources, self.shares
 
         def take_slot(call: Call) -> Awaitable[Any]:
             if call.tool.is_reserved:
@@ -42,42 +41,12 @@ class TakeSlot:
         def give_back_reserved(call: Call) -> None:
             resources.give_back_reserved()
 
-        return self._share(take_slot)
-
-    def _share(self, take_slot: Service) -> Service:
-        """The service that sees to it that nobody has more than their share, if shares are set."""
-        per_caller = self.config.max_concurrent_per_caller
-        per_tool = {
-            name: own.max_concurrent for name, own in self.limits.tools.items() if own.max_concurrent is not None
-        }
-        if per_caller is None and not per_tool:
+        if not shares.are_set:
             return take_slot
-        held: dict[Hashable, int] = {}
 
         def take_share(call: Call) -> Awaitable[Any]:
             if not call.tool.is_reserved:
-                if call.name in per_tool:
-                    hold(call.name, per_tool[call.name], f" for {call.name}")
-                    call.undo.append(let_go_of_tool)
-                if per_caller is not None:
-                    hold(call.caller, per_caller, " of this caller")
-                    call.undo.append(let_go_of_caller)
+                shares.take(call)
             return take_slot(call)
-
-        def hold(key: Hashable, limit: int, whose: str) -> None:
-            if held.get(key, 0) >= limit:
-                raise NoFreeSlot(limit, whose)
-            held[key] = held.get(key, 0) + 1
-
-        def let_go(key: Hashable) -> None:
-            held[key] -= 1
-            if held[key] == 0:
-                del held[key]
-
-        def let_go_of_tool(call: Call) -> None:
-            let_go(call.name)
-
-        def let_go_of_caller(call: Call) -> None:
-            let_go(call.caller)
 
         return take_share

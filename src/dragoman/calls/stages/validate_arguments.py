@@ -8,6 +8,9 @@ from typing import Any
 
 from dragoman.calls.call import Call, Service
 
+THOROUGHLY = 65_536
+"""Of arguments with more bytes only the first thing that is wrong is told: to find all could take seconds."""
+
 
 @dataclass(frozen=True)
 class ValidateArguments:
@@ -16,7 +19,7 @@ class ValidateArguments:
     def __call__(self, proceed: Service, /) -> Service:
         def validate(call: Call) -> Awaitable[Any]:
             registered = call.tool
-            registered.validator.check(call.arguments)
+            registered.validator.check(call.arguments, thorough=call.payload_bytes <= THOROUGHLY)
             if registered.touches_results:
                 call.given = call.arguments
             if registered.convert is not None:

@@ -1,8 +1,9 @@
 """The `memory_*` tools: what a caller wants to find again, and the port to wherever that is kept.
 
-Entries belong to a caller and a namespace; nobody sees another caller's. No operation looks at more entries than it
-answers with, however many there are: listing and searching go on where the last page ended instead of counting up to
-it, and totals and quotas are kept rather than added up.
+Entries belong to a caller and a namespace; nobody sees another caller's. No operation goes through all entries,
+however many there are: listing and searching go on where the last page ended instead of counting up to it, and totals
+and quotas are kept rather than added up. Only a search for words that are common, and not together, looks at entries
+that it does not answer with.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from dragoman.tools.tool import Tool, tool
 from dragoman.tools.words import text_in, words_in
 
 MOST_KEYS = 1000
+MOST_WORDS = 2000
+"""Of one entry, that it can be found by. Each costs time and room, and a megabyte could hold a hundred thousand."""
 MOST_ITEMS = 100
 DEFAULT_ITEMS = 20
 DEFAULT_NAMESPACE = "default"
@@ -126,7 +129,7 @@ async def draft(space: Space, key: str, value: Any) -> Draft:
 def _draft(space: Space, key: str, value: Any, encoded: bytes) -> Draft:
     start = encoded[: 4 * _PREVIEW].decode(errors="ignore")
     size = len(key.encode()) + len(space.namespace.encode()) + len(encoded)
-    return Draft(encoded, words_in(f"{key}\n{text_in(value)}"), start[:_PREVIEW], size)
+    return Draft(encoded, words_in(f"{key}\n{text_in(value)}")[:MOST_WORDS], start[:_PREVIEW], size)
 
 
 def over_quota(limit: int, actual: int) -> ResourceExhausted:
@@ -245,7 +248,8 @@ def memory_tools(memories: Memories) -> tuple[Tool, ...]:
 
         An entry is found when it has every word of the query, in its key or in the strings and numbers of its value
         (the names of object members do not count). Case and accents do not matter, and a word of three letters or more
-        also finds longer words that begin with it. Answers with previews: read whole values with memory_retrieve.
+        also finds longer words that begin with it. Of a very long entry only the first 2,000 different words count.
+        Answers with previews: read whole values with memory_retrieve.
         """
         words = words_in(query)
         if not words:

@@ -30,7 +30,7 @@ check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests: se
 bench: $(BENCH_STAMP)  ## Beside the alternatives, in one run; writes bench/out/ and docs/bench.svg.
 	$(BIN)/python -m bench
 
-bench-short: $(BENCH_STAMP)  ## The same, in a minute, to see that it still runs.
+bench-short: $(BENCH_STAMP)  ## The same, in a minute or so, to see that it still runs.
 	$(BIN)/python -m bench --short
 
 fuzz: $(FUZZ_STAMP)  ## Coverage-guided fuzzing of the request path, for eleven minutes; what breaks it is in fuzz/out/.

@@ -17,10 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from bench import measure, report
+from bench.cache import HAS_CACHETOOLS
 from bench.client import BenchError
 
 OUT = measure.ROOT / "bench" / "out"
 DOCS = measure.ROOT / "docs"
+SECTIONS: tuple[Callable[[measure.Plan], measure.Figures], ...] = (
+    measure.side_by_side,
+    measure.many_tools,
+    measure.start_up,
+    measure.memory,
+    measure.growth,
+    measure.in_process,
+    measure.cache,
+    measure.protection,
+    measure.memories,
+)
 
 
 def main() -> int:
@@ -30,11 +42,14 @@ def main() -> int:
         seconds=0.25 if options.short else 0.8,
         start_ups=2 if options.short else 5,
         growth_calls=50_000 if options.short else 1_000_000,
+        is_short=options.short,
         folder=Path(),
         say=lambda _: None,
     )
     if not measure.HAS_FASTMCP:
         print("FastMCP is not installed here (requirements-bench.lock has it); it is left out.", file=sys.stderr)
+    if not HAS_CACHETOOLS:
+        print("cachetools is not installed here (requirements-bench.lock has it); it is left out.", file=sys.stderr)
     started, load = time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
         try:
@@ -51,34 +66,27 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--short", action="store_true", help="under a minute, to see that it still runs")
+    parser.add_argument("--short", action="store_true", help="a minute or so, to see that it still runs")
     parser.add_argument("--rounds", type=int, help="turns that each server gets [7; short: 2]")
     return parser.parse_args()
 
 
 def _measure(plan: measure.Plan) -> dict[str, Any]:
-    sections: list[Callable[[measure.Plan], measure.Figures]] = [
-        measure.side_by_side,
-        measure.many_tools,
-        measure.start_up,
-        measure.memory,
-        measure.growth,
-        measure.in_process,
-    ]
     started = time.monotonic()
     results: dict[str, Any] = {}
-    for number, section in enumerate(sections, 1):
+    for number, section in enumerate(SECTIONS, 1):
 
         def say(words: str, number: int = number) -> None:
             elapsed = time.monotonic() - started
-            print(f"[{number}/{len(sections)} {elapsed:4.0f} s] {words}", file=sys.stderr, flush=True)
+            print(f"[{number}/{len(SECTIONS)} {elapsed:4.0f} s] {words}", file=sys.stderr, flush=True)
 
         results[section.__name__] = section(replace(plan, say=say))
     return results
 
 
 def _about(rounds: int, short: bool, seconds: float, load: float) -> dict[str, Any]:
-    packages = ("dragoman", "mcp", "msgspec", *(("fastmcp",) if measure.HAS_FASTMCP else ()))
+    alternatives = {"fastmcp": measure.HAS_FASTMCP, "cachetools": HAS_CACHETOOLS}
+    packages = ("dragoman", "mcp", "msgspec", *(name for name, is_there in alternatives.items() if is_there))
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "python": platform.python_version(),

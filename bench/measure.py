@@ -15,9 +15,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
+from bench.cache import RIVALS
 from bench.client import BenchError, Command, Run, Server, Work
+from bench.rounds import rotated
 
 ROOT = Path(__file__).parents[1]
 BARE, DRAGOMAN, SDK, FASTMCP = "bare loop", "Dragoman", "official SDK", "FastMCP"
@@ -25,7 +27,6 @@ HAS_FASTMCP = find_spec("fastmcp") is not None
 LOADED = f"{DRAGOMAN}, SDK loaded"
 IN_FLIGHT = 32
 
-T = TypeVar("T")
 Figures: TypeAlias = dict[str, Any]
 Rounds: TypeAlias = dict[str, list[Run]]
 
@@ -47,6 +48,7 @@ class Plan:
     """Of one run of one server."""
     start_ups: int
     growth_calls: int
+    is_short: bool
     folder: Path
     say: Callable[[str], None]
 
@@ -101,7 +103,7 @@ def many_tools(plan: Plan) -> Figures:
     shorter = replace(plan, rounds=3, seconds=plan.seconds / 3)
     rounds: Rounds = {command.name: [] for command in commands}
     for turn in range(plan.rounds):
-        with _started(plan, _rotated(commands, turn)) as servers:
+        with _started(plan, rotated(commands, turn)) as servers:
             for name, runs in _take_turns(shorter, servers, Work(in_flight=IN_FLIGHT), "number of tools").items():
                 rounds[name] += runs
     dearer = [_cpu(many) / _cpu(few) for few, many in zip(*rounds.values(), strict=True)]
@@ -116,7 +118,7 @@ def start_up(plan: Plan) -> Figures:
     """Seconds from starting a process to its answer to `initialize`."""
     seconds: dict[str, list[float]] = {command.name: [] for command in COMMANDS}
     for turn in range(plan.start_ups):
-        for command in _rotated(COMMANDS, turn):
+        for command in rotated(COMMANDS, turn):
             with Server(command, plan.folder) as server:
                 seconds[command.name].append(server.start_up)
         plan.say(f"start-up, {turn + 1} of {plan.start_ups}")
@@ -162,14 +164,52 @@ def growth(plan: Plan) -> Figures:
 
 def in_process(plan: Plan) -> Figures:
     """Calls through the whole pipeline with no connection, in a process that does nothing else."""
-    argv = [sys.executable, "-m", "bench.in_process", str(plan.rounds), str(plan.seconds / 2)]
-    limit = 30 + 4 * plan.rounds * plan.seconds
+    figures = _in_a_process(plan, "in_process", plan.rounds, plan.seconds / 2)
+    plan.say("in process: " + ", ".join(f"{name} {rate['median']:,.0f}/s" for name, rate in figures.items()))
+    return figures
+
+
+def cache(plan: Plan) -> Figures:
+    """Operations a second of the bounded cache by eviction policy, beside those of cachetools."""
+    figures = _in_a_process(plan, "cache", plan.rounds, int(plan.seconds * 25_000))
+    ours = {name: kinds for name, kinds in figures["per_second"].items() if name not in RIVALS}
+    for policy, kinds in ours.items():
+        plan.say(f"cache, {policy}: " + ", ".join(f"{kind} {rate['median']:,.0f}/s" for kind, rate in kinds.items()))
+    return figures
+
+
+def protection(plan: Plan) -> Figures:
+    """What each stage of a call costs, and what settings add to it or take off."""
+    figures = _in_a_process(plan, "protection", plan.rounds * 15, 40 if plan.is_short else 300)
+    calls = figures["settings"]["calls"]
+    for name, facts in calls.items():
+        more = f" ({facts['more_us']:+.2f})" if "more_us" in facts else ""
+        plan.say(f"protection, {name}: {facts['us']:.1f} µs{more}")
+    for name, reason in figures["settings"]["left_out"].items():
+        plan.say(f"protection, {name} is left out: {reason}")
+    return figures
+
+
+def memories(plan: Plan) -> Figures:
+    """What the stores of the memory tools do in a second, among few entries and among many."""
+    plan.say("memories: filling the stores")
+    figures = _in_a_process(plan, "memories", "--json", *(["--short"] if plan.is_short else []))
+    for adapter, operations in figures["adapters"].items():
+        dearest = max(operations, key=lambda name: operations[name]["ratio"])
+        ratio = operations[dearest]["ratio"]
+        plan.say(f"memories, {adapter}: {dearest!r} is what many entries slow down most, {ratio:.2f} x")
+    return figures
+
+
+def _in_a_process(plan: Plan, module: str, *arguments: object) -> Figures:
+    """What a module of ours prints as JSON, in a process that does nothing else."""
+    argv = [sys.executable, "-m", f"bench.{module}", *map(str, arguments)]
+    limit = 120 + 4 * plan.rounds * plan.seconds
     try:
         done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, timeout=limit, check=True)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        raise BenchError(f"in process: {error}") from None
+        raise BenchError(f"{module}: {error}") from None
     figures: Figures = json.loads(done.stdout)
-    plan.say("in process: " + ", ".join(f"{name} {rate['median']:,.0f}/s" for name, rate in figures.items()))
     return figures
 
 
@@ -184,7 +224,7 @@ def _take_turns(plan: Plan, servers: Sequence[Server], work: Work, title: str) -
     runs: Rounds = {server.name: [] for server in servers}
     calls = {server.name: _calls_in(server, work, plan.seconds) for server in servers}
     for turn in range(plan.rounds):
-        for server in _rotated(servers, turn):
+        for server in rotated(servers, turn):
             runs[server.name].append(server.run(work, calls[server.name]))
         rates = ", ".join(f"{name} {done[-1].rate:,.0f}/s" for name, done in runs.items())
         plan.say(f"{title}, round {turn + 1} of {plan.rounds}: {rates}")
@@ -200,12 +240,6 @@ def _calls_in(server: Server, work: Work, seconds: float) -> int:
             break
         calls *= 2
     return max(work.in_flight, min(int(run.rate * seconds), work.most_calls))
-
-
-def _rotated(items: Sequence[T], turn: int) -> list[T]:
-    """Whoever comes first in one round comes last in the next, as what ran before may tell."""
-    first = turn % len(items)
-    return [*items[first:], *items[:first]]
 
 
 def _rate(run: Run) -> float:

@@ -1,36 +1,62 @@
-"""`python -m bench.memories [--short]`: what the memory tools' stores do in a second, among few entries and among many.
+"""What the memory tools' stores do in a second, among few entries and among many: `python -m bench.memories [--short]`.
 
-A ratio of 1 means that an operation does not care how many entries there are.
+A ratio of 1 means that an operation does not care how many entries there are. It is the median of the ratios within
+each round, in which both stores are asked for the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
+import json
 import random
+import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
+from bench.rounds import rotated
 from dragoman.adapters.dict_memories import DictMemories
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
 from dragoman.adapters.sqlite_memories import SqliteMemories
 from dragoman.clock import SystemClock
 from dragoman.tools.builtin.memory import Memories, Space
 
+if TYPE_CHECKING:
+    import sqlite3
+
+T = TypeVar("T")
+
 ME = Space("me", "default")
 IN_FLIGHT = 64
 _QUOTA = 2**40
-_ROUNDS = 3
 _VOCABULARY = 20_000
-_WORDS = 16
+_WORDS = 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many entries, how often each operation is done to them in a round, and how many rounds there are."""
+
+    few: int = 100
+    many: int = 100_000
+    rounds: int = 5
+    times: int = 80
+    """In SQLite, which waits for the disk; dictionaries do not."""
+
+
+SHORT = Plan(many=5_000, rounds=2, times=40)
+_TIMES_AS_MANY = {"sqlite": 1, "dict": 5}
 
 
 class Texts:
-    """Notes of sixteen words out of twenty thousand, besides one that is in all of them."""
+    """Notes of eight words out of twenty thousand, besides one that is in all of them."""
 
     def __init__(self) -> None:
         self._random = random.Random(1)
@@ -43,9 +69,28 @@ class Texts:
         return {"text": f"common {' '.join(self._random.choices(self._words, k=_WORDS))}", "number": number}
 
 
+class OneTransaction(SqliteDatabase):
+    """A database that is being filled: all that is written to it is committed together."""
+
+    async def write(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        return function(self._filling)
+
+    def __enter__(self) -> OneTransaction:
+        self._filling = self.connect()
+        self._filling.execute("BEGIN")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._filling.execute("COMMIT")
+        self._filling.close()
+
+
 @asynccontextmanager
-async def _sqlite(folder: Path) -> AsyncIterator[Memories]:
-    database = SqliteDatabase(folder / FILE_NAME)
+async def _sqlite(folder: Path, entries: int) -> AsyncIterator[Memories]:
+    file = folder / f"{entries}-{FILE_NAME}"
+    with OneTransaction(file) as filling:
+        await _fill(SqliteMemories(filling, _QUOTA, SystemClock()), entries)
+    database = SqliteDatabase(file)
     try:
         yield SqliteMemories(database, _QUOTA, SystemClock())
     finally:
@@ -53,36 +98,47 @@ async def _sqlite(folder: Path) -> AsyncIterator[Memories]:
 
 
 @asynccontextmanager
-async def _dict(folder: Path) -> AsyncIterator[Memories]:
-    yield DictMemories(_QUOTA, SystemClock())
+async def _dict(folder: Path, entries: int) -> AsyncIterator[Memories]:
+    memories = DictMemories(_QUOTA, SystemClock())
+    await _fill(memories, entries)
+    yield memories
 
 
 ADAPTERS = {"sqlite": _sqlite, "dict": _dict}
+"""Each gives a store with so many entries."""
 
 
 def _key(number: int) -> str:
     return f"note-{number:08}"
 
 
-async def _fill(memories: Memories, texts: Texts, entries: int) -> None:
-    await memories.store(ME, "the-unicorn", "rarity common")
-    for start in range(1, entries, 500):
-        numbers = range(start, min(start + 500, entries))
-        await asyncio.gather(*(memories.store(ME, _key(number), texts.note(number)) for number in numbers))
+async def _fill(memories: Memories, entries: int) -> None:
+    texts = Texts()
+    gc.disable()  # It would look again and again at what is only becoming more.
+    try:
+        await memories.store(ME, "the-unicorn", "rarity common")
+        for number in range(1, entries):
+            await memories.store(ME, _key(number), texts.note(number))
+    finally:
+        gc.enable()
 
 
-def _operations(memories: Memories, texts: Texts, entries: int) -> dict[str, Callable[[], Awaitable[object]]]:
-    some = random.Random(2)
+def _operations(memories: Memories, entries: int) -> dict[str, Callable[[int], Awaitable[float]]]:
+    """By name, what is done so many times, and gives operations a second."""
+    some, texts = random.Random(2), Texts()
     new = count(entries)
     newest = count(entries)
 
     def any_key() -> str:
         return _key(some.randrange(1, entries))
 
-    return {
+    def replace() -> Awaitable[object]:
+        return memories.store(ME, any_key(), texts.note(0))
+
+    operations: dict[str, Callable[[], Awaitable[object]]] = {
         "store, new": lambda: memories.store(ME, _key(next(new)), texts.note(0)),
         "delete": lambda: memories.delete(ME, [_key(next(newest))]),  # As many as were new, so that the size stays.
-        "store, replacing": lambda: memories.store(ME, any_key(), texts.note(0)),
+        "store, replacing": replace,
         "retrieve": lambda: memories.retrieve(ME, any_key()),
         "list 20": lambda: memories.list(ME, 20, after=any_key()),
         "list 20 with a prefix": lambda: memories.list(ME, 20, prefix=any_key()[:-1]),
@@ -91,48 +147,64 @@ def _operations(memories: Memories, texts: Texts, entries: int) -> dict[str, Cal
         "search a rare word": lambda: memories.search(ME, ("rarity",), 20),
         "search a rare and a common one": lambda: memories.search(ME, ("common", "rarity"), 20),
     }
+    return {
+        **{name: _repeated(operation) for name, operation in operations.items()},
+        f"store, replacing, {IN_FLIGHT} in flight": _repeated(replace, IN_FLIGHT),
+    }
 
 
-async def _rate(operation: Callable[[], Awaitable[object]], times: int, in_flight: int = 1) -> float:
-    """Operations in a second."""
+def _repeated(operation: Callable[[], Awaitable[object]], in_flight: int = 1) -> Callable[[int], Awaitable[float]]:
+    async def rate(times: int) -> float:
+        async def repeat() -> None:
+            for _ in range(each):
+                await operation()
 
-    async def repeat() -> None:
-        for _ in range(times // in_flight):
-            await operation()
+        each = -(-times // in_flight)
+        started = time.perf_counter()
+        await asyncio.gather(*(repeat() for _ in range(in_flight)))
+        return each * in_flight / (time.perf_counter() - started)
 
-    started = time.perf_counter()
-    await asyncio.gather(*(repeat() for _ in range(in_flight)))
-    return times // in_flight * in_flight / (time.perf_counter() - started)
+    return rate
 
 
-async def measure(adapter: str, entries: int, times: int) -> dict[str, float]:
-    """The best of three rounds for every operation among so many entries."""
-    texts = Texts()
-    rates: dict[str, float] = {}
+async def measure(adapter: str, plan: Plan) -> dict[str, dict[str, float]]:
+    """By operation, how many a second among few and many entries, and how many times as many among few."""
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
-        async with ADAPTERS[adapter](Path(folder)) as memories:
-            await _fill(memories, texts, entries)
-            operations = _operations(memories, texts, entries)
-            for _ in range(_ROUNDS):
-                for name, operation in operations.items():
-                    rates[name] = max(rates.get(name, 0), await _rate(operation, times))
-            replace = operations["store, replacing"]
-            name = f"store, replacing, {IN_FLIGHT} in flight"
-            rates[name] = max([await _rate(replace, times * 4, IN_FLIGHT) for _ in range(_ROUNDS)])
-    return rates
+        async with AsyncExitStack() as stack:
+            operations = []
+            for entries in (plan.few, plan.many):
+                memories = await stack.enter_async_context(ADAPTERS[adapter](Path(folder), entries))
+                operations.append(_operations(memories, entries))
+            rates: dict[str, list[list[float]]] = {name: [[], []] for name in operations[0]}
+            times = plan.times * _TIMES_AS_MANY[adapter]
+            for turn in range(plan.rounds + 1):
+                for name in rates:
+                    for place in rotated((0, 1), turn):
+                        rates[name][place].append(await operations[place][name](times))
+    return {
+        name: {
+            "few": statistics.median(few),
+            "many": statistics.median(many),
+            "ratio": statistics.median(a / b for a, b in zip(few, many, strict=True)),
+        }
+        for name, ((_, *few), (_, *many)) in rates.items()  # The first round warms up.
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.memories", description=__doc__)
     parser.add_argument("--short", action="store_true", help="fewer entries, to see that it still runs")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
-    few, many, times = (100, 5_000, 200) if options.short else (100, 100_000, 1_000)
-    for adapter in ADAPTERS:
-        among_few = asyncio.run(measure(adapter, few, times))
-        among_many = asyncio.run(measure(adapter, many, times))
-        print(f"{adapter:<34} {f'{few:,}':>12} {f'{many:,}':>12} {'ratio':>7}")
-        for name, rate in among_few.items():
-            print(f"  {name:<32} {rate:>10,.0f}/s {among_many[name]:>10,.0f}/s {rate / among_many[name]:>7.2f}")
+    plan = SHORT if options.short else Plan()
+    figures = {adapter: asyncio.run(measure(adapter, plan)) for adapter in ADAPTERS}
+    if options.json:
+        print(json.dumps({"few": plan.few, "many": plan.many, "adapters": figures}))
+        return
+    for adapter, operations in figures.items():
+        print(f"{adapter:<34} {f'{plan.few:,}':>12} {f'{plan.many:,}':>12} {'ratio':>7}")
+        for name, rates in operations.items():
+            print(f"  {name:<32} {rates['few']:>10,.0f}/s {rates['many']:>10,.0f}/s {rates['ratio']:>7.2f}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import uvloop
 
@@ -37,6 +37,14 @@ _HANDSHAKE = (
 )
 
 
+class Cost(NamedTuple):
+    """A part of a call and how many microseconds it takes. What is `within` is not in the sum."""
+
+    name: str
+    microseconds: float
+    kind: Literal["step", "stage", "sum", "whole", "within"] = "step"
+
+
 class NullWire:
     """Takes every line and sends none."""
 
@@ -59,15 +67,15 @@ class Profile:
         lines = Work().lines(_CALLS)
         self._chunks = [b"".join(lines[start : start + _IN_FLIGHT]) for start in range(0, _CALLS, _IN_FLIGHT)]
 
-    async def costs(self) -> list[tuple[str, float]]:
-        """What is done in a call and how many microseconds it takes, from the first byte to the last."""
+    async def costs(self, runs: int) -> list[Cost]:
+        """What is done in a call, from the first byte to the last."""
         stages = self._runtime.stages
         handler: Service = RunHandler(Threads(), self._runtime.logger)
         parts = {"session": self._session, "call": self._create, "record": self._record, "answer": self._answer}
         for depth in range(len(stages), -1, -1):
             parts[f"depth {depth}"] = self._stepped(pipeline.build(stages[depth:], handler))
         best = dict.fromkeys((*parts, "tasks", "whole", "log"), float("inf"))
-        for _ in range(_RUNS):
+        for _ in range(runs):
             costs = {name: part() for name, part in parts.items()}
             costs["tasks"] = await self._tasks()
             self._entries.clear()
@@ -75,18 +83,18 @@ class Profile:
             costs["log"] = self._write_log()
             self._entries.clear()
             best = {name: min(best[name], cost) for name, cost in costs.items()}
-        found = [("session: decode the line", best["session"]), ("call: ids and the object", best["call"])]
-        found.append(("task: create, schedule, finish", best["tasks"] - best["depth 0"]))
+        found = [Cost("session: decode the line", best["session"]), Cost("call: ids and the object", best["call"])]
+        found.append(Cost("task: create, schedule, finish", best["tasks"] - best["depth 0"]))
         for depth, stage in enumerate(stages):
-            found.append((f"  {type(stage).__name__}", best[f"depth {depth}"] - best[f"depth {depth + 1}"]))
-        found.append(("  RunHandler and the handler", best[f"depth {len(stages)}"]))
-        found.append(("answer: render and encode", best["answer"]))
+            found.append(Cost(type(stage).__name__, best[f"depth {depth}"] - best[f"depth {depth + 1}"], "stage"))
+        found.append(Cost("RunHandler and the handler", best[f"depth {len(stages)}"], "stage"))
+        found.append(Cost("answer: render and encode", best["answer"]))
         return [
             *found,
-            ("sum of the above", sum(cost for _, cost in found)),
-            ("measured as a whole: bytes in, lines out", best["whole"]),
-            ("the record alone (part of RecordCompletion)", best["record"]),
-            ("the record as a line of the log (on its thread)", best["log"]),
+            Cost("sum of the above", sum(cost.microseconds for cost in found), "sum"),
+            Cost("measured as a whole: bytes in, lines out", best["whole"], "whole"),
+            Cost("the record alone (part of RecordCompletion)", best["record"], "within"),
+            Cost("the record as a line of the log (on its thread)", best["log"], "within"),
         ]
 
     def _calls(self) -> list[Call]:
@@ -191,15 +199,21 @@ def _microseconds(started: float) -> float:
     return (time.perf_counter() - started) / _CALLS * 1e6
 
 
-async def main() -> None:
+async def measure(runs: int = _RUNS) -> list[Cost]:
+    """The best of so many runs for each part of a call of a tool that does nothing."""
     entries: list[Entry] = []
     settings = {"resources": {"max_concurrent_executions": 64}}
     async with dragoman.open([noop], settings, logger=StructuredLogger(entries.append)) as runtime:
         profile = Profile(runtime, entries)
         gc.freeze()  # As `dragoman serve` does.
-        print(f"µs per call, best of {_RUNS} runs of {_CALLS}")
-        for name, cost in await profile.costs():
-            print(f"{cost:7.2f}  {name}")
+        return await profile.costs(runs)
+
+
+async def main() -> None:
+    costs = await measure()
+    print(f"µs per call, best of {_RUNS} runs of {_CALLS}")
+    for name, cost, kind in costs:
+        print(f"{cost:7.2f}  {'  ' if kind == 'stage' else ''}{name}")
 
 
 if __name__ == "__main__":

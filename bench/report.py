@@ -6,9 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.cache import EVICT, GET, REPLACE, RIVALS
 from bench.measure import BARE, DRAGOMAN, FASTMCP, LOADED, SDK, Figures
 
 _SOURCE_HEADLINE = 331_027
+_MILLION = 1_000_000
+_ABOVE_A_MILLION = "above a million operations a second"
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ def targets(results: Figures) -> list[Target]:
         Target("memory with the SDK loaded, against the SDK", memory[LOADED] / memory[SDK], 1),
         Target(f"memory growth over {growth['calls']:,} calls", growth["grown_mb"], 10, "MB"),
         Target("CPU per call among 1,000 tools, against 3", results["many_tools"]["dearer_per_cent"], 10, "%"),
+        Target(f"cache: {_ABOVE_A_MILLION}", _slowest(results["cache"], "lru"), _MILLION, "/s", at_least=True),
     ]
 
 
@@ -71,7 +75,8 @@ def text(results: Figures) -> str:
         f"calls/s: median (best) of {about['rounds']} rounds; ratios: Dragoman's figure by theirs, median of the rounds"
     )
     goals = _table(("target", "figure", "wanted", ""), [target.row() for target in targets(results)])
-    return "\n\n".join([title, _servers(results), _variants(results), _payloads(results), _alone(results), goals])
+    sections = (_servers, _variants, _payloads, _alone, _cache, _stages, _settings, _memories)
+    return "\n\n".join([title, *(section(results) for section in sections), goals])
 
 
 def _servers(results: Figures) -> str:
@@ -126,6 +131,67 @@ def _alone(results: Figures) -> str:
         f"in process, the source document's headline: {_SOURCE_HEADLINE:,}/s\n"
         f"memory over {growth['calls']:,} calls: {growth['before_mb']:.1f} to {growth['after_mb']:.1f} MB"
     )
+
+
+def _cache(results: Figures) -> str:
+    cache = results["cache"]
+    ours = {name: kinds for name, kinds in cache["per_second"].items() if name not in RIVALS}
+    rows = [
+        (f"{policy}: {kind}", _rate(figures), *_rivals(cache, policy, kind))
+        for policy, kinds in ours.items()
+        for kind, figures in kinds.items()
+    ]
+    head = ("cache, operations/s", DRAGOMAN, "cachetools", "ratio", "its TTLCache", "ratio")
+    lowest = ", ".join(f"{policy} {_slowest(cache, policy):,.0f}" for policy in ours)
+    return f"{_table(head, rows)}\n{_ABOVE_A_MILLION} is wanted of each; the slowest get or set: {lowest}"
+
+
+def _rivals(cache: Figures, policy: str, kind: str) -> list[str]:
+    """Theirs and the ratio to it, of the same policy and of the one with times to live, which is an lru."""
+    cells: list[str] = []
+    for is_timed in (False, True):
+        names = [name for name, its in RIVALS.items() if its == policy and (name == "TTLCache") is is_timed]
+        figures = cache["per_second"].get(names[0], {}).get(kind) if names else None
+        cells += ["", ""] if figures is None else [_rate(figures), _number(cache["ratios"][names[0]][kind])]
+    return cells
+
+
+def _slowest(cache: Figures, policy: str) -> float:
+    return float(min(cache["per_second"][policy][kind]["median"] for kind in (GET, REPLACE, EVICT)))
+
+
+def _stages(results: Figures) -> str:
+    rows = [
+        (f"{'  ' if cost['kind'] == 'stage' else ''}{cost['name']}", f"{cost['us']:.2f}", f"{cost['share']:.1%}")
+        for cost in results["protection"]["stages"]
+    ]
+    return _table(("what a call consists of", "µs", "of the whole"), rows)
+
+
+def _settings(results: Figures) -> str:
+    settings = results["protection"]["settings"]
+    rows = [
+        (
+            name,
+            f"{facts['us']:.2f}",
+            *((f"{facts['more_us']:+.2f}", f"{facts['more_share']:+.1%}") if "more_us" in facts else ("", "")),
+            facts.get("against", ""),
+        )
+        for name, facts in settings["calls"].items()
+    ]
+    head = (f"in process, {settings['argument_bytes']} bytes", "µs", "more", "of a call", "than")
+    left_out = [f"{name} is left out: {reason}" for name, reason in settings["left_out"].items()]
+    return "\n".join([_table(head, rows), *left_out])
+
+
+def _memories(results: Figures) -> str:
+    memories = results["memories"]
+    rows = [
+        (f"{adapter}: {name}", f"{rates['few']:,.0f}", f"{rates['many']:,.0f}", _number(rates["ratio"]))
+        for adapter, operations in memories["adapters"].items()
+        for name, rates in operations.items()
+    ]
+    return _table(("memories, operations/s", f"of {memories['few']:,}", f"of {memories['many']:,}", "ratio"), rows)
 
 
 def _rate(figures: Figures) -> str:

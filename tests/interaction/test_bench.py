@@ -7,10 +7,12 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench import measure, memories
+from bench import cache, measure, memories, protection, report
+from bench.__main__ import SECTIONS
 from bench.client import BenchError, Command, Server, Work
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +75,7 @@ def test_a_server_without_its_records_spoils_the_run(tmp_path: Path, monkeypatch
 @pytest.mark.requirement("FND-TEST-08", "FND-TEST-09")
 def test_the_published_report_has_every_figure() -> None:
     results = json.loads((ROOT / "docs/bench.json").read_text("utf-8"))
-    assert len(results["targets"]) == 11
+    assert len(results["targets"]) == 11 + ("cache" in results)  # The figures from before it was measured have 11.
     assert {"date", "python", "cores", "rounds", "versions"} <= set(results["about"])
     text = json.dumps(results)
     assert [figure for figure in ("p50", "p95", "p99", "cpu", "growth", "memory") if figure not in text] == []
@@ -81,7 +83,74 @@ def test_the_published_report_has_every_figure() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adapter", sorted(memories.ADAPTERS))
-def test_every_operation_on_memories_is_measured(adapter: str) -> None:
-    rates = asyncio.run(memories.measure(adapter, entries=50, times=64))
-    assert len(rates) == 11
-    assert min(rates.values()) > 0
+def test_every_operation_on_memories_is_measured_among_few_and_many(adapter: str) -> None:
+    figures = asyncio.run(memories.measure(adapter, memories.Plan(few=20, many=50, rounds=1, times=16)))
+    assert len(figures) == 11
+    assert min(min(rates.values()) for rates in figures.values()) > 0
+
+
+def _plan(folder: Path, said: list[str]) -> measure.Plan:
+    return measure.Plan(
+        rounds=1, seconds=0.02, start_ups=1, growth_calls=1, is_short=True, folder=folder, say=said.append
+    )
+
+
+def _published_with(**sections: Any) -> dict[str, Any]:
+    return {**json.loads((ROOT / "docs/bench.json").read_text("utf-8")), **sections}
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("FND-TEST-08")
+def test_the_cache_protection_and_the_memories_are_in_the_results_and_in_the_report(tmp_path: Path) -> None:
+    said: list[str] = []
+    sections = {section.__name__: section for section in SECTIONS}
+    results = _published_with(
+        **{name: sections[name](_plan(tmp_path, said)) for name in ("cache", "protection", "memories")}
+    )
+    text = report.text(json.loads(json.dumps(results)))
+
+    assert [name for name in sections if name not in results] == []
+    per_second = results["cache"]["per_second"]
+    assert {"lru", "lfu", "fifo"} <= set(per_second)
+    assert set(per_second["lru"]) == {cache.GET, cache.REPLACE, cache.EVICT, cache.MIX, cache.WEIGH}
+    stages = [cost["name"] for cost in results["protection"]["stages"] if cost["kind"] == "stage"]
+    assert {"RecordCompletion", "CheckRequest", "LimitRate", "TakeSlot", "ReuseResults"} <= set(stages)
+    settings = results["protection"]["settings"]
+    assert {*settings["calls"], *settings["left_out"]} == set(protection.VARIANTS)
+    assert set(results["memories"]["adapters"]) == {"sqlite", "dict"}
+    wanted = (
+        *(f"{policy}: {cache.EVICT}" for policy in ("lru", "lfu", "fifo")),
+        *stages,
+        *protection.VARIANTS,
+        *(f"{adapter}: search a rare word" for adapter in memories.ADAPTERS),
+        "cache: above a million operations a second",
+    )
+    assert [words for words in wanted if words not in text] == []
+    assert [name for name in ("cache", "protection", "memories") if not any(f"{name}, " in each for each in said)] == []
+
+
+@pytest.mark.requirement("FND-TEST-08")
+def test_the_cache_is_measured_alone_where_there_is_no_cachetools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "HAS_CACHETOOLS", False)
+    figures = cache.measure(rounds=1, operations=200)
+    assert set(figures["per_second"]) == {"lru", "lfu", "fifo"}
+    assert figures["ratios"] == {}
+    results = _published_with(cache=figures)
+    assert report.targets(results)[-1].name == "cache: above a million operations a second"
+    assert "lfu: get, found" in report._cache(results)
+
+
+async def test_a_dialect_that_this_version_does_not_have_is_left_out_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unknown = protection.Variant({"response": {"dialect": "pidgin"}})
+    monkeypatch.setattr(protection, "VARIANTS", {protection.SHIPPED: protection.Variant(), "dialect pidgin": unknown})
+    monkeypatch.setattr(protection, "_CALLS", 5)
+    figures = await protection.measure_settings(rounds=1)
+    assert set(figures["calls"]) == {protection.SHIPPED}
+    assert figures["left_out"]["dialect pidgin"].startswith("refused: response.dialect: must be one of")
+
+
+def test_a_section_whose_process_fails_spoils_the_run(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="no_such_module"):
+        measure._in_a_process(_plan(tmp_path, []), "no_such_module")

@@ -93,6 +93,10 @@ def _sheet(tool: RegisteredTool, target: str | None) -> Iterator[str]:
     if hints:
         yield f"Hints     {', '.join(hints)}"
     yield f"Deadline  {tool.timeout_ms / 1000:g} s"
+    if definition.cache_ttl_ms is not None:
+        span = f"for {definition.cache_ttl_ms / 1000:g} s" if definition.cache_ttl_ms else "for ever"
+        tags = f", or until {', '.join(definition.cache_tags)} changes" if definition.cache_tags else ""
+        yield f"Kept      {span}{sanitize(tags)}"
     given = [f"{name}=…" for name in parameters if name in required]
     yield " ".join(("Try it    dragoman call", definition.name, *given, *(("--target", target) if target else ())))
 

@@ -355,3 +355,15 @@ def test_details_of_any_shape_are_told(tmp_path: Path, details: str) -> None:
     ran = runner.invoke(app, ["call", "odd", "--target", str(target)])
     assert ran.exit_code == 1
     assert "INVALID_ARGUMENT: odd" in ran.stderr
+
+
+def test_the_sheet_says_how_long_results_are_kept(tmp_path: Path) -> None:
+    target = tmp_path / "kept_tools.py"
+    target.write_text(
+        "from dragoman import tool\n\n"
+        "@tool(read_only=True, cache_ttl_ms=90_000, cache_tags=('prices',))\ndef price() -> int:\n    return 1\n\n"
+        "@tool(read_only=True, cache_ttl_ms=0)\ndef pi() -> float:\n    return 3.14\n"
+    )
+    shown = {name: runner.invoke(app, ["tools", "show", name, str(target)]).stdout for name in ("price", "pi")}
+    assert "Kept      for 90 s, or until prices changes\n" in shown["price"]
+    assert "Kept      for ever\n" in shown["pi"]

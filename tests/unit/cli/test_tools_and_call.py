@@ -64,10 +64,10 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
     (tmp_path / "my_tools.py").write_text(TOOLS)
-    before = set(sys.modules)
     yield tmp_path
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    for name, module in tuple(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def call(*arguments: str, input: str | None = None) -> Result:

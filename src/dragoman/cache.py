@@ -13,26 +13,28 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from math import inf
 from threading import RLock
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.clock import Clock, SystemClock, Timer
 from dragoman.config import CacheConfig
+from dragoman.eviction import ORDERS, Order
 
 Priority: TypeAlias = Literal["low", "normal", "high"]
 Pressure: TypeAlias = Literal["low", "medium", "high", "critical"]
 V = TypeVar("V")
 
 LONGEST_KEY = 256
-# The part of `max_size_bytes` from which on each holds. With the default marks a busy cache is between 0.7 and 0.9 full.  # noqa: E501
+# The part of `max_size_bytes` at which each begins. With the default marks a busy cache is 0.7 to 0.9 full.
 PRESSURE_FROM: dict[Pressure, float] = {"critical": 0.85, "high": 0.7, "medium": 0.5, "low": 0.0}
 
+_DEFAULTS = CacheConfig()
+_BYTES = (bytes, bytearray, memoryview)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -94,7 +96,7 @@ class Found(Struct, Generic[V], frozen=True):
             created_at=_milliseconds(self._epoch + held.created),
             last_accessed_at=_milliseconds(self._epoch + held.last_accessed),
             access_count=held.accesses,
-            ttl_ms=held.ttl_ms,
+            ttl_ms=0 if held.lifetime == inf else _milliseconds(held.lifetime),
         )
 
 
@@ -104,7 +106,7 @@ _MISS: Found[Any] = Found(False)
 class BoundedCache(Generic[V]):
     """Values by key. They are not copied, and weigh what they weighed when they were stored."""
 
-    def __init__(self, config: CacheConfig = CacheConfig(), clock: Clock | None = None) -> None:  # noqa: B008
+    def __init__(self, config: CacheConfig = _DEFAULTS, clock: Clock | None = None) -> None:
         self._config = config
         self._clock = clock or SystemClock()
         self._monotonic = self._clock.monotonic
@@ -112,18 +114,19 @@ class BoundedCache(Generic[V]):
         self._epoch = self._clock.now().timestamp() - self._monotonic()
         self._high_mark = int(config.high_water_mark * config.max_size_bytes)
         self._low_mark = min(self._high_mark, int(config.low_water_mark * config.max_size_bytes))
+        self._default_lifetime = _lifetime(config.default_ttl_ms)
         self._max_size, self._max_entries = config.max_size_bytes, config.max_entries
         self._size = 0
         self._held: dict[str, _Held[V]] = {}
-        order = _ORDERS[config.eviction_policy]
+        order = ORDERS[config.eviction_policy]
         self._low, self._normal, self._high = order(), order(), order()
-        self._orders: dict[Priority, _Order] = {"low": self._low, "normal": self._normal, "high": self._high}
+        self._orders: dict[Priority, Order] = {"low": self._low, "normal": self._normal, "high": self._high}
         self._by_tag: dict[str, dict[str, _Held[V]]] = {}
         self._hits = self._misses = self._evictions = 0
         self._cleaned_up: float | None = None
         self._timer: Timer | None = None
-        # Reentrant, since a value that is let go of may run code of its own, and that may use the cache. Where speed
-        # counts it is taken without `with`, which on CPython 3.11 costs as much again as the lock itself.
+        # Reentrant for finalisers, which the garbage collector may run at any point. Where speed counts it is taken
+        # without `with`, which on CPython 3.11 costs as much again as the lock itself.
         self._lock = RLock()
 
     def get(self, key: str) -> Found[V]:
@@ -133,11 +136,11 @@ class BoundedCache(Generic[V]):
             held = self._held.get(key)
             if held is not None:
                 now = self._monotonic()
-                if held.expires > now:
+                if held.created + held.lifetime > now:
                     self._hits += 1
                     held.accesses += 1
                     held.last_accessed = now
-                    held.order.touch(key)
+                    self._orders[held.priority].touch(key)
                     return Found(True, held.value, held, self._epoch)
                 self._drop(held)
             self._misses += 1
@@ -157,8 +160,8 @@ class BoundedCache(Generic[V]):
     ) -> bool:
         """Store in place of what the key had. False: it is larger than the cache, which has nothing for the key now.
 
-        Without `size_bytes` it weighs its JSON, or its length if it is bytes, and its key, in UTF-8. Raises
-        `ValueError` for a value that has no JSON to be weighed, and for arguments that no entry can have.
+        Without `size_bytes` it weighs what its JSON and its key take in UTF-8; bytes weigh their length and the key.
+        Raises `ValueError` for a value that has no JSON to be weighed, and for arguments that no entry can have.
         """
         if type(key) is not str or not key or len(key) > LONGEST_KEY:
             _check_key(key)
@@ -167,27 +170,28 @@ class BoundedCache(Generic[V]):
         elif type(size_bytes) is not int or size_bytes < 0:
             _check_whole("size_bytes", size_bytes)
         if ttl_ms is None:
-            ttl_ms = self._config.default_ttl_ms
+            lifetime = self._default_lifetime
         else:
             _check_whole("ttl_ms", ttl_ms)
-        lifetime = ttl_ms / 1000 if ttl_ms else inf
+            lifetime = _lifetime(ttl_ms)
         order = self._orders.get(priority)
         if order is None:
             raise ValueError(f"priority must be one of {', '.join(self._orders)}, not {priority!r}")
-        labels = frozenset(tags) if tags else ()
+        labels: Collection[str] = frozenset(tags) if tags else ()
         held = self._held
         self._lock.acquire()
         try:
+            # What goes is held on to until the lock is released: its end may run code that comes back here.
             if key in held:
-                self._drop(held[key])
+                _replaced = self._drop(held[key])
             if self._size + size_bytes > self._high_mark:
                 if size_bytes > self._max_size:
                     return False
-                self._make_room(size_bytes)
-            while len(held) >= self._max_entries:
-                self._evict()
+                _displaced = self._make_room(size_bytes)
+            if len(held) >= self._max_entries:
+                _first = self._evict()
             now = self._monotonic()
-            new = _Held(key, value, size_bytes, ttl_ms, now, now, now + lifetime, order, labels)
+            new = _Held(key, value, size_bytes, lifetime, now, now, priority, labels)
             held[key] = order[key] = new
             self._size += size_bytes
             if labels:
@@ -204,7 +208,7 @@ class BoundedCache(Generic[V]):
             if held is None:
                 return False
             self._drop(held)
-            return held.expires > self._monotonic()
+            return held.created + held.lifetime > self._monotonic()
 
     def invalidate(self, tag: str) -> int:
         """Drop every entry with this tag, and say how many they were."""
@@ -217,7 +221,8 @@ class BoundedCache(Generic[V]):
     def clear(self) -> None:
         """Drop everything. The counts since the start stay."""
         with self._lock:
-            for held in tuple(self._held.values()):
+            doomed = tuple(self._held.values())
+            for held in doomed:
                 self._drop(held)
 
     def clean_up(self) -> int:
@@ -228,7 +233,7 @@ class BoundedCache(Generic[V]):
         """
         with self._lock:
             now = self._monotonic()
-            doomed = [held for held in self._held.values() if held.expires <= now]
+            doomed = [held for held in self._held.values() if held.created + held.lifetime <= now]
             for held in doomed:
                 self._drop(held)
             self._size = sum([held.size for held in self._held.values()])
@@ -268,27 +273,33 @@ class BoundedCache(Generic[V]):
     def __contains__(self, key: str) -> bool:
         """Whether `get` would find it. Not a use."""
         held = self._held.get(key)
-        return held is not None and held.expires > self._monotonic()
+        return held is not None and held.created + held.lifetime > self._monotonic()
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, size: int) -> list[_Held[V]]:
         most = max(0, self._low_mark - size)
+        gone = []
         while self._size > most:
-            self._evict()
+            gone.append(self._evict())
+        return gone
 
-    def _evict(self) -> None:
+    def _evict(self) -> _Held[V]:
+        held: _Held[V]
         key, held = (self._low or self._normal or self._high).popitem(False)
         del self._held[key]
         self._size -= held.size
         self._evictions += 1
         if held.tags:
             self._untag(held)
+        return held
 
-    def _drop(self, held: _Held[V]) -> None:
+    def _drop(self, held: _Held[V]) -> _Held[V]:
         key = held.key
-        del self._held[key], held.order[key]  # type: ignore[index]
+        del self._held[key]
+        del self._orders[held.priority][key]
         self._size -= held.size
         if held.tags:
             self._untag(held)
+        return held
 
     def _untag(self, held: _Held[V]) -> None:
         for tag in held.tags:
@@ -303,96 +314,27 @@ class BoundedCache(Generic[V]):
         self.start()
 
 
-class _Order(Protocol):
-    """The entries of one priority, by key, the next to be evicted first."""
-
-    def __setitem__(self, key: str, held: _Held[Any], /) -> None: ...
-    def __delitem__(self, key: str, /) -> None: ...
-    def __len__(self) -> int: ...
-    def popitem(self, last: bool = True) -> tuple[str, _Held[Any]]: ...
-    def touch(self, key: str, /) -> None: ...
-
-
 class _Held(Struct, Generic[V], eq=False):
+    """An entry, in seconds of the monotonic clock.
+
+    It names its priority instead of holding its order, so that the garbage collector need not look at an entry whose
+    value is text, bytes or a number.
+    """
+
     key: str
     value: V
     size: int
-    ttl_ms: int
+    lifetime: float
     created: float
     last_accessed: float
-    expires: float
-    order: _Order
+    priority: Priority
     tags: Collection[str]
     accesses: int = 0
 
 
-class _LeastRecentlyUsed(OrderedDict[str, _Held[Any]]):
-    touch = OrderedDict.move_to_end
-
-
-class _OldestFirst(OrderedDict[str, _Held[Any]]):
-    def touch(self, key: str, /) -> None:
-        """A use changes nothing."""
-
-
-class _LeastUsed:
-    """A ring of buckets by number of uses, ascending: the next higher number is always one step away."""
-
-    def __init__(self) -> None:
-        self._ring = _Bucket(-1)
-        self._bucket_of: dict[str, _Bucket] = {}
-
-    def __setitem__(self, key: str, held: _Held[Any], /) -> None:
-        self._put_above(self._ring, key, held)
-
-    def __delitem__(self, key: str, /) -> None:
-        self._bucket_of.pop(key).take(key)
-
-    def __len__(self) -> int:
-        return len(self._bucket_of)
-
-    def popitem(self, last: bool = True) -> tuple[str, _Held[Any]]:
-        bucket = self._ring.before if last else self._ring.after
-        key = next(reversed(bucket) if last else iter(bucket))
-        del self._bucket_of[key]
-        return key, bucket.take(key)
-
-    def touch(self, key: str, /) -> None:
-        bucket = self._bucket_of[key]
-        self._put_above(bucket, key, bucket[key])
-        bucket.take(key)
-
-    def _put_above(self, bucket: _Bucket, key: str, held: _Held[Any]) -> None:
-        above = bucket.after
-        if above.uses != bucket.uses + 1:
-            above = _Bucket(bucket.uses + 1, bucket)
-        above[key] = held
-        self._bucket_of[key] = above
-
-
-class _Bucket(OrderedDict[str, _Held[Any]]):
-    """Entries with equally many uses, the least recently used first. It leaves the ring when it is empty."""
-
-    def __init__(self, uses: int, before: _Bucket | None = None) -> None:
-        super().__init__()
-        self.uses = uses
-        self.before = self if before is None else before
-        self.after: _Bucket = self if before is None else before.after
-        self.before.after = self.after.before = self
-
-    def take(self, key: str) -> _Held[Any]:
-        held = self.pop(key)
-        if not self:
-            self.before.after, self.after.before = self.after, self.before
-        return held
-
-
-_ORDERS: dict[str, type[_Order]] = {"lru": _LeastRecentlyUsed, "lfu": _LeastUsed, "fifo": _OldestFirst}
-
-
 def _weigh(key: str, value: Any) -> int:
     try:
-        body = memoryview(value).nbytes if isinstance(value, bytes | bytearray | memoryview) else len(_encode(value))
+        body = memoryview(value).nbytes if isinstance(value, _BYTES) else len(_encode(value))
         return body + len(key.encode())
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise ValueError(f"cannot weigh this {type(value).__name__}, give size_bytes: {error}") from error
@@ -406,6 +348,10 @@ def _check_key(key: str) -> None:
 def _check_whole(name: str, number: int, least: int = 0) -> None:
     if not isinstance(number, int) or isinstance(number, bool) or number < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {number!r}")
+
+
+def _lifetime(ttl_ms: int) -> float:
+    return ttl_ms / 1000 if ttl_ms else inf
 
 
 def _milliseconds(seconds: float) -> int:

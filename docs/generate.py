@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import typer
 
 from dragoman import errors
-from dragoman.calls.call import COMPLETION_MEANINGS
+from dragoman.artifacts import Artifacts
+from dragoman.cache import BoundedCache
+from dragoman.calls.call import COMPLETION_MEANINGS, Call, Outcome
 from dragoman.cli.main import EXIT_CODES, app
-from dragoman.config import FLAGS, PREFIX, Config
+from dragoman.config import FLAGS, PREFIX, CacheConfig, Config, ResponseConfig, ToolsConfig
+from dragoman.errors import EnvelopeCode
 from dragoman.protocol.session import TRANSITIONS, State
+from dragoman.replies.dialects import make_dialect
+from dragoman.replies.failures import WORTH_REPEATING
 from dragoman.sections import Section, is_marked, is_section, member_of, notes_on
+from dragoman.telemetry.log import StructuredLogger
+from dragoman.tools.builtin.result_continue import NAME as RESULT_CONTINUE
+from dragoman.tools.catalogue import Catalogue
+from dragoman.tools.tool import Hints, ToolDefinition, define_tool
 
 DOCS = Path(__file__).parent
 NOTE = "<!-- Made by docs/generate.py from the code; do not edit. -->\n\n"
@@ -216,11 +225,105 @@ def parameter_row(parameter: Any) -> str:
     return f"| `{spelled}` | {default} | {' '.join(parameter.help.split())} |".replace("|  |", "| |")
 
 
+Dialect: TypeAlias = Literal["structured", "envelope", "plain"]
+DIALECTS: tuple[Dialect, ...] = ("structured", "envelope", "plain")
+
+
+def dialects_page() -> str:
+    """The same outcomes in each dialect, and what the words of `envelope` mean."""
+    lines = [
+        "# Dialects",
+        "",
+        "Whatever comes of a call, `response.dialect` says how it is worded. These are the same outcomes in each of",
+        "the three: the text of the one content block of the answer. Everywhere, `isError` is true for an error,",
+        "`structuredContent` is the result itself when the tool has an output schema, and `_meta` has the run id, the",
+        "correlation id and the duration under keys that begin with `dragoman/`. A tool that returns content blocks",
+        "has them passed on unchanged.",
+    ]
+    for title, outcome in EXAMPLES.items():
+        lines += ["", f"## {title}"]
+        for dialect in DIALECTS:
+            lines += ["", f"`{dialect}`", "", "```", worded(dialect, outcome), "```"]
+    lines += [
+        "",
+        "## Too large",
+        "",
+        "No answer weighs more than `response.max_response_bytes`, errors included. In `structured` and `plain`, a",
+        "larger result is an error. `envelope` shortens it:",
+        "",
+        "- Strings longer than `max_string_length` are cut, and end with `truncation_suffix`, which counts. Lists",
+        "  longer than `max_list_items` keep their first items.",
+        "- What is still too large loses items of its outermost lists, then characters of its strings, then items of",
+        "  inner lists. Objects keep all their keys.",
+        "- What was cut is still valid under the tool's output schema. What the schema does not let be cut stays",
+        "  whole, if it is not too large.",
+        '- `metadata.truncated` and `_meta["dragoman/truncated"]` are true when something was cut, and only then.',
+        "- What cannot be made to fit is an error, `OPERATION_FAILED`, with `limit` and `actual`.",
+        "",
+        "This is what becomes of `[1, 2, … 250]` under the default settings, but for the items in the middle:",
+        "",
+        "```",
+        worded("envelope", Outcome(list(range(1, 251)))).replace(",".join(map(str, range(4, 98))), "…"),
+        "```",
+        "",
+        f"The tool `{RESULT_CONTINUE}` takes a cursor and gives the next part of a list, `{{items, total, limit,",
+        "offset, hasMore, nextCursor}`, or of a string, `{text, total, offset, hasMore, nextCursor}`. Where there are",
+        "more cuts than can be told, the last continuation is the whole result as JSON text (`kind` is `json`), and so",
+        'is `context.cursor` of the error above. `_meta["dragoman/nextCursor"]` is the first cursor.',
+        "",
+        "Cursors work for the caller that got them, until the result is forgotten: after `cache.default_ttl_ms`, or",
+        "when the cache needs the room. A result that is larger than the cache has no cursors.",
+        "",
+        "## Whether to repeat a call",
+        "",
+        "In `envelope`, `error.retryable` is true when repeating the call is safe *and* worth it. It is safe after a",
+        "refusal, because nothing has happened, and for a tool whose hints say that it is read-only or idempotent. It",
+        "is worth it after these codes, unless the error's own `details.retryable` says otherwise:",
+        "",
+        "| Code | Worth repeating |",
+        "|---|---|",
+        *(f"| `{code}` | {'yes' if code in WORTH_REPEATING else 'no'} |" for code in EnvelopeCode),
+    ]
+    return NOTE + "\n".join(lines) + "\n"
+
+
+def refused() -> errors.InvalidArgument:
+    error = errors.InvalidArgument(
+        "Arguments do not match the tool's schema",
+        {"errors": [{"path": "", "message": '"city" is a required property'}]},
+    )
+    error.keywords = frozenset({"required"})
+    return error
+
+
+EXAMPLES = {
+    "A result": Outcome({"city": "Oslo", "degrees": -4}),
+    "Arguments that do not fit": Outcome(error=refused()),
+    "No answer in time": Outcome(error=errors.TimedOut("No result within 10000 ms", {"timeoutMs": 10_000})),
+    "Too many calls": Outcome(error=errors.RateLimited(60, 1500)),
+}
+
+
+def worded(dialect: Dialect, outcome: Outcome) -> str:
+    """What the outcome of a read-only tool is worded as."""
+    catalogue = Catalogue(ToolsConfig(), StructuredLogger(lambda entry: None))
+    definition = ToolDefinition(
+        name="weather", description="", input_schema={"type": "object"}, hints=Hints(read_only=True), timeout_ms=10_000
+    )
+    catalogue.register(define_tool(definition, lambda arguments, context: None))
+    call = Call("weather", {}, "run-1", "corr-1", lambda call, outcome: None, tool=catalogue.get("weather"))
+    call.duration_ms = 12.5
+    artifacts = Artifacts(BoundedCache(CacheConfig()), lambda: "6Jt0mRrVqk3yN8wPzX2bLA")
+    text = make_dialect(ResponseConfig(dialect=dialect), artifacts).render(call, outcome).content[0].text
+    return str(text)
+
+
 PAGES = {
     "errors.md": error_page,
     "states.md": state_page,
     "configuration.md": configuration_page,
     "commands.md": commands_page,
+    "dialects.md": dialects_page,
 }
 
 

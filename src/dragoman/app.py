@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragoman.access.callers import LOCAL, Caller
+from dragoman.artifacts import Artifacts
 from dragoman.cache import BoundedCache
 from dragoman.calls import pipeline
 from dragoman.calls.call import Call, Outcome, Stage
@@ -44,13 +45,14 @@ from dragoman.errors import ProtocolError
 from dragoman.ids import Ids, RandomIds
 from dragoman.protocol.results import ToolResult
 from dragoman.protocol.session import Identity, correlation_id_in
-from dragoman.replies.structured import Structured
+from dragoman.replies.dialects import make_dialect
 from dragoman.storage import data_directory
 from dragoman.telemetry.load import PressureMonitor
 from dragoman.telemetry.log import Entry, Logger, StructuredLogger
 from dragoman.tools.builtin.admin import admin_tools
 from dragoman.tools.builtin.echo import echo, echo_tool
 from dragoman.tools.builtin.health import health_handler, health_tool
+from dragoman.tools.builtin.result_continue import result_continue_tool
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.tool import Tool
 
@@ -119,14 +121,17 @@ class Runtime:
             self.catalogue.register(tool)
         self.state = ServerState.STARTING
         self._gate = Gate()
-        self.dialect = Structured()
         self.identity = Identity(
             {"name": config.server.name, "version": config.server.version},
             {"tools": {"listChanged": True}},
             config.server.instructions,
         )
+        self.cache: BoundedCache[Any] = BoundedCache(config.cache, self.clock)
+        artifacts = Artifacts(self.cache)
+        self.dialect = make_dialect(config.response, artifacts, self.identity.server_info)
+        if config.response.dialect == "envelope":  # The only one that leaves something to be continued.
+            self.catalogue.register(result_continue_tool(artifacts, config.response))
         self.connections: set[Connection] = set()
-        self.cache: BoundedCache[bytes] = BoundedCache(config.cache, self.clock)
         self.pressure = PressureMonitor(self.clock, config.guards.memory_budget_bytes)
         self.guards = Guards(config.guards, config.limits, self.pressure)
         under_way: set[Call] = set()

@@ -18,6 +18,7 @@ DragomanError
 │   └── Failed              the handler ran, or is running still
 │       ├── TimedOut
 │       └── InternalFailure
+│           └── ResultTooLarge
 ├── ProtocolError           answers a message: a JSON-RPC error, never a tool result
 │   ├── ParseError
 │   ├── InvalidRequest
@@ -79,6 +80,7 @@ __all__ = [
     "Refused",
     "RegistrationError",
     "ResourceExhausted",
+    "ResultTooLarge",
     "Stopping",
     "StructuredError",
     "TargetError",
@@ -277,6 +279,16 @@ class InternalFailure(Failed):
 
     code = ErrorCode.INTERNAL
     envelope_code = EnvelopeCode.INTERNAL_ERROR
+
+
+class ResultTooLarge(InternalFailure):
+    """The handler's result weighs more than is sent. Ask for less; with `details.cursor`, read it part by part."""
+
+    envelope_code = EnvelopeCode.OPERATION_FAILED
+
+    def __init__(self, actual: int, limit: int, cursor: str | None = None) -> None:
+        details = {"reason": "result_too_large", "limit": limit, "actual": actual}
+        super().__init__("Result too large", details if cursor is None else {**details, "cursor": cursor})
 
 
 class ProtocolError(DragomanError):

@@ -20,11 +20,15 @@ class Order(Protocol):
 
 
 class LeastRecentlyUsed(OrderedDict[str, Any]):
+    """By last use."""
+
     # Not a method of our own around it: this is called for every hit.
     touch = OrderedDict.move_to_end
 
 
 class OldestFirst(OrderedDict[str, Any]):
+    """By age, used or not."""
+
     def touch(self, key: str, /) -> None:
         """Changes nothing."""
 

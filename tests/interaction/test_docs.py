@@ -70,7 +70,7 @@ def generator() -> ModuleType:
 
 
 @pytest.mark.requirement("FND-DOC-02", "FND-DOC-03")
-@pytest.mark.parametrize("name", ["errors.md", "states.md", "configuration.md", "commands.md"])
+@pytest.mark.parametrize("name", ["errors.md", "states.md", "configuration.md", "commands.md", "dialects.md"])
 def test_pages_made_from_the_code_are_up_to_date(name: str) -> None:
     assert (DOCS / name).read_text("utf-8") == generator().PAGES[name](), "run `make docs`"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field, json
 
 from dragoman.protocol.versions import SERVER_INFO_KEY
 
@@ -36,3 +36,11 @@ class ToolResult(Struct):
     meta: ResultMeta = field(name="_meta")
     structured_content: Raw | UnsetType = field(default=UNSET, name="structuredContent")
     result_type: str | UnsetType = field(default=UNSET, name="resultType")
+
+
+def bytes_added_later(server_info: Mapping[str, Any]) -> int:
+    """How much the session adds to a result in the modern era, where it says what it is and who made it."""
+    result = ToolResult([], False, ResultMeta("", "", 0.0))
+    before = len(json.encode(result))
+    result.result_type, result.meta.server_info = "complete", server_info
+    return len(json.encode(result)) - before

@@ -2,60 +2,82 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 
 from dragoman.calls.call import Call, Outcome
-from dragoman.errors import InternalFailure, InvalidArgument, StructuredError, ToolError
+from dragoman.config import ResponseConfig
+from dragoman.errors import StructuredError, ToolError
 from dragoman.protocol.results import ResultMeta, TextBlock, ToolResult
-from dragoman.tools.content import content_blocks, encode_json
-from dragoman.tools.schema import Validator
+from dragoman.replies.encoding import (
+    CUT,
+    DETAILS_TOO_LARGE,
+    SizeLimit,
+    check_value,
+    clean_details,
+    clean_message,
+    decode_value,
+    meta_of,
+    not_serializable,
+)
+from dragoman.tools.content import ORDINARY, content_blocks, encode_json
+
+_DEFAULT_LIMIT = SizeLimit(ResponseConfig().max_response_bytes)
 
 
 class Structured:
     """The dialect that `dragoman serve` speaks unless told otherwise."""
 
+    def __init__(self, size: SizeLimit = _DEFAULT_LIMIT) -> None:
+        self._size = size
+        self._small = size.small
+
     def render(self, call: Call, outcome: Outcome) -> ToolResult:
         """The `tools/call` result; raises `InternalFailure` when the value cannot be sent."""
         if outcome.error is not None:
             assert isinstance(outcome.error, ToolError)
-            return wrap_tool_error(outcome.error.structured(), call)
+            return self._size.first_that_fits(_ever_smaller(outcome.error.structured(), call))
         value = outcome.value
         try:
-            blocks = content_blocks(value)
+            # As `encode_value`, without its call: this is done for every result.
+            blocks = None if type(value) in ORDINARY else content_blocks(value)
             encoded = encode_json(value if blocks is None else blocks)
         except Exception as error:  # A value may say itself how it is written, and fail at that in any way.
-            raise InternalFailure("Result not serializable", {"reason": "result_not_serializable"}) from error
+            raise not_serializable() from error
         content = [TextBlock(encoded.decode())] if blocks is None else msgspec.Raw(encoded)
         result = ToolResult(content, False, ResultMeta(call.run_id, call.correlation_id, call.duration_ms))
         validator = call.tool.output_validator
         if validator is not None:
-            _check_result(validator, None if blocks else msgspec.json.decode(encoded))
+            check_value(validator, None if blocks else decode_value(encoded))
             result.structured_content = msgspec.Raw(encoded)
+        if call.cached:
+            result.meta.cached = True
+        if len(encoded) > self._small:
+            self._size.check(result)
         return result
 
 
-def _check_result(validator: Validator, value: Any) -> None:
-    try:
-        validator.check(value)
-    except InvalidArgument as error:
-        details = {"reason": "result_does_not_match_schema", **(error.details or {})}
-        raise InternalFailure("Result does not match the tool's output schema", details) from error
+def _ever_smaller(error: StructuredError, call: Call) -> Iterator[ToolResult]:
+    """An error as it is, and then with less and less of what a handler may have made up. Its code is always there."""
+    yield wrap_tool_error(error, call)
+    yield wrap_tool_error(msgspec.structs.replace(error, message=clean_message(error.message, 1000)), call)
+    details = DETAILS_TOO_LARGE if error.details else None
+    for most in (1000, 250, 60):
+        yield wrap_tool_error(StructuredError(error.code, clean_message(error.message, most), details), call)
+    # The client may have chosen a correlation id that weighs more than the rest; `_meta` has it all the same.
+    yield _as_result(StructuredError(error.code, clean_message(error.message, len(CUT)), details), call)
 
 
 def wrap_tool_error(error: StructuredError, call: Call) -> ToolResult:
     """The `tools/call` result for `error`, with the ids of the call that it answers."""
     whole = msgspec.structs.replace(error, run_id=call.run_id, correlation_id=call.correlation_id)
     try:
-        text = encode_json(whole).decode()
+        return _as_result(whole, call)
     except Exception:  # What a handler made up.
-        message = str(whole.message).encode(errors="replace").decode()
-        details = whole.details
-        try:
-            encode_json(details)
-        except Exception:
-            details = {"reason": "details_not_serializable"}
-        text = encode_json(msgspec.structs.replace(whole, message=message, details=details)).decode()
-    meta = ResultMeta(call.run_id, call.correlation_id, call.duration_ms)
-    return ToolResult([TextBlock(text)], True, meta)
+        message, details = clean_message(whole.message), clean_details(whole.details)
+        return _as_result(msgspec.structs.replace(whole, message=message, details=details), call)
+
+
+def _as_result(error: StructuredError, call: Call) -> ToolResult:
+    return ToolResult([TextBlock(encode_json(error).decode())], True, meta_of(call))

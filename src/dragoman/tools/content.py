@@ -73,8 +73,9 @@ class EmbeddedResource(Struct, tag_field="type", tag="resource", omit_defaults=T
 
 Content: TypeAlias = Text | Image | Audio | ResourceLink | EmbeddedResource
 _OURS = (Text, Image, Audio, ResourceLink, EmbeddedResource)
-_SCALARS = frozenset({type(None), str, int, float, bool, dict})
-_PLAIN = _SCALARS | {list}
+ORDINARY = frozenset({type(None), str, int, float, bool, dict})
+"""Types whose values are never content blocks; to ask for them first saves a call for nearly every result."""
+_PLAIN = ORDINARY | {list}
 _THEIRS = frozenset({"TextContent", "ImageContent", "AudioContent", "ResourceLink", "EmbeddedResource"})
 
 
@@ -91,7 +92,7 @@ def is_content_type(kind: type) -> bool:
 
 def content_blocks(value: Any) -> list[Any] | None:
     """`value` as content blocks, or None when it is an ordinary result. An empty list is an ordinary result."""
-    if type(value) in _SCALARS:
+    if type(value) in ORDINARY:
         return None
     if is_content(value):
         return [value]

@@ -1,0 +1,116 @@
+"""What the dialects share: values as JSON, results that fit their schema, and nothing above the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.calls.call import Call
+from dragoman.errors import InternalFailure, InvalidArgument, ResultTooLarge
+from dragoman.protocol.results import ResultMeta, ToolResult
+from dragoman.tools.content import content_blocks, encode_json
+from dragoman.tools.schema import Validator
+
+CUT = "... [truncated]"
+"""What a message ends with that was too long."""
+
+_FRAME = 1024
+"""More than the rest of a result weighs, around its text: ids, times, keys, and the words of an envelope."""
+
+
+class SizeLimit:
+    """What a whole `tools/call` result may weigh, encoded. `reserve` is what others add to it later."""
+
+    __slots__ = ("_reserve", "limit", "small", "small_text")
+
+    def __init__(self, limit: int, reserve: int = 0) -> None:
+        self.limit = limit
+        self._reserve = reserve
+        # Inside a string, JSON text doubles at most: only quotes and backslashes are escaped again.
+        self.small = (limit - reserve - _FRAME) // 3
+        """A value whose JSON is at most this long fits, as text and as structured content, without being weighed."""
+        self.small_text = (limit - reserve - _FRAME) // 6
+        """A text of at most this many characters fits without being weighed: none takes more than six bytes."""
+
+    def weigh(self, result: ToolResult) -> int:
+        return len(msgspec.json.encode(result)) + self._reserve
+
+    def fits(self, result: ToolResult) -> bool:
+        return self.weigh(result) <= self.limit
+
+    def check(self, result: ToolResult) -> None:
+        """Raise `ResultTooLarge` for what is above the limit."""
+        actual = self.weigh(result)
+        if actual > self.limit:
+            raise ResultTooLarge(actual, self.limit)
+
+    def first_that_fits(self, forms: Iterable[ToolResult]) -> ToolResult:
+        """The first of several ever smaller forms that is within the limit; the last one if none is."""
+        for form in forms:
+            if isinstance(form.content, list) and len(form.content[0].text) <= self.small_text:
+                break
+            if self.fits(form):
+                break
+        return form
+
+
+def meta_of(call: Call) -> ResultMeta:
+    """What every result says about its call."""
+    meta = ResultMeta(call.run_id, call.correlation_id, call.duration_ms)
+    if call.cached:
+        meta.cached = True
+    return meta
+
+
+def encode_value(value: Any) -> tuple[bytes, bool]:
+    """A result as JSON, and whether it is content blocks, which pass unchanged. Raises `InternalFailure`."""
+    try:
+        blocks = content_blocks(value)
+        return encode_json(value if blocks is None else blocks), blocks is not None
+    except Exception as error:  # A value may say itself how it is written, and fail at that in any way.
+        raise not_serializable() from error
+
+
+def decode_value(encoded: bytes) -> Any:
+    """What was encoded, in JSON's own types. Raises `InternalFailure` for what cannot be read again."""
+    try:
+        return msgspec.json.decode(encoded)
+    except (RecursionError, msgspec.DecodeError) as error:
+        raise not_serializable() from error
+
+
+def not_serializable() -> InternalFailure:
+    """The error in place of a result that has no JSON form."""
+    return InternalFailure("Result not serializable", {"reason": "result_not_serializable"})
+
+
+def check_value(validator: Validator, value: Any) -> None:
+    """Raise `InternalFailure` for a result that its tool's output schema does not allow."""
+    try:
+        validator.check(value)
+    except InvalidArgument as error:
+        details = {"reason": "result_does_not_match_schema", **(error.details or {})}
+        raise InternalFailure("Result does not match the tool's output schema", details) from error
+
+
+def clean_message(message: object, most: int | None = None) -> str:
+    """A message that a handler may have made up, fit to be sent, with at most so many characters."""
+    text = str(message).encode(errors="replace").decode()
+    if most is None or len(text) <= most:
+        return text
+    return text[: max(0, most - len(CUT))] + CUT
+
+
+def clean_details(details: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Details that a handler may have made up, or a word about why they are missing."""
+    try:
+        encode_json(details)
+    except Exception:
+        return {"reason": "details_not_serializable"}
+    return details
+
+
+DETAILS_TOO_LARGE: Mapping[str, Any] = {"reason": "details_too_large"}
+"""What stands in place of an error's details when they would not fit."""

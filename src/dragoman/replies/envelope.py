@@ -1,0 +1,175 @@
+"""The `envelope` dialect: `{success, data | error, metadata}` as JSON text, shortened where it would be too long.
+
+`structuredContent` is the data itself, for a tool with an output schema, and valid under it however much was cut.
+Content blocks pass unchanged, and so without an envelope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from dragoman.artifacts import WHOLE, Artifacts, Kind, Place
+from dragoman.calls.call import Call, Outcome
+from dragoman.config import ResponseConfig
+from dragoman.errors import InvalidArgument, ResultTooLarge, ToolError
+from dragoman.protocol.results import TextBlock, ToolResult
+from dragoman.replies import truncation
+from dragoman.replies.encoding import SizeLimit, check_value, decode_value, encode_value, meta_of
+from dragoman.replies.failures import ever_smaller
+from dragoman.replies.truncation import Caps, Cut, Fitted, Limits
+from dragoman.tools.content import encode_json
+from dragoman.tools.schema import Validator, json_pointer
+
+_MOST_FOR_CURSORS = 4096
+
+
+class Continuation(Struct, rename="camel"):
+    """Something that was cut: where (a JSON pointer), how long it was, how much was kept, and how to go on."""
+
+    path: str
+    kind: Kind
+    total: int
+    kept: int
+    cursor: str
+
+
+_LONGEST = Continuation("", "json", 10**15, 0, f"{'x' * 22}.99.{10**15}")
+"""At least this much room is left for going on."""
+
+
+class Metadata(Struct, rename="camel"):
+    """What is known about a success."""
+
+    duration_ms: int
+    cached: bool = False
+    truncated: bool = False
+    continuations: Sequence[Continuation] | UnsetType = UNSET
+
+
+class Success(Struct, kw_only=True):
+    """The envelope of a result."""
+
+    success: bool = True
+    data: Raw
+    metadata: Metadata
+
+
+class Envelope:
+    """The dialect of the optimisation document. Without `artifacts`, what was cut cannot be continued."""
+
+    def __init__(self, config: ResponseConfig, size: SizeLimit, artifacts: Artifacts | None = None) -> None:
+        self._config = config
+        self._size = size
+        self._artifacts = artifacts
+        self._caps = Caps(config.max_list_items, config.max_list_items, config.max_string_length)
+
+    def render(self, call: Call, outcome: Outcome) -> ToolResult:
+        """The `tools/call` result; raises `InternalFailure` when the value cannot be sent."""
+        if outcome.error is not None:
+            assert isinstance(outcome.error, ToolError)
+            return self._size.first_that_fits(ever_smaller(call, outcome.error))
+        encoded, is_content = encode_value(outcome.value)
+        validator = call.tool.output_validator
+        if validator is not None:
+            check_value(validator, None if is_content else decode_value(encoded))
+        if is_content:
+            result = ToolResult(Raw(encoded), False, meta_of(call))
+            self._size.check(result)
+            return result
+        whole = _success(call, encoded, Metadata(int(call.duration_ms), call.cached))
+        return whole if self._is_short(encoded) else self._shortened(call, encoded, whole)
+
+    def _is_short(self, encoded: bytes) -> bool:
+        """Whether nothing can be too long: each character takes a byte at least, each item but the last a comma."""
+        return (
+            len(encoded) <= self._size.small
+            and len(encoded) <= self._config.max_string_length + 2
+            and encoded.count(b",") < self._config.max_list_items
+        )
+
+    def _shortened(self, call: Call, encoded: bytes, whole: ToolResult) -> ToolResult:
+        """The whole result if nothing in it is too long, else as much of it as may be sent."""
+        value = decode_value(encoded)
+        weight = self._size.weigh(whole)
+        if weight <= self._size.limit:
+            shortened = truncation.shorten(value, self._caps, self._config.truncation_suffix)
+            if shortened is not None and not shortened.cuts:
+                return whole
+        fitted = self._fit(call, value)
+        if fitted is not None:
+            return self._with_cursors(call, encoded, fitted)
+        if weight <= self._size.limit:
+            return whole  # It cannot be cut, mostly because of its schema, and need not be.
+        cursors = self._keep(call, encoded, [(WHOLE, 0)])
+        raise ResultTooLarge(weight, self._size.limit, cursors[0] if cursors else None)
+
+    def _fit(self, call: Call, value: Any) -> Fitted | None:
+        config, validator, limit = self._config, call.tool.output_validator, self._size.limit
+        empty = _cut_success(call, b"", () if self._artifacts is None else (_LONGEST,))
+        for_cursors = 0 if self._artifacts is None else min(_MOST_FOR_CURSORS, limit // 16)
+        copies = 1 if validator is None else 2
+        limits = Limits(
+            config.max_list_items,
+            config.max_string_length,
+            config.truncation_suffix,
+            limit - self._size.weigh(empty) - for_cursors,
+            lambda encoded: copies * len(encoded) + _escapes(encoded),
+        )
+        return truncation.fit(value, limits, None if validator is None else lambda cut: _is_valid(validator, cut))
+
+    def _with_cursors(self, call: Call, encoded: bytes, fitted: Fitted) -> ToolResult:
+        places = [(WHOLE, 0), *((Place(cut.kind, cut.path), cut.kept) for cut in fitted.cuts)]
+        cursors = self._keep(call, encoded, places)
+        if cursors is None:
+            return _cut_success(call, fitted.encoded, ())
+        offered = [_continuation(cut, cursor) for cut, cursor in zip(fitted.cuts, cursors[1:], strict=True)]
+        result = _cut_success(call, fitted.encoded, offered)
+        if fitted.is_told and self._size.fits(result):
+            return result
+        # Too many to be told: as many as there is room for, and then the whole.
+        whole = Continuation("", "json", len(encoded.decode()), 0, cursors[0])
+        spare = self._size.limit - self._size.weigh(_cut_success(call, fitted.encoded, (whole,)))
+        weights = accumulate(len(text) + _escapes(text) + 1 for text in map(encode_json, offered))
+        told = sum(weight <= spare for weight in weights)
+        return _cut_success(call, fitted.encoded, [*offered[:told], whole])
+
+    def _keep(self, call: Call, encoded: bytes, places: Sequence[tuple[Place, int]]) -> list[str] | None:
+        return None if self._artifacts is None else self._artifacts.keep(call.caller, encoded, places)
+
+
+def _success(call: Call, encoded: bytes, metadata: Metadata) -> ToolResult:
+    text = encode_json(Success(data=Raw(encoded), metadata=metadata)).decode()
+    result = ToolResult([TextBlock(text)], False, meta_of(call))
+    if call.tool.output_validator is not None:
+        result.structured_content = Raw(encoded)
+    return result
+
+
+def _cut_success(call: Call, encoded: bytes, continuations: Sequence[Continuation]) -> ToolResult:
+    metadata = Metadata(int(call.duration_ms), call.cached, truncated=True, continuations=continuations or UNSET)
+    result = _success(call, encoded, metadata)
+    result.meta.truncated = True
+    if continuations:
+        result.meta.next_cursor = continuations[0].cursor
+    return result
+
+
+def _continuation(cut: Cut, cursor: str) -> Continuation:
+    return Continuation(json_pointer(cut.path), cut.kind, cut.total, cut.kept, cursor)
+
+
+def _escapes(encoded: bytes) -> int:
+    """How many bytes longer JSON text becomes inside a string."""
+    return encoded.count(b'"') + encoded.count(b"\\")
+
+
+def _is_valid(validator: Validator, value: Any) -> bool:
+    try:
+        validator.check(value)
+    except InvalidArgument:
+        return False
+    return True

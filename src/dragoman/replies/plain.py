@@ -1,0 +1,121 @@
+"""The `plain` dialect: the texts of the apcore-mcp specification, exactly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Raw
+
+from dragoman.calls.call import Call, Outcome
+from dragoman.errors import (
+    Conflict,
+    ErrorCode,
+    InternalFailure,
+    InvalidArgument,
+    NotFound,
+    PayloadTooLarge,
+    RateLimited,
+    ResultTooLarge,
+    TimedOut,
+    ToolError,
+    Unauthorized,
+)
+from dragoman.protocol.results import TextBlock, ToolResult
+from dragoman.replies.encoding import (
+    CUT,
+    SizeLimit,
+    check_value,
+    clean_message,
+    decode_value,
+    encode_value,
+    meta_of,
+    not_serializable,
+)
+from dragoman.tools.content import content_blocks
+
+
+class Plain:
+    """A result is its JSON text, an error a sentence.
+
+    With `stringify`, as the bridge has it, a result is written by `json.dumps`, and what has no JSON form as `str` has
+    it. Without, it is written as in the other dialects, and what has no JSON form is an error.
+    """
+
+    def __init__(self, size: SizeLimit, *, stringify: bool = False) -> None:
+        self._size = size
+        self._encode = _dump if stringify else encode_value
+
+    def render(self, call: Call, outcome: Outcome) -> ToolResult:
+        """The `tools/call` result; raises `InternalFailure` when the value cannot be sent."""
+        if outcome.error is not None:
+            assert isinstance(outcome.error, ToolError)
+            return self._failure(call, outcome.error)
+        encoded, is_content = self._encode(outcome.value)
+        content = Raw(encoded) if is_content else [TextBlock(encoded.decode())]
+        result = ToolResult(content, False, meta_of(call))
+        validator = call.tool.output_validator
+        if validator is not None:
+            check_value(validator, None if is_content else decode_value(encoded))
+            result.structured_content = Raw(encoded)
+        if len(encoded) > self._size.small:
+            self._size.check(result)
+        return result
+
+    def _failure(self, call: Call, error: ToolError) -> ToolResult:
+        text = text_of(error, call)
+        lengths = (len(text), 10_000, 1000, 250, 60, len(CUT))
+        forms = (ToolResult([TextBlock(clean_message(text, most))], True, meta_of(call)) for most in lengths)
+        return self._size.first_that_fits(forms)
+
+
+def text_of(error: ToolError, call: Call) -> str:
+    """The specification's sentence for an error, or the nearest one that it has."""
+    details: Any = error.details if isinstance(error.details, Mapping) else {}
+    match error:
+        case NotFound() if call.tool is None or "module_id" in details:
+            return f"Module not found: {details.get('module_id', call.name)}"
+        case InvalidArgument() if isinstance(details.get("errors"), list):
+            return "\n- ".join(["Input validation failed:", *_findings(error, details["errors"])]).removesuffix(":")
+        case InvalidArgument() | Conflict() | PayloadTooLarge():
+            return f"Invalid input: {error.message}"
+        case Unauthorized():
+            return "Access denied"
+        case TimedOut():
+            return f"Module timed out after {_timeout(details, call)}ms"
+        case RateLimited():
+            return "Call frequency limit exceeded"
+        case ResultTooLarge():
+            return "Module error: RESULT_TOO_LARGE"
+        case InternalFailure() if details.get("reason") == "result_not_serializable":
+            return "Failed to serialize module output"
+        case InternalFailure():
+            return "Internal error occurred"
+    return f"Module error: {error.code}"
+
+
+def _findings(error: InvalidArgument, found: list[Any]) -> list[str]:
+    """A line for each. Ours have a JSON pointer, and a code where it is a limit's; apcore's have a dotted field."""
+    keyword = next(iter(error.keywords)) if len(error.keywords) == 1 else ErrorCode.INVALID_ARGUMENT.lower()
+    lines = []
+    for each in found:
+        facts = each if isinstance(each, Mapping) else {"message": each}
+        field = facts.get("field", str(facts.get("path", "")).strip("/").replace("/", ".") or "arguments")
+        lines.append(f"{field}: {facts.get('message', '')} ({facts.get('code', keyword)})")
+    return lines
+
+
+def _timeout(details: Mapping[str, Any], call: Call) -> Any:
+    own = call.tool.timeout_ms if call.tool is not None else 0
+    return details.get("timeoutMs", details.get("timeout_ms", own))
+
+
+def _dump(value: Any) -> tuple[bytes, bool]:
+    if content_blocks(value) is not None:
+        return encode_value(value)
+    try:
+        # Without NaN, which is not JSON: it would break the line, and not only the text.
+        return json.dumps(value, default=str, allow_nan=False).encode(), False
+    except Exception as error:  # `str` of a value may fail in any way.
+        raise not_serializable() from error

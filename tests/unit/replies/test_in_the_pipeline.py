@@ -1,0 +1,162 @@
+"""The dialects as a client meets them: chosen by a setting, for every answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman import tool
+from dragoman.access.callers import Caller
+from dragoman.errors import EnvelopeCode
+from dragoman.testing import ManualClock, MemoryClient, open_server
+from tests.unit.calls import Held, begin
+
+ENVELOPE = {"response": {"dialect": "envelope"}}
+
+
+@tool(read_only=True, cache_ttl_ms=0)
+async def count(to: int) -> dict[str, list[int]]:
+    """Counts."""
+    return {"numbers": list(range(to))}
+
+
+@tool
+async def fail(kind: str) -> None:
+    """Fails."""
+    raise {"value": ValueError, "missing": NotImplementedError}[kind]("secret text")
+
+
+def said(result: dict[str, Any]) -> dict[str, Any]:
+    envelope: dict[str, Any] = json.loads(result["content"][0]["text"])
+    return envelope
+
+
+@pytest.mark.requirement("INV-MCP-RESP-001", "PRD-P3", "PRD-METRIC-03")
+async def test_every_answer_of_every_tool_is_an_envelope() -> None:
+    async with open_server([count, fail], {**ENVELOPE, "limits": {"max_array_size": 5}}) as server:
+        client = await server.client()
+        for name, arguments in (
+            ("count", {"to": 3}),
+            ("count", {"to": 300}),
+            ("count", {"to": "x"}),
+            ("count", {}),
+            ("count", {"to": 1, "more": [0] * 6}),
+            ("fail", {"kind": "value"}),
+            ("fail", {"kind": "missing"}),
+            ("health", {}),
+            ("nobody", {}),
+            ("result_continue", {"cursor": "x"}),
+        ):
+            result = await client.call_tool(name, arguments)
+            envelope = said(result)
+            assert envelope["success"] is not result["isError"]
+            assert envelope.keys() == {"success", "error" if result["isError"] else "data", "metadata"}
+            assert envelope["metadata"]["durationMs"] >= 0
+            if result["isError"]:
+                assert envelope["error"]["code"] in list(EnvelopeCode)
+                assert "secret" not in json.dumps(result)
+
+
+@pytest.mark.requirement("INV-MCP-TIMEOUT-004")
+async def test_call_that_passes_its_deadline_is_a_tool_timeout() -> None:
+    clock, held = ManualClock(), Held(timeout_ms=100)
+    async with open_server([held.tool], ENVELOPE, clock=clock) as server:
+        client = await server.client()
+        call = begin(client, "hold")
+        await held.begun.wait()
+        clock.advance(0.1)
+        error = said((await client.answer(call))["result"])["error"]
+        assert (error["code"], error["retryable"]) == ("TOOL_TIMEOUT", False)
+        held.release.set()
+
+
+async def read_on(client: MemoryClient, cursor: str | None) -> list[Any]:
+    items: list[Any] = []
+    while cursor is not None:
+        part = said(await client.call_tool("result_continue", {"cursor": cursor}))["data"]
+        items += part["items"]
+        cursor = part.get("nextCursor")
+    return items
+
+
+async def test_what_was_cut_can_be_read_on_by_its_caller_and_by_nobody_else() -> None:
+    async with open_server([count], ENVELOPE) as server:
+        ada, ben = await server.client(Caller("ada")), await server.client(Caller("ben"))
+        result = await ada.call_tool("count", {"to": 250})
+        assert result["_meta"]["dragoman/truncated"] is True
+        assert result["structuredContent"] == {"numbers": list(range(100))}
+        cursor = result["_meta"]["dragoman/nextCursor"]
+        assert said(await ben.call_tool("result_continue", {"cursor": cursor}))["error"]["code"] == "NOT_FOUND"
+        assert await read_on(ada, cursor) == list(range(100, 250))
+
+
+async def test_result_that_was_kept_says_so() -> None:
+    for config in (ENVELOPE, {}, {"response": {"dialect": "plain"}}):
+        async with open_server([count], config) as server:
+            client = await server.client()
+            metas = [(await client.call_tool("count", {"to": 2}))["_meta"] for _ in range(2)]
+            assert [meta.get("dragoman/cached", False) for meta in metas] == [False, True]
+
+
+async def test_cached_is_in_the_envelope_s_metadata() -> None:
+    async with open_server([count], ENVELOPE) as server:
+        client = await server.client()
+        found = [said(await client.call_tool("count", {"to": to}))["metadata"] for to in (2, 2, 200, 200)]
+        assert [(one["cached"], one["truncated"]) for one in found] == [
+            (False, False),
+            (True, False),
+            (False, True),
+            (True, True),
+        ]
+
+
+@pytest.mark.parametrize("dialect", ["structured", "plain"])
+async def test_other_dialects_leave_nothing_to_continue_and_have_no_tool_for_it(dialect: str) -> None:
+    config = {"response": {"dialect": dialect, "max_response_bytes": 2000}}
+    async with open_server([count], config) as server:
+        client = await server.client()
+        assert [listed["name"] for listed in await client.list_tools()] == ["count", "health"]
+        assert (await client.call_tool("count", {"to": 2000}))["isError"] is True
+        assert (await client.call_tool("count", {"to": 20}))["isError"] is False
+
+
+@pytest.mark.requirement("PRD-P6")
+async def test_every_way_to_fail_has_a_code_and_says_why() -> None:
+    clock, held = ManualClock(), Held(timeout_ms=50)
+    config = {
+        "limits": {"max_array_size": 2, "tools": {"count": {"calls_per_minute": 1}}},
+        "tools": {"max_payload_bytes": 100},
+        "resources": {"max_concurrent_executions": 1},
+    }
+    async with open_server([count, fail, held.tool], config, clock=clock) as server:
+        client = await server.client()
+        found: dict[str, dict[str, Any]] = {}
+        for what, name, arguments in (
+            ("unknown", "nobody", {}),
+            ("wrong", "count", {"to": "x"}),
+            ("large", "count", {"to": "x" * 200}),
+            ("many", "count", {"to": [0, 0, 0]}),
+            ("often", "count", {"to": 1}),
+            ("broken", "fail", {"kind": "value"}),
+        ):
+            found[what] = said(await client.call_tool(name, arguments))
+        call = begin(client, "hold")
+        await held.begun.wait()
+        found["full"] = said(await client.call_tool("fail", {"kind": "value"}))
+        clock.advance(1)
+        found["late"] = said((await client.answer(call))["result"])
+        held.release.set()
+    assert {what: error["code"] for what, error in found.items()} == {
+        "unknown": "NOT_FOUND",
+        "wrong": "INVALID_ARGUMENT",
+        "large": "RESOURCE_EXHAUSTED",
+        "many": "INVALID_ARGUMENT",
+        "often": "RESOURCE_EXHAUSTED",
+        "broken": "INTERNAL",
+        "full": "RESOURCE_EXHAUSTED",
+        "late": "TIMEOUT",
+    }
+    assert all(error["runId"] and error["correlationId"] and error["message"] for error in found.values())
+    assert [what for what, error in found.items() if not error.get("details")] == ["unknown"]

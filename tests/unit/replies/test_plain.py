@@ -1,0 +1,128 @@
+"""The `plain` dialect: the specification's sentences."""
+
+from __future__ import annotations
+
+import datetime
+import pathlib
+import uuid
+from typing import Any
+
+import pytest
+
+from dragoman import Text, errors
+from dragoman.calls.call import Outcome
+from dragoman.errors import ToolError
+from dragoman.replies.encoding import SizeLimit
+from dragoman.replies.plain import Plain
+from tests.unit.replies import Desk, body_of
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    (block,) = answer["content"]
+    text: str = block["text"]
+    return text
+
+
+@pytest.mark.parametrize("value", [{}, {"a": [1, None, True]}, "text", None])
+def test_result_is_its_json_text(value: Any) -> None:
+    answer = Desk("plain").give(value)
+    assert (body_of(answer), answer["isError"]) == (value, False)
+
+
+def findings(*found: Any, keywords: frozenset[str] = frozenset()) -> errors.InvalidArgument:
+    error = errors.InvalidArgument("m", {"errors": list(found)})
+    error.keywords = keywords
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (errors.NotFound("m", {"module_id": "image.resize"}), "Module not found: image.resize"),
+        (errors.NotFound("m", {"module_id": ""}), "Module not found: "),
+        (errors.NotFound("m"), "Module error: NOT_FOUND"),
+        (
+            findings({"field": "parameters.width", "code": "int_type", "message": "Input should be a valid integer"}),
+            "Input validation failed:\n- parameters.width: Input should be a valid integer (int_type)",
+        ),
+        (
+            findings(
+                {"path": "/a/0", "message": "is bad"}, {"path": "", "message": "too"}, keywords=frozenset({"type"})
+            ),
+            "Input validation failed:\n- a.0: is bad (type)\n- arguments: too (type)",
+        ),
+        (findings({"path": "/a", "message": "m"}), "Input validation failed:\n- a: m (invalid_argument)"),
+        (findings("odd"), "Input validation failed:\n- arguments: odd (invalid_argument)"),
+        (findings(), "Input validation failed"),
+        (errors.InvalidArgument("module_id must be a text"), "Invalid input: module_id must be a text"),
+        (errors.Conflict("It has changed"), "Invalid input: It has changed"),
+        (errors.PayloadTooLarge(2, 1), "Invalid input: Arguments are 2 bytes, and at most 1 are taken"),
+        (errors.Unauthorized("ada may not", {"caller_id": "ada"}), "Access denied"),
+        (errors.TimedOut("m", {"timeoutMs": 30_000}), "Module timed out after 30000ms"),
+        (errors.TimedOut("m", {"timeout_ms": 0}), "Module timed out after 0ms"),
+        (errors.TimedOut("m"), "Module timed out after 5000ms"),
+        (errors.RateLimited(1, 5), "Call frequency limit exceeded"),
+        (errors.NoFreeSlot(1), "Module error: RESOURCE_EXHAUSTED"),
+        (errors.Failed("m"), "Module error: INTERNAL"),
+        (errors.InternalFailure("secret"), "Internal error occurred"),
+        (errors.ResultTooLarge(2, 1), "Module error: RESULT_TOO_LARGE"),
+    ],
+)
+def test_each_error_has_its_sentence(error: ToolError, text: str) -> None:
+    answer = Desk("plain").fail(error)
+    assert (text_of(answer), answer["isError"]) == (text, True)
+
+
+def test_unknown_tool_is_a_module_that_was_not_found() -> None:
+    desk = Desk("plain")
+    assert text_of(desk.fail(errors.NotFound("m"), desk.call("no.such"))) == "Module not found: no.such"
+    assert text_of(desk.fail(errors.TimedOut("m"), desk.call("no.such"))) == "Module timed out after 0ms"
+
+
+@pytest.mark.parametrize("value", [object(), "\ud800"])
+def test_result_that_is_not_json_is_an_error(value: Any) -> None:
+    assert text_of(Desk("plain").give(value)) == "Failed to serialize module output"
+
+
+def test_result_that_is_too_large_is_an_error() -> None:
+    assert text_of(Desk("plain", max_response_bytes=2000).give("x" * 2000)) == "Module error: RESULT_TOO_LARGE"
+
+
+# As the bridge has it
+
+NOON = datetime.datetime(2024, 1, 15, 12, tzinfo=datetime.UTC)
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def bridge(value: Any, **options: Any) -> Any:
+    desk = Desk("plain", **options)
+    desk.dialect = Plain(SizeLimit(desk.config.max_response_bytes), stringify=True)
+    return desk.answer(Outcome(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({}, "{}"),
+        ({"a": NOON}, '{"a": "2024-01-15 12:00:00+00:00"}'),
+        ({"a": pathlib.PurePosixPath("/x")}, '{"a": "/x"}'),
+        ({"a": uuid.UUID(int=1)}, '{"a": "00000000-0000-0000-0000-000000000001"}'),
+        ({"a": b"b"}, """{"a": "b'b'"}"""),
+        ({"a": Unspeakable()}, "Failed to serialize module output"),
+        ({"a": float("nan")}, "Failed to serialize module output"),
+    ],
+)
+def test_bridge_writes_as_text_what_has_no_json_form(value: Any, text: str) -> None:
+    assert text_of(bridge(value)) == text
+
+
+def test_bridge_passes_content_and_checks_schemas_as_the_others_do() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    assert bridge({"a": NOON}, output_schema=schema)["structuredContent"] == {"a": str(NOON)}
+    assert text_of(bridge({"a": 1}, output_schema=schema)) == "Internal error occurred"
+    assert text_of(bridge({"a": "\ud800"}, output_schema=schema)) == "Failed to serialize module output"
+    assert bridge([Text("hi")])["content"] == [{"type": "text", "text": "hi"}]

@@ -252,6 +252,7 @@ class BoundedCache(Generic[V]):
             self._timer = None
 
     def stats(self) -> CacheStats:
+        """All figures of one moment."""
         with self._lock:
             asked = self._hits + self._misses
             fill = self._size / self._max_size

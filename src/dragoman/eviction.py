@@ -27,7 +27,7 @@ class LeastRecentlyUsed(OrderedDict[str, Any]):
 
 
 class OldestFirst(OrderedDict[str, Any]):
-    """By age, used or not."""
+    """By arrival."""
 
     def touch(self, key: str, /) -> None:
         """Changes nothing."""

@@ -29,7 +29,7 @@ class Validator:
     def __init__(self, compiled: jsonschema_rs.Validator) -> None:
         self._compiled = compiled
 
-    def check(self, value: Any, *, thorough: bool = True) -> None:
+    def check(self, value: Any, thorough: bool = True) -> None:
         """Raise `InvalidArgument` with what is wrong and where; values are not repeated, they may be secret or huge.
 
         To find everything that is wrong takes time for each of them; unless it is `thorough`, only the first is found.

@@ -19,7 +19,7 @@ class ValidateArguments:
     def __call__(self, proceed: Service, /) -> Service:
         def validate(call: Call) -> Awaitable[Any]:
             registered = call.tool
-            registered.validator.check(call.arguments, thorough=call.payload_bytes <= THOROUGHLY)
+            registered.validator.check(call.arguments, call.payload_bytes <= THOROUGHLY)
             if registered.touches_results:
                 call.given = call.arguments
             if registered.convert is not None:

@@ -230,9 +230,10 @@ class NoFreeSlot(ResourceExhausted):
 
     def __init__(self, limit: int, whose: str = "") -> None:
         self.is_servers_own = not whose
-        super().__init__(
-            f"All {limit} slots{whose} are taken", {"reason": "no_free_slot", "limit": limit, "retryable": True}
-        )
+        details: dict[str, Any] = {"reason": "no_free_slot", "limit": limit, "retryable": True}
+        if whose:  # Nobody knows when one will be free: this is where to begin backing off.
+            details["retryAfterMs"] = 100
+        super().__init__(f"All {limit} slots{whose} are taken", details)
 
 
 class RateLimited(ResourceExhausted):

@@ -38,7 +38,7 @@ async def test_caller_has_no_more_slots_than_its_share_and_others_have_theirs() 
         error = error_in(await ada.call_tool("ping"))
         assert error["code"] == "RESOURCE_EXHAUSTED"
         assert error["message"] == "All 2 slots of this caller are taken"
-        assert error["details"] == {"reason": "no_free_slot", "limit": 2, "retryable": True}
+        assert error["details"] == {"reason": "no_free_slot", "limit": 2, "retryable": True, "retryAfterMs": 100}
         assert (await ben.call_tool("ping"))["isError"] is False
         assert (await ada.call_tool("health"))["isError"] is False
         held.release.set()

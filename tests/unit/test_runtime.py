@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import tracemalloc
 from contextlib import suppress
 from typing import Any
 
@@ -361,3 +363,30 @@ async def test_same_inputs_give_the_same_bytes_and_the_same_log() -> None:
         b'{"timestamp":"2024-01-15T10:30:01.334Z","level":"debug","message":"connection closed",'
         b'"connectionCorrelationId":"conn-1"}'
     )
+
+
+async def test_calls_leave_nothing_behind_in_memory() -> None:
+    async with open_server([echo_tool()]) as server:
+        client = await server.client()
+
+        async def make_calls() -> None:
+            for _ in range(200):
+                await client.call_tool("echo", {"message": "x"})
+            client.wire.lines.clear()
+            client.messages.clear()
+            client._read = 0
+            server.entries.clear()
+
+        await make_calls()
+        tracemalloc.start()
+        try:
+            await make_calls()
+            gc.collect()
+            before, _ = tracemalloc.get_traced_memory()
+            for _ in range(3):
+                await make_calls()
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert (after - before) / 600 < 16  # Bytes for each call; the smallest object takes more.

@@ -14,7 +14,6 @@ Id: TypeAlias = int | str
 _NOTHING = Raw(b"")
 
 _encode = msgspec.json.Encoder().encode
-_encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class Message(Struct, gc=False):
@@ -142,7 +141,7 @@ class _Reply(Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
 
 def encode_result(request_id: Id, result: Mapping[str, Any] | Struct | Raw) -> bytes:
     """The line that answers a request with `result`."""
-    return _encode_lines((_Reply(request_id, result),))
+    return _encode(_Reply(request_id, result)) + b"\n"
 
 
 def encode_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:

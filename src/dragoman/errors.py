@@ -244,7 +244,6 @@ class RateLimited(ResourceExhausted):
     is_servers_own = False
 
     def __init__(self, limit: int, retry_after_ms: int, what: str = "") -> None:
-        self.retry_after_ms = retry_after_ms
         super().__init__(
             f"At most {limit} calls{what} a minute",
             {"reason": "rate_limited", "limit": limit, "retryable": True, "retryAfterMs": retry_after_ms},

@@ -29,12 +29,13 @@ class Rate:
 
     def wait_ms(self, key: Hashable, now: float) -> int:
         """0 when a call may be made now, else after how many milliseconds."""
-        ahead = max(self._full_at.get(key, now), now) + self._share - now - _MINUTE
+        ahead = self._full_at.get(key, now) + self._share - now - _MINUTE
         return math.ceil(ahead * 1000 - 1e-6) if ahead > 1e-9 else 0  # Fractions do not add up exactly.
 
     def take(self, key: Hashable, now: float) -> None:
         """Count a call."""
-        self._full_at[key] = max(self._full_at.pop(key, now), now) + self._share  # At the end: the front is the oldest.
+        full_at = self._full_at.pop(key, now)
+        self._full_at[key] = (full_at if full_at > now else now) + self._share  # At the end: the front is the oldest.
         self._forget(now)
 
     def _forget(self, now: float) -> None:
@@ -61,14 +62,14 @@ class Rates:
 
     def take(self, caller: str, tool: str, now: float) -> None:
         """Count a call, or raise `RateLimited` and count nothing."""
-        own = self._by_tool.get(tool)
-        refused = [
-            RateLimited(rate.limit, wait, said)
-            for rate, said in ((own, f" of {tool!r}"), (self._overall, ""))
-            if rate is not None and (wait := rate.wait_ms(caller, now))
-        ]
-        if refused:
-            raise max(refused, key=lambda refusal: refusal.retry_after_ms)
-        for rate in (own, self._overall):
-            if rate is not None:
-                rate.take(caller, now)
+        own, overall = self._by_tool.get(tool), self._overall
+        own_wait = own.wait_ms(caller, now) if own is not None else 0
+        overall_wait = overall.wait_ms(caller, now) if overall is not None else 0
+        if own is not None and own_wait > overall_wait:
+            raise RateLimited(own.limit, own_wait, f" of {tool!r}")
+        if overall is not None and overall_wait:
+            raise RateLimited(overall.limit, overall_wait)
+        if own is not None:
+            own.take(caller, now)
+        if overall is not None:
+            overall.take(caller, now)

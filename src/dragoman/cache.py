@@ -188,8 +188,13 @@ class BoundedCache(Generic[V]):
                 if size_bytes > self._max_size:
                     return False
                 _displaced = self._make_room(size_bytes)
-            if len(held) >= self._max_entries:
-                _first = self._evict()
+            if len(held) >= self._max_entries:  # As `_evict`, which would cost a call for every entry in a full cache.
+                first, _first = (self._low or self._normal or self._high).popitem(False)
+                del held[first]
+                self._size -= _first.size
+                self._evictions += 1
+                if _first.tags:
+                    self._untag(_first)
             now = self._monotonic()
             new = _Held(key, value, size_bytes, lifetime, now, now, priority, labels)
             held[key] = order[key] = new

@@ -15,7 +15,7 @@ import pytest
 
 from dragoman import cache as cache_module
 from dragoman.cache import PRESSURE_FROM, BoundedCache, CacheEntry, CacheStats, Found
-from dragoman.config import CacheConfig, Config, make_config
+from dragoman.config import CacheConfig, make_config
 from dragoman.errors import ConfigError
 from dragoman.testing import ManualClock
 
@@ -644,19 +644,6 @@ def test_pressure_rises_with_the_fill_level(size: int, level: str) -> None:
     cache.set("a", 1, size_bytes=size)
     assert cache.stats().pressure_level == level
     assert list(PRESSURE_FROM.values()) == sorted(PRESSURE_FROM.values(), reverse=True)
-
-
-@pytest.mark.requirement("PRD-CACHE-02", "PRD-CACHE-03", "PRD-CACHE-05")
-def test_settings_have_the_documents_defaults() -> None:
-    assert Config().cache == CacheConfig(
-        max_size_bytes=104_857_600,
-        max_entries=10_000,
-        default_ttl_ms=3_600_000,
-        eviction_policy="lru",
-        high_water_mark=0.9,
-        low_water_mark=0.7,
-        cleanup_interval_ms=60_000,
-    )
 
 
 @pytest.mark.requirement("PRD-CACHE-02", "PRD-CACHE-03", "PRD-CACHE-05")

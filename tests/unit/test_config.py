@@ -316,6 +316,7 @@ def test_the_categories_of_deadlines_are_the_documents_own() -> None:
     assert problems({"tools": {"defaultTimeoutMs": 0}})[0][0] == "tools.default_timeout_ms"
 
 
+@pytest.mark.requirement("PRD-LIMIT-01", "PRD-LIMIT-02", "PRD-LIMIT-03", "PRD-LIMIT-04", "PRD-LIMIT-05")
 def test_the_limits_of_requests_are_the_documents_own() -> None:
     limits = Config().limits
     assert (limits.max_array_size, limits.max_string_length, limits.max_object_depth) == (100, 100_000, 10)
@@ -343,6 +344,7 @@ def test_the_limits_of_responses_are_the_documents_own() -> None:
         assert len(problems({"response": {name: 0}})) == 1
 
 
+@pytest.mark.requirement("PRD-CACHE-02", "PRD-CACHE-03", "PRD-CACHE-05")
 def test_the_caches_settings_are_the_documents_own() -> None:
     assert Config().cache == CacheConfig(
         max_size_bytes=104_857_600,

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from dragoman.calls.threads import settle
+
 if TYPE_CHECKING:
     import sqlite3
 
@@ -32,19 +34,8 @@ class Job(Generic[T]):
             self.error = error
 
     def settle(self) -> None:
-        """On the event loop: give the result to whoever waits, if anybody still does."""
-        error = self.error
-        if self.awaited.done():
-            return
-        if error is None:
-            self.awaited.set_result(self._value)
-        elif isinstance(error, StopIteration) or not isinstance(error, Exception):
-            # On the loop these would mean something else than that a function failed.
-            failure = RuntimeError(f"the function raised {type(error).__name__}")
-            failure.__cause__ = error
-            self.awaited.set_exception(failure)
-        else:
-            self.awaited.set_exception(error)
+        """On the event loop: give the result to whoever waits."""
+        settle(self.awaited, self._value, self.error)
 
     @staticmethod
     def deliver(jobs: Iterable[Job[Any]]) -> None:

@@ -28,18 +28,22 @@ class _Job:
             self.error = error
 
     def finish(self) -> None:
-        if self.done.done():
-            return
-        error = self.error
-        if error is None:
-            self.done.set_result(self.value)
-        elif isinstance(error, StopIteration) or not isinstance(error, Exception):
-            # On the loop these would mean something else than that a function failed.
-            failure = RuntimeError(f"the handler raised {type(error).__name__}")
-            failure.__cause__ = error
-            self.done.set_exception(failure)
-        else:
-            self.done.set_exception(error)
+        settle(self.done, self.value, self.error)
+
+
+def settle(awaited: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    """On the event loop: give what came of a function on a thread to whoever waits for it, if anybody still does."""
+    if awaited.done():
+        return
+    if error is None:
+        awaited.set_result(value)
+    elif isinstance(error, StopIteration) or not isinstance(error, Exception):
+        # On the loop these would mean something else than that a function failed.
+        failure = RuntimeError(f"the function raised {type(error).__name__}")
+        failure.__cause__ = error
+        awaited.set_exception(failure)
+    else:
+        awaited.set_exception(error)
 
 
 class Threads:

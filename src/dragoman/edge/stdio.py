@@ -238,7 +238,6 @@ class StdioSession:
 
     def __init__(self, server: Server, streams: Streams, log_is_full: Callable[[], bool]) -> None:
         self._server = server
-        self._streams = streams
         self._log_is_full = log_is_full
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()

@@ -19,7 +19,6 @@ from dragoman.calls.limits import (
     Limits,
     Violation,
 )
-from dragoman.config import LimitsConfig
 from dragoman.testing import MemoryClient, open_server
 from dragoman.tools.schema import Schema
 from tests.unit.calls import error_in
@@ -46,24 +45,6 @@ def limits(**given: Any) -> Limits:
 
 async def refusal(client: MemoryClient, arguments: dict[str, Any], name: str = "spy") -> dict[str, Any]:
     return error_in(await client.call_tool(name, arguments))
-
-
-# The defaults
-
-
-@pytest.mark.requirement("PRD-LIMIT-01", "PRD-LIMIT-02", "PRD-LIMIT-03", "PRD-LIMIT-04", "PRD-LIMIT-05")
-def test_defaults_are_the_documents() -> None:
-    config = LimitsConfig()
-    assert config.max_array_size == 100
-    assert config.max_string_length == 100_000
-    assert config.max_object_depth == 10
-    assert config.max_request_bytes == 10_485_760
-    assert config.tool_array_limits == {
-        "bugfix_scan": 100,
-        "refactor_scan": 100,
-        "memory_bulk_delete": 1000,
-        "ability_inject": 20,
-    }
 
 
 # Through the whole pipeline

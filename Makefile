@@ -52,9 +52,9 @@ node: $(NODE_STAMP)  ## Node.js, for the tests that drive the Inspector.
 lock:  ## Pin every dependency anew.
 	$(BIN)/pip install -q uv
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-emit-index-url --generate-hashes \
-	  pyproject.toml --group dev -o requirements.lock
+	  pyproject.toml --extra http --group dev -o requirements.lock
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-emit-index-url --generate-hashes \
-	  pyproject.toml --group dev --group bench -o requirements-bench.lock
+	  pyproject.toml --extra http --group dev --group bench -o requirements-bench.lock
 
 $(STAMP): pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)

@@ -362,6 +362,21 @@ class Aborted(DragomanError):
         self.reason = reason
 
 
+class ClientCannotBeAsked(DragomanError):
+    """There is no live channel on which the client could be asked something now."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(f"the client cannot be sent {method} during this call")
+
+
+class ClientRefused(DragomanError):
+    """The client answered a question with an error."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"the client answered with error {code}: {message}")
+        self.code = code
+
+
 class RegistrationError(DragomanError):
     """A tool was not registered."""
 

@@ -13,6 +13,7 @@ from dragoman.access.callers import LOCAL, Caller
 from dragoman.errors import InternalError, TimedOut, ToolError
 from dragoman.protocol.results import ToolResult
 from dragoman.tools.catalogue import RegisteredTool
+from dragoman.tools.client import Client
 from dragoman.tools.context import Cancellation, Progress
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class Call(Struct, eq=False):
     transport: str = "local"
     request_id: int | str | None = None
     progress: Progress | None = None
+    client: Client | None = None
+    """The way back to whoever called, where there is one."""
 
     # What is found out on the way.
     tool: RegisteredTool = _NO_TOOL

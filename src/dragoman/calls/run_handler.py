@@ -49,6 +49,7 @@ class RunHandler:
             call.caller,
             call.progress,
             call.transport,
+            call.client,
         )
 
 

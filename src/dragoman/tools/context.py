@@ -11,6 +11,7 @@ from msgspec import Struct
 from dragoman.access.callers import Caller
 from dragoman.errors import Aborted
 from dragoman.telemetry.log import Logger
+from dragoman.tools.client import Client
 
 Progress: TypeAlias = Callable[[float, float | None, str | None], None]
 
@@ -65,7 +66,17 @@ def raise_if_cancelled(cancellation: Cancellation) -> None:
 class ToolContext:
     """The call as its handler sees it. Ask for it by annotating a parameter: `def tool(x: int, ctx: ToolContext)`."""
 
-    __slots__ = ("_logger", "_progress", "_root", "caller", "cancellation", "correlation_id", "run_id", "transport")
+    __slots__ = (
+        "_client",
+        "_logger",
+        "_progress",
+        "_root",
+        "caller",
+        "cancellation",
+        "correlation_id",
+        "run_id",
+        "transport",
+    )
 
     def __init__(
         self,
@@ -76,6 +87,7 @@ class ToolContext:
         caller: Caller,
         progress: Progress | None = None,
         transport: str = "local",
+        client: Client | None = None,
     ) -> None:
         self.run_id = run_id
         self.correlation_id = correlation_id
@@ -85,6 +97,7 @@ class ToolContext:
         self._root = logger
         self._logger: Logger | None = None
         self._progress = progress
+        self._client = client
 
     @property
     def logger(self) -> Logger:

@@ -26,8 +26,13 @@ DragomanError
 │   ├── InvalidParams
 │   ├── InternalError
 │   ├── NotInitialized
-│   └── UnsupportedVersion
+│   ├── UnsupportedVersion
+│   ├── HeaderMismatch
+│   ├── MissingCapability
+│   └── RequestCancelled
 ├── Aborted                 raised by a cancellation token inside a handler
+├── ClientCannotBeAsked     raised inside a handler that asks where nobody can answer
+├── ClientRefused           raised inside a handler: the client answered with an error
 ├── RegistrationError       a tool that the catalogue will not take
 │   ├── DuplicateTool
 │   ├── InvalidTool
@@ -53,6 +58,8 @@ import msgspec
 __all__ = [
     "Aborted",
     "AlreadyExists",
+    "ClientCannotBeAsked",
+    "ClientRefused",
     "ConfigError",
     "Conflict",
     "DragomanError",
@@ -61,6 +68,7 @@ __all__ = [
     "EnvelopeCode",
     "ErrorCode",
     "Failed",
+    "HeaderMismatch",
     "InternalError",
     "InternalFailure",
     "InvalidArgument",
@@ -70,6 +78,7 @@ __all__ = [
     "LimitExceeded",
     "MemoryPressure",
     "MethodNotFound",
+    "MissingCapability",
     "NoFreeSlot",
     "NotFound",
     "NotInitialized",
@@ -79,6 +88,7 @@ __all__ = [
     "RateLimited",
     "Refused",
     "RegistrationError",
+    "RequestCancelled",
     "ResourceExhausted",
     "ResultTooLarge",
     "Stopping",
@@ -350,6 +360,27 @@ class UnsupportedVersion(ProtocolError):
     """2026-07-28 and later: the request asks for a protocol version that is not served here."""
 
     code = -32022
+
+
+class HeaderMismatch(ProtocolError):
+    """A header of a 2026-07-28 request over HTTP is missing, doubled, or says something else than the body."""
+
+    code = -32020
+
+
+class MissingCapability(ProtocolError):
+    """The request needs something that its client did not say it can do."""
+
+    code = -32021
+
+
+class RequestCancelled(ProtocolError):
+    """The client withdrew the request; on HTTP its own exchange still has to end."""
+
+    code = -32800
+
+    def __init__(self) -> None:
+        super().__init__("Request cancelled")
 
 
 class Aborted(DragomanError):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
 from dragoman.access.callers import LOCAL, Caller
-from dragoman.errors import InternalError, TimedOut, ToolError
+from dragoman.errors import ProtocolError, TimedOut, ToolError
 from dragoman.protocol.results import ToolResult
 from dragoman.tools.catalogue import RegisteredTool
 from dragoman.tools.client import Client
@@ -44,10 +44,10 @@ COMPLETION_MEANINGS = {
 
 
 class Outcome(Struct, eq=False):
-    """What came of a call: a value, or an error."""
+    """What came of a call: a value, or an error. A value of type `InputRequired` asks the client for more."""
 
     value: Any = None
-    error: ToolError | InternalError | None = None
+    error: ToolError | ProtocolError | None = None
 
     @property
     def is_error(self) -> bool:
@@ -79,6 +79,12 @@ class Call(Struct, eq=False):
     progress: Progress | None = None
     client: Client | None = None
     """The way back to whoever called, where there is one."""
+    is_modern: bool = False
+    """Whether its client is asked by answering it with an `InputRequired`, and answers by repeating it."""
+    input_responses: Mapping[str, Mapping[str, Any]] | None = None
+    """The answers that came with it, by question; the modern era's."""
+    request_state: str | None = None
+    """What came with them: what was asked and answered before, sealed."""
 
     # What is found out on the way.
     tool: RegisteredTool = _NO_TOOL

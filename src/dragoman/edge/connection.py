@@ -17,11 +17,13 @@ from msgspec import Raw
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.calls.call import Call, Dialect, Outcome
 from dragoman.calls.runner import Runner
+from dragoman.edge.clients import HandshakeClient, ModernClient, Questions
 from dragoman.edge.listing import Listing
 from dragoman.errors import InternalError, InvalidRequest, ProtocolError
 from dragoman.ids import Ids
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.jsonrpc import Answer, Id, encode_result
+from dragoman.protocol.results import InputRequired
 from dragoman.protocol.session import (
     Cancel,
     Era,
@@ -35,6 +37,7 @@ from dragoman.protocol.session import (
     ToolCall,
     correlation_id_in,
 )
+from dragoman.replies.encoding import meta_of
 from dragoman.telemetry.log import Logger, exception_facts
 from dragoman.tools.context import Progress
 
@@ -98,6 +101,8 @@ class Connection:
         self._withdrawn: list[Call] = []
         self._receiving = False
         self._kernel_requests: dict[Id, asyncio.Task[None]] = {}
+        self._questions = Questions(self._send)
+        self._client = HandshakeClient(self._questions, self._tell)
         # Bound once: these are needed for every call.
         self._run_id = services.ids.run_id
         self._correlation_id = services.ids.correlation_id
@@ -112,7 +117,7 @@ class Connection:
             Request: self._request,
             Cancel: self._cancel,
             Initialized: self._initialized,
-            Answer: self._answered,
+            Answer: self._questions.answered,
         }
 
     @property
@@ -146,6 +151,7 @@ class Connection:
         for call in (*self._calls.values(), *self._withdrawn):
             call.disconnected = True
             call.withdraw("disconnect")
+        self._questions.close()
         for task in self._kernel_requests.values():
             task.cancel()
         self._kernel_requests.clear()  # One that had not begun will never say that it has ended.
@@ -162,6 +168,18 @@ class Connection:
         if self.session.state is not State.CLOSED:
             self._send(jsonrpc.encode_notification(method, params))
 
+    def _tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send a call's own news, from any thread; as with progress, what the peer is too slow for is dropped."""
+        line = jsonrpc.encode_notification(method, params)
+        if threading.get_ident() == self._thread:
+            self._send_news(line)
+        else:
+            self._loop.call_soon_threadsafe(self._send_news, line)
+
+    def _send_news(self, line: bytes) -> None:
+        if self.session.state is not _CLOSED and not self.wire.is_full:
+            self._send(line)
+
     def tools_changed(self) -> None:
         """Tell a handshake client to list the tools again; a modern one is told on the stream it asked for."""
         if self.session.era is Era.HANDSHAKE and self.session.state is State.RUNNING:
@@ -174,10 +192,9 @@ class Connection:
         self._send(reply.line)
 
     def _initialized(self, event: Initialized) -> None:
+        assert self.session.client is not None
+        self._client.capabilities = self.session.client["capabilities"]
         self.logger.debug("connection initialized", {"protocolVersion": self.session.version})
-
-    def _answered(self, answer: Answer) -> None:
-        """Nothing was asked of the client, so there is nothing that this could answer."""
 
     def _failed(self, event: Any, error: Exception) -> None:
         meta: Mapping[str, Any] = event.meta if isinstance(event, ToolCall | Request) else {}
@@ -216,7 +233,13 @@ class Connection:
             self.caller,
             self._transport,
             request_id,
+            None,
+            self._client,
         )
+        if event.modern:
+            call.is_modern = True
+            call.client = ModernClient(event.meta, self._tell)
+            call.input_responses, call.request_state = event.input_responses, event.request_state
         if event.meta:
             token = event.meta.get("progressToken")
             if token is not None:
@@ -231,9 +254,12 @@ class Connection:
             return
         if outcome.error is not None and isinstance(outcome.error, ProtocolError):
             line = jsonrpc.encode_error(outcome.error, request_id, call.correlation_id)
+        elif not modern:
+            line = encode_result(request_id, self._render(call, outcome))
+        elif type(outcome.value) is InputRequired:
+            line = self.session.input_required(request_id, outcome.value, meta_of(call))
         else:
-            result = self._render(call, outcome)
-            line = self.session.tool_result(request_id, result) if modern else encode_result(request_id, result)
+            line = self.session.tool_result(request_id, self._render(call, outcome))
         self.wire.send(line, more=self._receiving or bool(self._calls))
 
     def _answer_modern(self, call: Call, outcome: Outcome) -> None:

@@ -144,6 +144,11 @@ def encode_result(request_id: Id, result: Mapping[str, Any] | Struct | Raw) -> b
     return _encode(_Reply(request_id, result)) + b"\n"
 
 
+def encode_request(request_id: Id, method: str, params: Mapping[str, Any]) -> bytes:
+    """The line of a request."""
+    return _encode({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}) + b"\n"
+
+
 def encode_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
     """The line of a notification."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}

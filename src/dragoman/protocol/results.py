@@ -38,6 +38,25 @@ class ToolResult(Struct):
     result_type: str | UnsetType = field(default=UNSET, name="resultType")
 
 
+class InputRequest(Struct, gc=False):
+    """A request that the client is to answer, by repeating its call."""
+
+    method: str
+    params: Mapping[str, Any]
+
+
+class InputRequired(Struct):
+    """The modern era's result of a call that cannot go on before its client has answered something.
+
+    It is the value of an outcome, and no dialect words it: an edge gives it its `meta` and sends it as it is.
+    """
+
+    input_requests: Mapping[str, InputRequest] = field(name="inputRequests")
+    request_state: str = field(name="requestState")
+    result_type: str = field(default="input_required", name="resultType")
+    meta: ResultMeta | UnsetType = field(default=UNSET, name="_meta")
+
+
 def bytes_added_later(server_info: Mapping[str, Any]) -> int:
     """How much the session adds to a result in the modern era, where it says what it is and who made it."""
     result = ToolResult([], False, ResultMeta("", "", 0.0))

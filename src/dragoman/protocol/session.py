@@ -32,7 +32,7 @@ from dragoman.errors import (
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.framing import LineBuffer, Oversized
 from dragoman.protocol.jsonrpc import Answer, Id, Message
-from dragoman.protocol.results import ToolResult
+from dragoman.protocol.results import InputRequired, ResultMeta, ToolResult
 from dragoman.protocol.versions import (
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
@@ -111,6 +111,10 @@ class ToolCall(Struct, gc=False):
     arguments: dict[str, Any]
     meta: Mapping[str, Any]
     modern: bool
+    input_responses: Mapping[str, dict[str, Any]] | None = None
+    """What the client answers to the questions that the call was answered with before; the modern era's."""
+    request_state: str | None = None
+    """What it was told to bring along with them."""
 
 
 class Request(Struct, gc=False):
@@ -144,6 +148,8 @@ class _CallParams(Struct, gc=False):
     name: str
     arguments: dict[str, Any] | UnsetType = UNSET
     meta: dict[str, Any] | UnsetType = field(default=UNSET, name="_meta")
+    input_responses: dict[str, dict[str, Any]] | UnsetType = field(default=UNSET, name="inputResponses")
+    request_state: str | UnsetType = field(default=UNSET, name="requestState")
 
 
 class _CallMessage(Struct, gc=False):
@@ -222,6 +228,12 @@ class Session:
         """The line that answers a `tools/call` of the modern era."""
         result.result_type = "complete"
         result.meta.server_info = self.identity.server_info
+        return jsonrpc.encode_result(request_id, result)
+
+    def input_required(self, request_id: Id, result: InputRequired, meta: ResultMeta) -> bytes:
+        """The line that answers one with questions, which the client answers by repeating it."""
+        meta.server_info = self.identity.server_info
+        result.meta = meta
         return jsonrpc.encode_result(request_id, result)
 
     def refuse(self, error: ProtocolError, request_id: Id | None, meta: Mapping[str, Any] = _NO_META) -> Refusal:
@@ -331,7 +343,13 @@ class Session:
             _refuse_envelope(meta)
         if meta:
             _check_progress_token(meta)
-        return ToolCall(request_id, params.name, {} if params.arguments is UNSET else params.arguments, meta, modern)
+        call = ToolCall(request_id, params.name, {} if params.arguments is UNSET else params.arguments, meta, modern)
+        if modern:
+            if params.input_responses is not UNSET:
+                call.input_responses = params.input_responses
+            if params.request_state is not UNSET:
+                call.request_state = params.request_state
+        return call
 
     def _modern_request(self, message: Message, request_id: Id) -> ToolCall | Request:
         method = message.method

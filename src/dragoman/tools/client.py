@@ -15,6 +15,15 @@ class Client(Protocol):
         ...
 
     @property
+    def log_level(self) -> str | None:
+        """The least level of `notifications/message` that the client wants during this call; None: it wants none.
+
+        In the handshake era what `logging/setLevel` set, `info` before that; in the modern one what the request's
+        `_meta` has under `io.modelcontextprotocol/logLevel`.
+        """
+        ...
+
+    @property
     def can_be_asked(self) -> bool:
         """Whether there is a live back channel: a request would reach the client now, and its answer come back."""
         ...

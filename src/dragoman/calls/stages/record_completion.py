@@ -9,7 +9,7 @@ from dragoman.calls.guards import NEAR_TIMEOUT, Guards
 from dragoman.calls.resources import Resources
 from dragoman.calls.run_handler import meaning_of
 from dragoman.clock import Clock
-from dragoman.errors import Aborted, InternalError, InternalFailure, ResourceExhausted, ToolError
+from dragoman.errors import Aborted, InternalError, InternalFailure, ProtocolError, ResourceExhausted, ToolError
 from dragoman.telemetry.log import CompletionRecord, Logger, exception_facts
 from dragoman.tools.tool import MOST_NAME
 
@@ -78,6 +78,8 @@ class RecordCompletion:
             return Outcome(error=_Cancelled("The call was cancelled", {"reason": "aborted"}))
         if isinstance(error, ToolError):
             return self._refused(call, error)
+        if isinstance(error, ProtocolError):
+            return Outcome(error=error)  # A stage's; a handler's has been turned into something else.
         raise error
 
     def _refused(self, call: Call, error: ToolError) -> Outcome:
@@ -95,7 +97,7 @@ class RecordCompletion:
         ids = {"runId": call.run_id, "correlationId": call.correlation_id, "toolName": call.name[:MOST_NAME]}
         self.logger.error(message, {**ids, **exception_facts(cause, code)})
 
-    def record(self, call: Call, completion: Completion, error: ToolError | InternalError | None = None) -> None:
+    def record(self, call: Call, completion: Completion, error: ToolError | ProtocolError | None = None) -> None:
         """Write the call's record, unless it has one."""
         if call.completed:
             return
@@ -122,7 +124,7 @@ class RecordCompletion:
         self.logger.record(record)
 
     def _particulars(
-        self, record: CompletionRecord, call: Call, completion: Completion, error: ToolError | InternalError | None
+        self, record: CompletionRecord, call: Call, completion: Completion, error: ToolError | ProtocolError | None
     ) -> None:
         """What a record says about a call that did not simply succeed."""
         refusal = error if isinstance(error, ResourceExhausted) and not call.ran else None
@@ -144,4 +146,6 @@ def _completion(call: Call, outcome: Outcome) -> Completion:
         return Completion.LATE_COMPLETED
     if isinstance(outcome.error, _Cancelled):
         return Completion.ABORTED
+    if isinstance(outcome.error, ProtocolError):
+        return Completion.PROTOCOL_ERROR
     return Completion.DISCONNECTED_COMPLETED if call.disconnected else Completion.TOOL_ERROR

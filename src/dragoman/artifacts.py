@@ -72,7 +72,7 @@ class Artifacts:
     def keep(self, caller: Caller, encoded: bytes, places: Sequence[tuple[Place, int]]) -> list[str] | None:
         """The cursors of these places and offsets in a result; None when it cannot be kept."""
         token = self._new_token()
-        artifact = Artifact(caller.name, encoded, tuple(place for place, _ in places))
+        artifact = Artifact(caller.principal, encoded, tuple(place for place, _ in places))
         size = _ENTRY + len(encoded) + sum(8 + len(str(step)) for place, _ in places for step in place.path)
         if not self._cache.set(_key(token), artifact, size_bytes=size):
             return None
@@ -83,7 +83,7 @@ class Artifacts:
         if _CURSOR.fullmatch(cursor):
             token, number, offset = cursor.split(".")
             artifact = self._cache.get(_key(token)).value
-            if artifact is not None and artifact.owner == caller.name and int(number) < len(artifact.places):
+            if artifact is not None and artifact.owner == caller.principal and int(number) < len(artifact.places):
                 place = artifact.places[int(number)]
                 value = _value_at(artifact, place)
                 if int(offset) <= len(value):

@@ -2,16 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
+
+SCOPE_PREFIX = "tool:"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody a call can be attributed to. `roles` are empty unless a verifier granted them."""
+    """Somebody a call can be attributed to: a subject, of an issuer, through a client.
 
-    name: str
-    roles: frozenset[str] = frozenset()
+    Two callers are the same when these three are. What a verifier granted may change from token to token.
+    """
+
+    name: str = field(compare=False)
+    roles: frozenset[str] = field(default=frozenset(), compare=False)
+    """Empty unless a verifier granted them."""
+    scopes: frozenset[str] | None = field(default=None, compare=False)
+    """What the caller may do; None: whatever there is."""
+    issuer: str | None = field(default=None, compare=False)
+    """Who vouches for the name; None: this server does."""
+    client_id: str | None = None
+    """The program that the token was given to."""
+    expires_at: float | None = field(default=None, compare=False)
+    """When the token does, in seconds of the epoch; None: never."""
+    principal: str = field(init=False, repr=False)
+    """Whose data and limits these are, through whatever client: the name, together with its issuer if it has one."""
+
+    def __post_init__(self) -> None:
+        is_own = self.issuer is None and not self.name.startswith("[")
+        principal = self.name if is_own else json.dumps([self.issuer, self.name], ensure_ascii=False)
+        object.__setattr__(self, "principal", principal)
+
+    def may_call(self, tool: str) -> bool:
+        """Whether the scopes cover a tool: `tool:<name>`, `tool:<beginning>*` or `tool:*`."""
+        if self.scopes is None:
+            return True
+        wanted = scope_of(tool)
+        return wanted in self.scopes or any(
+            scope.endswith("*") and scope.startswith(SCOPE_PREFIX) and wanted.startswith(scope[:-1])
+            for scope in self.scopes
+        )
+
+
+def scope_of(tool: str) -> str:
+    """The scope that a caller needs for a tool, where it needs one."""
+    return SCOPE_PREFIX + tool
 
 
 LOCAL = Caller("local")
 """Whoever started the process, and therefore owns its standard streams."""
+
+ANONYMOUS = Caller("anonymous")
+"""Whoever is served over HTTP without having to say who it is."""

@@ -111,7 +111,16 @@ class Results:
 def _digest(call: Call) -> str:
     """Of everything that the result may depend on besides what has changed."""
     tool, caller = call.tool, call.caller
-    parts = (caller.name, sorted(caller.roles), tool.definition.name, tool.serial, call.given)
+    scopes = None if caller.scopes is None else sorted(caller.scopes)
+    parts = (
+        caller.principal,
+        caller.client_id,
+        sorted(caller.roles),
+        scopes,
+        tool.definition.name,
+        tool.serial,
+        call.given,
+    )
     return hashlib.blake2b(_encode_sorted(parts), digest_size=24).hexdigest()
 
 

@@ -29,14 +29,14 @@ class Shares:
             _hold(self._by_tool, call.name, most, f" for {call.name!r}")
             call.undo.append(self._let_go_of_tool)
         if self._per_caller is not None:
-            _hold(self._by_caller, call.caller.name, self._per_caller, " of this caller")
+            _hold(self._by_caller, call.caller.principal, self._per_caller, " of this caller")
             call.undo.append(self._let_go_of_caller)
 
     def _let_go_of_tool(self, call: Call) -> None:
         _let_go(self._by_tool, call.name)
 
     def _let_go_of_caller(self, call: Call) -> None:
-        _let_go(self._by_caller, call.caller.name)
+        _let_go(self._by_caller, call.caller.principal)
 
 
 def _hold(held: dict[str, int], key: str, most: int, whose: str) -> None:

@@ -226,12 +226,12 @@ def memory_tools(memories: Memories) -> tuple[Tool, ...]:
 
         A value that is there under this key already is replaced.
         """
-        return await memories.store(Space(context.caller.name, namespace), key, value)
+        return await memories.store(Space(context.caller.principal, namespace), key, value)
 
     @tool(category="query", read_only=True, idempotent=True, open_world=False)
     async def memory_retrieve(key: Key, context: ToolContext, namespace: Namespace = DEFAULT_NAMESPACE) -> Entry:
         """Reads back the value that was stored under a key. An unknown key is an error, NOT_FOUND."""
-        entry = await memories.retrieve(Space(context.caller.name, namespace), key)
+        entry = await memories.retrieve(Space(context.caller.principal, namespace), key)
         if entry is None:
             raise NotFound("Nothing is stored under this key", {"reason": "unknown_key"})
         return entry
@@ -255,7 +255,7 @@ def memory_tools(memories: Memories) -> tuple[Tool, ...]:
         if not words:
             raise InvalidArgument("The query has no word to look for", {"reason": "no_words"})
         resume = _read(cursor, _SearchCursor).resume if cursor is not None else None
-        matches = await memories.search(Space(context.caller.name, namespace), words, limit, resume=resume)
+        matches = await memories.search(Space(context.caller.principal, namespace), words, limit, resume=resume)
         following = matches.resume
         return Found(
             matches.items,
@@ -278,14 +278,14 @@ def memory_tools(memories: Memories) -> tuple[Tool, ...]:
         """
         start = _ListCursor(0, "") if cursor is None else _read(cursor, _ListCursor)
         page = await memories.list(
-            Space(context.caller.name, namespace), limit, prefix=prefix, after=start.after if cursor else None
+            Space(context.caller.principal, namespace), limit, prefix=prefix, after=start.after if cursor else None
         )
         return _listing(page, limit, start.offset, is_filtered=bool(prefix))
 
     @tool(category="mutation", destructive=True, idempotent=True, open_world=False)
     async def memory_delete(key: Key, context: ToolContext, namespace: Namespace = DEFAULT_NAMESPACE) -> Deleted:
         """Deletes the entry of a key. To delete what is not there is no error."""
-        return Deleted(await memories.delete(Space(context.caller.name, namespace), (key,)) > 0)
+        return Deleted(await memories.delete(Space(context.caller.principal, namespace), (key,)) > 0)
 
     @tool(destructive=True, idempotent=True, open_world=False)
     async def memory_bulk_delete(
@@ -294,7 +294,7 @@ def memory_tools(memories: Memories) -> tuple[Tool, ...]:
         namespace: Namespace = DEFAULT_NAMESPACE,
     ) -> DeletedCount:
         """Deletes the entries of many keys, all together or not at all; says how many of them there were."""
-        return DeletedCount(await memories.delete(Space(context.caller.name, namespace), keys))
+        return DeletedCount(await memories.delete(Space(context.caller.principal, namespace), keys))
 
     return memory_store, memory_retrieve, memory_search, memory_list, memory_delete, memory_bulk_delete
 

@@ -27,6 +27,7 @@ from dragoman.calls.runner import Runner
 from dragoman.calls.shares import Shares
 from dragoman.calls.stages.admit import Admit, Gate
 from dragoman.calls.stages.check_request import CheckRequest
+from dragoman.calls.stages.check_scopes import CheckScopes
 from dragoman.calls.stages.enforce_deadline import EnforceDeadline
 from dragoman.calls.stages.find_tool import FindTool
 from dragoman.calls.stages.limit_rate import LimitRate
@@ -144,6 +145,7 @@ class Runtime:
             Admit(self._gate),
             CheckRequest(config.limits, config.tools, self.catalogue, self.guards),
             FindTool(self.catalogue),
+            CheckScopes(),
             LimitRate(Rates(config.limits), self.clock),
             TakeSlot(self.resources, Shares(config.resources, config.limits)),
             ValidateArguments(),

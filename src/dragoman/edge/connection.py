@@ -301,7 +301,7 @@ class Connection:
             if event.id in self._calls or event.id in self._kernel_requests:
                 raise _id_in_use()
             if event.method == "tools/list":
-                tools = listing.encoded_tools(event.params, modern=event.modern)
+                tools = listing.encoded_tools(event.params, modern=event.modern, caller=self.caller)
                 self._send(jsonrpc.encode_result(event.id, Raw(tools)))
             elif event.method == "ping":
                 self._send(self.session.result(event.id, {}, modern=event.modern))

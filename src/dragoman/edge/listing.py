@@ -7,38 +7,48 @@ from typing import Any
 
 import msgspec
 
+from dragoman.access.callers import LOCAL, Caller
 from dragoman.errors import InvalidParams
 from dragoman.protocol.session import Identity, complete
 from dragoman.protocol.versions import MODERN_VERSIONS
 from dragoman.tools.catalogue import Catalogue
 
-# Clients may keep neither: both can change at any moment, and may come to differ by caller.
+# Clients may keep neither: both can change at any moment, and the list may differ by caller.
 _UNCACHED = {"ttlMs": 0, "cacheScope": "private"}
+_MOST_ENCODED = 64
 
 
 class Listing:
-    """The answers of a server that do not depend on who asks."""
+    """The answers of a server that depend on nothing but its tools, and on which of them a caller may call."""
 
     def __init__(self, catalogue: Catalogue, identity: Identity) -> None:
         self._catalogue = catalogue
         self._identity = identity
-        self._encoded: dict[bool, tuple[int, bytes]] = {}
+        self._encoded: dict[tuple[bool, frozenset[str] | None], tuple[int, bytes]] = {}
 
-    def tools(self, params: Mapping[str, Any] | None, *, modern: bool) -> dict[str, Any]:
-        """All tools, sorted by name, on one page; raises `InvalidParams` for a cursor, as none is ever given out."""
+    def tools(self, params: Mapping[str, Any] | None, *, modern: bool, caller: Caller = LOCAL) -> dict[str, Any]:
+        """What the caller may call, sorted by name, on one page.
+
+        Raises `InvalidParams` for a cursor, as none is ever given out.
+        """
         if (params or {}).get("cursor") is not None:
             raise InvalidParams("Invalid params: the list has one page, and no cursor was given out")
-        result: dict[str, Any] = {"tools": [registered.definition.listing() for registered in self._catalogue]}
+        definitions = (registered.definition for registered in self._catalogue)
+        listed = [definition.listing() for definition in definitions if caller.may_call(definition.name)]
+        result: dict[str, Any] = {"tools": listed}
         return {**result, **_UNCACHED} if modern else result
 
-    def encoded_tools(self, params: Mapping[str, Any] | None, *, modern: bool) -> bytes:
+    def encoded_tools(self, params: Mapping[str, Any] | None, *, modern: bool, caller: Caller = LOCAL) -> bytes:
         """`tools`, ready to send."""
-        version, encoded = self._encoded.get(modern, (-1, b""))
+        key = (modern, caller.scopes)
+        version, encoded = self._encoded.get(key, (-1, b""))
         if version != self._catalogue.version or (params and "cursor" in params):
             version = self._catalogue.version
-            tools = self.tools(params, modern=modern)
+            tools = self.tools(params, modern=modern, caller=caller)
             encoded = msgspec.json.encode(complete(self._identity, tools) if modern else tools)
-            self._encoded[modern] = (version, encoded)
+            if key not in self._encoded and len(self._encoded) >= _MOST_ENCODED:
+                del self._encoded[next(iter(self._encoded))]
+            self._encoded[key] = (version, encoded)
         return encoded
 
     def discovery(self) -> dict[str, Any]:

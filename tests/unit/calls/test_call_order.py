@@ -57,6 +57,7 @@ async def test_stages_stand_in_the_order_of_the_contract() -> None:
             "Admit",
             "CheckRequest",
             "FindTool",
+            "CheckScopes",
             "LimitRate",
             "TakeSlot",
             "ValidateArguments",

@@ -1,0 +1,30 @@
+"""Between steps 5 and 6: a caller that was granted some tools cannot call the others."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any
+
+from dragoman.access.callers import scope_of
+from dragoman.calls.call import Call, Service
+from dragoman.errors import Unauthorized
+
+
+@dataclass(frozen=True)
+class CheckScopes:
+    """Refuses what `tools/list` does not show to the same caller. Reserved tools are no exception."""
+
+    def __call__(self, proceed: Service, /) -> Service:
+        def check(call: Call) -> Awaitable[Any]:
+            if call.caller.scopes is not None and not call.caller.may_call(call.name):
+                raise _missing(scope_of(call.name))
+            return proceed(call)
+
+        return check
+
+
+def _missing(scope: str) -> Unauthorized:
+    return Unauthorized(
+        f"The scope {scope} is needed", {"reason": "insufficient_scope", "scope": scope, "retryable": False}
+    )

@@ -159,19 +159,19 @@ def configuration_page() -> str:
     return NOTE + "\n".join(lines) + "\n"
 
 
-def rows(section: type[Section], path: str) -> Iterator[str]:
+def rows(section: type[Section], path: str, *, is_guarded: bool = False) -> Iterator[str]:
     """One row for each setting; for a map of sections, one for each setting of a member."""
     for field in msgspec.structs.fields(section):
         name = f"{path}.{field.name}"
         if is_section(field.type):
             yield from rows(field.type, name)
         elif is_section(member := member_of(field.type)):
-            yield from rows(member, f"{name}.<name>")
+            yield from rows(member, f"{name}.<name>", is_guarded=is_marked(field.type, "is_guarded"))
         else:
             default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
             variable = (PREFIX + name.upper().replace(".", "__")).replace("<NAME>", "<name>")
             notes = [note.description for note in notes_on(field.type) if note.description]
-            notes += ["*Guarded.*"] if is_marked(field.type, "is_guarded") else []
+            notes += ["*Guarded.*"] if is_guarded or is_marked(field.type, "is_guarded") else []
             notes += [f"Flag: `{FLAGS[name]}`."] if name in FLAGS else []
             yield f"| `{name}` | `{msgspec.json.encode(default).decode()}` | `{variable}` | {' '.join(notes)} |"
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, field
@@ -24,8 +27,6 @@ from dragoman.sections import (
     Section,
     about,
     conflicts,
-    every_setting,
-    is_marked,
     join,
     kind_of,
     leaves,
@@ -61,6 +62,29 @@ DEFAULT_REDACT_KEYS = (
     "session",
     "cookie",
 )
+
+
+TOKEN_SHORTEST = 16
+TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+"""What a bearer token can be made of."""
+
+
+def is_token(text: str) -> bool:
+    """Whether a text is long enough for a token, and can be sent as one."""
+    return len(text) >= TOKEN_SHORTEST and TOKEN_PATTERN.fullmatch(text) is not None
+
+
+def is_secure_url(url: str) -> bool:
+    """Whether nobody on the way can change what is fetched: https, or http that does not leave the machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        _ = parts.port  # Raises when it is none.
+        if parts.scheme == "http":
+            return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+    return parts.scheme == "https" and bool(host)
 
 
 class ServerConfig(Section, frozen=True):
@@ -266,12 +290,77 @@ class HttpConfig(Section, frozen=True):
     port: Annotated[Annotated[int, Meta(ge=1, le=65_535)], about("The port to listen on.")] = 8000
 
 
+class CallerConfig(Section, frozen=True):
+    """Somebody who is known by a token of its own."""
+
+    token: Annotated[
+        Annotated[str, Meta(min_length=TOKEN_SHORTEST, pattern=rf"^{TOKEN_PATTERN.pattern}$")] | None,
+        about("The token, 16 characters or more.", is_secret=True),
+    ] = None
+    token_env_var: Annotated[str | None, about("The variable that holds the token, in place of `token`.")] = None
+    roles: Annotated[tuple[str, ...], about("What tools are told that the caller is.")] = ()
+    scopes: Annotated[
+        tuple[str, ...] | None, about("What it may call: `tool:<name>`, `tool:<beginning>*`; unset, every tool.")
+    ] = None
+
+    def conflicts(self) -> Iterator[Problem]:
+        if (self.token is None) == (self.token_env_var is None):
+            yield "token", "there must be either this or token_env_var"
+
+    def __repr__(self) -> str:  # Sections are printed by debuggers and in tracebacks.
+        return f"CallerConfig(token=…, roles={self.roles}, scopes={self.scopes})"
+
+
 class AuthConfig(Section, frozen=True):
-    """Who HTTP clients have to be. Reserved, as `http` is."""
+    """Who HTTP clients have to be; see the guide to authentication."""
 
     allow_unauthenticated: Annotated[
         bool, about("Whether an address that others can reach may be served without authentication.", is_guarded=True)
     ] = False
+    callers: Annotated[
+        dict[str, CallerConfig], about("Who is known by a token of its own, by name.", is_guarded=True)
+    ] = field(default_factory=dict)
+    issuer: Annotated[
+        str | None,
+        about(
+            "Whose JSON Web Tokens are taken: the URL that they name as `iss`, where its keys are found.",
+            is_guarded=True,
+        ),
+    ] = None
+    jwks: Annotated[
+        str | None, about("Where the keys are, if the issuer does not say: a URL, or a file.", is_guarded=True)
+    ] = None
+    resource: Annotated[
+        str | None,
+        about(
+            "The URL that clients know this endpoint by. Tokens must be meant for it, unless `audience` is set.",
+            is_guarded=True,
+        ),
+    ] = None
+    audience: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        about("What tokens must name as `aud`, if it is not `resource`.", is_guarded=True),
+    ] = None
+    require_scopes: Annotated[
+        bool, about("Whether an issuer's token needs the scope `tool:<name>` to call a tool.", is_guarded=True)
+    ] = True
+    roles_claim: Annotated[
+        Annotated[str, Meta(min_length=1)],
+        about("The claim that holds the roles; `a.b` is b within a.", is_guarded=True),
+    ] = "roles"
+
+    @property
+    def takes_jwts(self) -> bool:
+        return self.issuer is not None or self.jwks is not None
+
+    def conflicts(self) -> Iterator[Problem]:
+        if self.takes_jwts and self.resource is None and self.audience is None:
+            yield "audience", "must be set, or resource: tokens that are meant for others must not be taken"
+        for name, url in (("issuer", self.issuer), ("resource", self.resource)):
+            if url is not None and not is_secure_url(url):
+                yield name, "must be a URL with https, or with http on this machine"
+        if self.jwks is not None and "://" in self.jwks and not is_secure_url(self.jwks):
+            yield "jwks", "must be a file, or a URL with https, or with http on this machine"
 
 
 class ExplorerConfig(Section, frozen=True):
@@ -391,7 +480,7 @@ class Settings(msgspec.Struct, frozen=True):
             if path is not None and file is None and source == str(path):
                 problems += _guarded_in(layer, path)
             found += [(name, f"{message} ({source})") for name, message in problems]
-            sources.update((name, source) for name, _ in leaves(Config, layer))
+            sources.update((name, source) for name, _, _ in leaves(Config, layer))
             merge(values, layer)
         config = read(Config, values, [])  # Whatever is wrong with a layer has been found.
         found += [(name, f"{message} ({sources.get(name, 'default')})") for name, message in conflicts(config)]
@@ -446,10 +535,9 @@ def _layers(
 
 def _guarded_in(layer: Mapping[str, Any], path: Path) -> Iterator[Problem]:
     """What a file that was merely found asks for and cannot have."""
-    harmless = dict(leaves(Config, msgspec.to_builtins(Config())))
-    guarded = {name for name, kind in every_setting(Config) if is_marked(kind, "is_guarded")}
-    for name, value in leaves(Config, layer):
-        if name in guarded and value != harmless[name]:
+    harmless = {name: value for name, value, _ in leaves(Config, msgspec.to_builtins(Config()))}
+    for name, value, marks in leaves(Config, layer):
+        if "is_guarded" in marks and (name not in harmless or value != harmless[name]):
             yield name, f"a file that was merely found cannot turn this on; name it with --config {path}"
 
 

@@ -77,10 +77,13 @@ def kind_of(section: type[Section], names: Iterable[str]) -> Any:
 
 
 def every_setting(section: type[Section], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and types of all settings, sections within sections included."""
+    """Dotted names and types of all settings, those of sections within sections included; a map's keys are `<name>`."""
     for name, kind in settings_of(section).items():
+        member = member_of(kind)
         if is_section(kind):
             yield from every_setting(kind, join(path, name))
+        elif is_section(member):
+            yield from every_setting(member, f"{join(path, name)}.<name>")
         else:
             yield join(path, name), kind
 
@@ -182,15 +185,21 @@ def conflicts(section: Section, path: str = "") -> Iterator[Problem]:
                     yield from conflicts(each, join(join(path, name), key))
 
 
-def leaves(kind: Any, value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and values of everything that `value`, a respelled tree, sets. An empty group is a leaf itself."""
+def leaves(
+    kind: Any, value: Any, path: str = "", marks: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, Any, frozenset[str]]]:
+    """Dotted name, value and marks of everything that `value`, a respelled tree, sets. An empty group is a leaf itself.
+
+    What is marked on a map is marked on all that is in it.
+    """
+    marks |= {mark for note in notes_on(kind) for mark, is_set in (note.extra or {}).items() if is_set}
     inner = settings_of(kind) if is_section(kind) else None
     member = member_of(kind)
     if not isinstance(value, Mapping) or (inner is None and member is None) or (not value and inner is None):
-        yield path, value
+        yield path, value, marks
         return
     for key, each in value.items():
-        yield from leaves(member if inner is None else inner[key], each, join(path, key))
+        yield from leaves(member if inner is None else inner[key], each, join(path, key), marks)
 
 
 def merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:

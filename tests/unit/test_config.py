@@ -446,6 +446,7 @@ GUARDED: dict[str, Any] = {
     "security.dynamic_registration_enabled": True,
     "security.allow_arbitrary_code_tools": True,
     "auth.allow_unauthenticated": True,
+    "auth.require_scopes": False,
     "explorer.allow_execute": True,
 }
 
@@ -470,11 +471,11 @@ def test_a_file_that_was_merely_found_cannot_turn_on_what_is_dangerous(tmp_path:
 
 @pytest.mark.parametrize("name", GUARDED)
 def test_what_is_dangerous_can_be_turned_on_by_a_variable_and_off_by_a_found_file(tmp_path: Path, name: str) -> None:
-    off = "deny_all" if isinstance(GUARDED[name], str) else False
+    off = "deny_all" if isinstance(GUARDED[name], str) else not GUARDED[name]
     (tmp_path / "dragoman.json").write_text(json.dumps(nested(name, off)))
     assert load_config(environ={}) == Config()
     variable = "DRAGOMAN_" + name.upper().replace(".", "__")
-    text = GUARDED[name] if isinstance(GUARDED[name], str) else "true"
+    text = GUARDED[name] if isinstance(GUARDED[name], str) else json.dumps(GUARDED[name])
     assert load_settings(environ={variable: text}).sources == {name: variable}
 
 
@@ -548,7 +549,7 @@ def test_a_file_that_may_not_be_read_is_refused_by_name(tmp_path: Path) -> None:
             load_config(file, {})
 
 
-HARMLESS = {"tools.admin_policy.token_env_var", "logging.redact_keys"}
+HARMLESS = {"tools.admin_policy.token_env_var", "auth.callers.<name>.token_env_var", "logging.redact_keys"}
 
 
 def test_whatever_sounds_like_a_secret_is_marked_as_one() -> None:
@@ -566,3 +567,76 @@ def test_a_variable_with_one_underscore_too_few_is_refused_with_the_right_one() 
     ):
         load_config(environ={"DRAGOMAN_LOGGING_LEVEL": "debug"})
     assert load_config(environ={"DRAGOMAN_TESTS_REQUIRE_ALL": "1"}) == Config()
+
+
+# Authentication
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"issuer": "https://a.example"}, {"auth.audience"}),
+        ({"jwks": "keys.json"}, {"auth.audience"}),
+        ({"issuer": "https://a.example", "audience": ""}, {"auth.audience"}),
+        ({"issuer": "http://a.example", "resource": "https://b.example"}, {"auth.issuer"}),
+        ({"issuer": "https://", "resource": "ftp://b.example"}, {"auth.issuer", "auth.resource"}),
+        ({"jwks": "http://a.example/keys", "audience": "x"}, {"auth.jwks"}),
+        ({"jwks": "file:///etc/keys", "audience": "x"}, {"auth.jwks"}),
+        ({"callers": {"ada": {}}}, {"auth.callers.ada.token"}),
+        ({"callers": {"ada": {"token": "x" * 16, "token_env_var": "X"}}}, {"auth.callers.ada.token"}),
+        ({"callers": {"ada": {"token": "x" * 15}}}, {"auth.callers.ada.token"}),
+        ({"callers": {"ada": {"token": "has a blank in it, alas"}}}, {"auth.callers.ada.token"}),
+        ({"callers": {"ada": {"tokn": "x" * 16}}}, {"auth.callers.ada.tokn", "auth.callers.ada.token"}),
+        ({"callers": {"a b": {"token": 5}}}, {'auth.callers."a b".token'}),
+    ],
+)
+def test_authentication_that_could_not_hold_is_refused_by_name(settings: dict[str, Any], found: set[str]) -> None:
+    assert {name for name, _ in problems({"auth": settings})} == found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"issuer": "https://a.example", "resource": "https://b.example/mcp"},
+        {"issuer": "http://localhost:9", "audience": "x"},
+        {"jwks": "http://127.0.0.2:9/keys", "audience": "x"},
+        {"jwks": "http://[::1]:9/keys", "audience": "x"},
+        {"jwks": "keys.json", "audience": "x"},
+        {"callers": {"ada": {"token": "x" * 16, "roles": ["r"], "scopes": ["tool:*"]}, "ben": {"tokenEnvVar": "B"}}},
+    ],
+)
+def test_authentication_can_be_set_in_several_ways(settings: dict[str, Any]) -> None:
+    assert Settings.validate({"auth": settings}).valid
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1@evil.example",
+        "http://localhost.evil.example",
+        "http://10.0.0.1",
+        "http://[::2]",
+        "http://[",
+        "x",
+    ],
+)
+def test_what_only_looks_like_this_machine_is_not_taken_for_it(url: str) -> None:
+    assert {name for name, _ in problems({"auth": {"issuer": url, "audience": "x"}})} == {"auth.issuer"}
+
+
+def test_a_found_file_cannot_say_who_may_call(tmp_path: Path) -> None:
+    file = tmp_path / "dragoman.toml"
+    file.write_text('[auth.callers.mallory]\ntoken = "0123456789abcdef"\n')
+    with pytest.raises(ConfigError) as refused:
+        load_config(environ={})
+    assert [name for name, _ in refused.value.problems] == ["auth.callers.mallory.token"]
+    assert load_config(file, {}).auth.callers["mallory"].token == "0123456789abcdef"
+    file.write_text("[auth.callers]\n")
+    assert load_config(environ={}) == Config()
+
+
+def test_a_token_can_come_from_a_variable_while_the_rest_is_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text('[auth.callers.ada]\nroles = ["admin"]\n')
+    caller = load_config(file, {"DRAGOMAN_AUTH__CALLERS__ada__TOKEN": "0123456789abcdef"}).auth.callers["ada"]
+    assert (caller.token, caller.roles) == ("0123456789abcdef", ("admin",))

@@ -14,7 +14,7 @@ from dragoman import errors
 from dragoman.cli.options import AsJson, ConfigFile, settings_from
 from dragoman.cli.output import UNUSABLE, complain, print_columns, print_json, refuse
 from dragoman.config import Config, Settings
-from dragoman.sections import Section, every_setting, is_marked, leaves, nearest
+from dragoman.sections import Section, leaves, nearest
 
 MASK = "********"
 
@@ -99,10 +99,8 @@ def rows(settings: Settings) -> Iterator[Row]:
 
 def masked(section: type[Section], values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Names and values of `values`, without those that nobody should see."""
-    secret = {name for name, kind in every_setting(section) if is_marked(kind, "is_secret")}
-    for name, value in leaves(section, values):
-        is_secret = any(name == each or name.startswith(f"{each}.") for each in secret)
-        yield name, MASK if is_secret and value is not None else value
+    for name, value, marks in leaves(section, values):
+        yield name, MASK if "is_secret" in marks and value is not None else value
 
 
 def json_schema() -> dict[str, Any]:

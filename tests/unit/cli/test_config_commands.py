@@ -94,6 +94,15 @@ def test_secrets_are_masked_and_what_is_not_set_is_seen_to_be_not_set() -> None:
     assert dict(masked(Vault, msgspec.to_builtins(Vault())))["credentials.password"] is None
 
 
+def test_a_callers_token_is_masked_and_what_it_grants_is_shown(workplace: Path) -> None:
+    (workplace / "my.toml").write_text('[auth.callers.ada]\ntoken = "0123456789abcdef"\nroles = ["admin"]\n')
+    values = {name: row["value"] for name, row in shown("--config", "my.toml", "--section", "auth")["settings"].items()}
+    assert values["auth.callers.ada.token"] == MASK
+    assert values["auth.callers.ada.roles"] == ["admin"]
+    assert values["auth.callers.ada.token_env_var"] is None
+    assert "0123456789abcdef" not in runner.invoke(app, ["config", "show", "--config", "my.toml"]).output
+
+
 def test_the_schema_is_valid_and_takes_what_is_taken_and_nothing_else() -> None:
     printed = runner.invoke(app, ["config", "schema"])
     schema = json.loads(printed.stdout)

@@ -30,6 +30,8 @@ DragomanError
 │   ├── HeaderMismatch
 │   ├── MissingCapability
 │   └── RequestCancelled
+├── Unauthenticated         answers an HTTP request: 401, there is no token, or none that is any good
+├── VerifierUnavailable     answers an HTTP request: 503, whether a token is any good cannot be told now
 ├── Aborted                 raised by a cancellation token inside a handler
 ├── ClientCannotBeAsked     raised inside a handler that asks where nobody can answer
 ├── ClientRefused           raised inside a handler: the client answered with an error
@@ -96,8 +98,10 @@ __all__ = [
     "TargetError",
     "TimedOut",
     "ToolError",
+    "Unauthenticated",
     "Unauthorized",
     "UnsupportedVersion",
+    "VerifierUnavailable",
     "create_error",
 ]
 
@@ -381,6 +385,20 @@ class RequestCancelled(ProtocolError):
 
     def __init__(self) -> None:
         super().__init__("Request cancelled")
+
+
+class Unauthenticated(DragomanError):
+    """Nobody knows who is calling. `reason` is fit for the client to read; the token is never part of it."""
+
+    def __init__(self, reason: str, error: str | None = "invalid_token") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.error = error
+        """What OAuth calls it; None when nothing was presented that could be wrong."""
+
+
+class VerifierUnavailable(DragomanError):
+    """A token cannot be judged now, because the keys for it cannot be had. The text is for the log."""
 
 
 class Aborted(DragomanError):

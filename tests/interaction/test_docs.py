@@ -8,6 +8,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -16,7 +17,11 @@ from types import ModuleType
 import pytest
 
 import dragoman
+from dragoman.access.authenticator import make_authenticator
+from dragoman.adapters.web_documents import WebDocuments
 from dragoman.calls.call import Completion
+from dragoman.clock import SystemClock
+from dragoman.config import AuthConfig, make_config
 from dragoman.errors import ErrorCode, ProtocolError
 
 ROOT = Path(__file__).parents[2]
@@ -158,3 +163,15 @@ def test_links_in_the_documentation_lead_somewhere(page: str) -> None:
     path = ROOT / page
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", path.read_text("utf-8"))
     assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_the_settings_in_the_guide_to_authentication_are_taken() -> None:
+    page = (DOCS / "authentication.md").read_text("utf-8")
+    shown = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL)]
+    assert len(shown) == 3
+    for values in shown:
+        config = make_config(values).auth
+        assert make_authenticator(config, SystemClock(), WebDocuments(), {"BENS_TOKEN": "x" * 16}) is not None
+    for setting in ("audience", "jwks", "require_scopes", "roles_claim"):
+        assert hasattr(AuthConfig(), setting)
+        assert f"`{setting} = " in page

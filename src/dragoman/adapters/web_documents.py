@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +31,7 @@ class WebDocuments:
                 return await _fetch(location)
         except TimeoutError:
             raise VerifierUnavailable(f"{location} did not answer within {self.timeout:g} s") from None
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ssl.SSLError) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             raise VerifierUnavailable(f"{location} cannot be fetched: {type(error).__name__}") from error
 
 
@@ -40,10 +39,8 @@ async def _fetch(url: str) -> bytes:
     import httpx2
 
     is_local = url.startswith("http:")  # Proxies are for what is elsewhere.
-    headers = {
-        "accept": "application/json",
-        "accept-encoding": "identity",
-    }  # A small document can unpack to a huge one.
+    # Not compressed: a small document could unpack to a huge one.
+    headers = {"accept": "application/json", "accept-encoding": "identity"}
     async with (
         httpx2.AsyncClient(timeout=None, trust_env=not is_local) as client,
         client.stream("GET", url, headers=headers) as response,

@@ -18,7 +18,7 @@ from dragoman.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dragoman.access.callers import Caller
-    from dragoman.app import Runtime, ServerOptions, create_server
+    from dragoman.app import Runtime, ServerOptions, create_server, http_app
     from dragoman.app import open_runtime as open
     from dragoman.calls.call import Outcome
     from dragoman.config import Config
@@ -44,6 +44,7 @@ _HOMES = {
     "ToolDefinition": "dragoman.tools.tool",
     "create_server": "dragoman.app",
     "define_tool": "dragoman.tools.tool",
+    "http_app": "dragoman.app",
     "open": "dragoman.app",
     "raise_if_cancelled": "dragoman.tools.context",
     "start_server": "dragoman.edge.stdio",
@@ -66,6 +67,7 @@ __all__ = [
     "ToolDefinition",
     "create_server",
     "define_tool",
+    "http_app",
     "open",
     "raise_if_cancelled",
     "start_server",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -41,8 +41,9 @@ from dragoman.clock import Clock, SystemClock
 from dragoman.config import Config, make_config
 from dragoman.edge.connection import Connection, Services, Wire
 from dragoman.edge.listing import Listing
+from dragoman.edge.peer import Peer, progress_of
 from dragoman.edge.sdk_kernel import SdkKernel
-from dragoman.errors import ProtocolError
+from dragoman.errors import ConfigError, ProtocolError
 from dragoman.ids import Ids, RandomIds
 from dragoman.protocol.results import ToolResult
 from dragoman.protocol.session import Identity, correlation_id_in
@@ -55,10 +56,13 @@ from dragoman.tools.builtin.echo import echo, echo_tool
 from dragoman.tools.builtin.health import health_handler, health_tool
 from dragoman.tools.builtin.result_continue import result_continue_tool
 from dragoman.tools.catalogue import Catalogue
+from dragoman.tools.client import Client
 from dragoman.tools.tool import Tool
 
 if TYPE_CHECKING:
     from dragoman.adapters.sqlite_database import SqliteDatabase
+    from dragoman.edge.http.app import HttpApp
+    from dragoman.edge.sdk_sessions import SdkSessions
     from dragoman.tools.builtin.memory import Memories
 
 _LAST_WORDS = 0.5  # Seconds that streams are given to end in order.
@@ -168,9 +172,41 @@ class Runtime:
             logger=self.logger,
             max_message_bytes=config.limits.max_request_bytes,
         )
+        self.sessions: SdkSessions | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._announcing: set[asyncio.Task[None]] = set()
         self._stop_listening = self.catalogue.on_change(self._tools_changed)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether calls are taken."""
+        return self.state is ServerState.RUNNING
+
+    def http(self, *, sse: bool = False) -> HttpApp:
+        """The runtime as an ASGI application, with the authentication that the settings ask for; once only.
+
+        Raises `ConfigError` for settings of it that cannot be used.
+        """
+        from dragoman.access.authenticator import make_authenticator
+        from dragoman.access.metadata import resource_metadata
+        from dragoman.adapters.web_documents import WebDocuments
+        from dragoman.edge.http.app import HttpApp
+        from dragoman.edge.sdk_sessions import SdkSessions
+
+        if self.sessions is not None:
+            raise RuntimeError("a runtime is served over HTTP once")
+        config = self.config
+        self.sessions = SdkSessions(self.kernel, config, self.logger, sse=sse)
+        return HttpApp(
+            self,
+            self._services,
+            self.catalogue,
+            self.sessions,
+            config,
+            authenticator=make_authenticator(config.auth, self.clock, WebDocuments(), os.environ),
+            metadata=resource_metadata(config.auth),
+            sse=sse,
+        )
 
     async def start(self) -> None:
         """Begin to take calls; once only."""
@@ -198,6 +234,8 @@ class Runtime:
         for connection in tuple(self.connections):
             await connection.finish_requests(_LAST_WORDS)
             self.disconnect(connection)
+        if self.sessions is not None:
+            await self.sessions.stop()
         await self.kernel.close()
         if self.database is not None:
             with suppress(TimeoutError):  # A disk that hangs must not keep the process.
@@ -280,13 +318,18 @@ class Runtime:
         for connection in tuple(self.connections):
             connection.tools_changed()
         if self.kernel.is_loaded:
-            assert self._loop is not None
-            announcing = self._loop.create_task(self.kernel.tools_changed())
-            self._announcing.add(announcing)
-            announcing.add_done_callback(self._announcing.discard)
+            self._announce(self.kernel.tools_changed())
+        if self.sessions is not None:
+            self._announce(self.sessions.tools_changed())
+
+    def _announce(self, telling: Coroutine[Any, Any, None]) -> None:
+        assert self._loop is not None
+        announcing = self._loop.create_task(telling)
+        self._announcing.add(announcing)
+        announcing.add_done_callback(self._announcing.discard)
 
     async def _kernel_call(
-        self, connection: Connection, name: str, arguments: dict[str, Any], meta: Mapping[str, Any]
+        self, peer: Peer, name: str, arguments: dict[str, Any], meta: Mapping[str, Any], client: Client | None
     ) -> ToolResult:
         """A call that came through the kernel: the same caller, the same pipeline, the same words."""
         done: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
@@ -300,7 +343,11 @@ class Runtime:
                 done.set_result(self.dialect.render(call, outcome))
 
         correlation_id = correlation_id_in(meta) or self.ids.correlation_id()
-        call = Call(name, arguments, self.ids.run_id(), correlation_id, reply, connection.caller, connection.wire.type)
+        call = Call(name, arguments, self.ids.run_id(), correlation_id, reply, peer.caller, peer.transport)
+        call.client = client
+        token = meta.get("progressToken")
+        if token is not None and client is not None:
+            call.progress = progress_of(client.notify, token)
         self.runner.submit(call)
         try:
             return await done
@@ -325,6 +372,27 @@ async def open_runtime(
         yield runtime
     finally:
         await runtime.stop()
+
+
+def http_app(
+    tools: Iterable[Tool] = (),
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    allow_unauthenticated: bool = False,
+    **options: Any,
+) -> HttpApp:
+    """Tools as an ASGI application, to be mounted in any other: `host.mount("/tools", dragoman.http_app(tools))`.
+
+    Give its `lifespan` to the application that it is mounted in, so that it ends in order; without that it starts with
+    its first request. Somebody must be told from others by `config.auth`, or `allow_unauthenticated` be said; raises
+    `ConfigError` otherwise.
+    """
+    runtime = create_server(ServerOptions(config=make_config(config), tools=tools, **options))
+    app = runtime.http()
+    if not (app.is_authenticated or allow_unauthenticated or runtime.config.auth.allow_unauthenticated):
+        reason = "nobody is authenticated; set up auth, or pass allow_unauthenticated=True"
+        raise ConfigError([("auth", reason)])
+    return app
 
 
 def builtin_tools() -> tuple[Tool, ...]:

@@ -9,14 +9,21 @@ import io
 import os
 import sys
 import threading
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from dragoman.cli.options import ConfigFile, LogLevel, Target, settings_from
 from dragoman.cli.output import ABANDONED, refuse
 from dragoman.config import Config
+from dragoman.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dragoman.app import Runtime
+    from dragoman.telemetry.log import StructuredLogger
+    from dragoman.telemetry.sink import DescriptorSink
 
 _LAST_MOMENT = 2.0
 
@@ -25,45 +32,103 @@ class Transport(StrEnum):
     """How clients connect."""
 
     STDIO = "stdio"
+    STREAMABLE_HTTP = "streamable-http"
+    SSE = "sse"
 
 
 def serve(
     target: Target = None,
     transport: Annotated[Transport, typer.Option(help="How clients connect.")] = Transport.STDIO,
+    host: Annotated[str | None, typer.Option(help="The address to listen on. [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="The port to listen on. [default: 8000]")] = None,
     config: ConfigFile = None,
     log_level: LogLevel = None,
+    allow_unauthenticated: Annotated[
+        bool, typer.Option("--allow-unauthenticated", help="Let anybody call who can reach the address.")
+    ] = False,
     reload: Annotated[
         bool, typer.Option("--reload", help="Load the tools anew when TARGET's files change, for development.")
     ] = False,
 ) -> None:
-    """Serve the tools in TARGET to one client over standard input and output.
+    """Serve the tools in TARGET: to one client over standard input and output, or to many over HTTP.
 
-    Log lines go to stderr; stdout carries the protocol and nothing else.
+    Log lines go to stderr. With stdio, stdout carries the protocol and nothing else, and host and port mean nothing.
 
-    Exit codes: 0 after an orderly stop, 2 when the settings or TARGET cannot be used, 3 when calls had to be abandoned.
+    Exit codes: 0 after an orderly stop, 2 when the settings, TARGET or the address cannot be used, 3 when calls had to
+    be abandoned.
     """
-    settings = settings_from(config, {"logging.level": log_level}).config
+    flags: dict[str, Any] = {"logging.level": log_level}
+    if transport is not Transport.STDIO:
+        flags |= {"http.host": host, "http.port": port}
+        if allow_unauthenticated:
+            flags["auth.allow_unauthenticated"] = True
+    settings = settings_from(config, flags).config
     if reload and target is None:
         refuse("--reload needs a TARGET")
-    match transport:
-        case Transport.STDIO:
-            _serve_stdio(target, settings, reload)
+    if transport is Transport.STDIO:
+        _serve_stdio(target, settings, reload)
+    else:
+        _serve_http(target, settings, reload, sse=transport is Transport.SSE)
 
 
 def _serve_stdio(target: str | None, settings: Config, reload: bool) -> None:
     # Everything slow is imported after the command line has been understood, and before the client is answered.
-    from dragoman.cli.target import server_with, tools_for
-    from dragoman.clock import SystemClock
     from dragoman.edge.stdio import start_server, take_standard_streams
-    from dragoman.telemetry.log import EntryWriter, StructuredLogger
-    from dragoman.telemetry.python_logging import take_over_logging
-    from dragoman.telemetry.sink import DescriptorSink
 
     streams = take_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # What tools print is for whoever reads the log now.
     if os.isatty(streams.input):
         sys.stderr.write("dragoman: waiting for an MCP client on stdin; type JSON-RPC lines, or end with Ctrl-D.\n")
+    prepared = _prepare(target, settings, reload)
+    server, logger, sink = prepared.server, prepared.logger, prepared.sink
+    logger.info("server started", {"tools": len(server.catalogue), "transport": "stdio"})
+    abandoned = prepared.loop.run_until_complete(start_server(server, streams, log_is_full=lambda: sink.is_full))
+    _finish(prepared, abandoned)
+
+
+def _serve_http(target: str | None, settings: Config, reload: bool, *, sse: bool) -> None:
+    from dragoman.edge.http.server import bind, check_address, raise_file_limit, serve
+
+    http = settings.http
+    try:
+        check_address(http.host, settings.auth)
+        listening = bind(http.host, http.port)
+        prepared = _prepare(target, settings, reload)
+        server, logger = prepared.server, prepared.logger
+        app = server.http(sse=sse)
+    except ConfigError as error:
+        refuse("The settings cannot be used:", *str(error).splitlines())
+    except OSError as error:
+        refuse(f"Cannot listen on {http.host} port {http.port}: {error.strerror or error}")
+    raise_file_limit()
+    if sse:
+        logger.warn("SSE transport is deprecated; use streamable-http instead")
+    host = f"[{http.host}]" if ":" in http.host else http.host
+    address = f"http://{host}:{listening.getsockname()[1]}{'/sse' if sse else http.path}"
+    facts = {"tools": len(server.catalogue), "transport": "sse" if sse else "streamable-http", "address": address}
+    logger.info("server started", facts)
+    timeout = settings.server.shutdown_timeout_ms / 1000
+    abandoned = prepared.loop.run_until_complete(serve(app, listening, http, timeout))
+    _finish(prepared, abandoned)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    server: Runtime
+    logger: StructuredLogger
+    sink: DescriptorSink
+    loop: asyncio.AbstractEventLoop
+
+
+def _prepare(target: str | None, settings: Config, reload: bool) -> _Prepared:
+    """The server with its tools, its log and the loop it will run on."""
+    from dragoman.cli.target import server_with, tools_for
+    from dragoman.clock import SystemClock
+    from dragoman.telemetry.log import EntryWriter, StructuredLogger
+    from dragoman.telemetry.python_logging import take_over_logging
+    from dragoman.telemetry.sink import DescriptorSink
+
     wanted = settings.logging.format
     text = os.isatty(2) if wanted == "auto" else wanted == "text"
     sink = DescriptorSink(2, EntryWriter(settings.logging, text=text))
@@ -78,13 +143,15 @@ def _serve_stdio(target: str | None, settings: Config, reload: bool) -> None:
     tools = tools_for(target)
     server = server_with(tools, settings, clock=clock, logger=logger, memory_tools=target is None)
     gc.freeze()  # What is loaded now stays; there is no point in looking through it again and again.
-    logger.info("server started", {"tools": len(server.catalogue), "transport": "stdio"})
     loop = _new_event_loop()
     if reloader is not None:
         reloader.watch(server.catalogue, tools, logger, loop)
-    abandoned = loop.run_until_complete(start_server(server, streams, log_is_full=lambda: sink.is_full))
-    logger.info("server stopped", {"abandonedCalls": abandoned})
-    sink.close()  # If nobody reads it by now, there is nobody to be told either.
+    return _Prepared(server, logger, sink, loop)
+
+
+def _finish(prepared: _Prepared, abandoned: int) -> NoReturn:
+    prepared.logger.info("server stopped", {"abandonedCalls": abandoned})
+    prepared.sink.close()  # If nobody reads it by now, there is nobody to be told either.
     _leave(ABANDONED if abandoned else 0)
 
 

@@ -19,6 +19,7 @@ from dragoman.calls.call import Call, Dialect, Outcome
 from dragoman.calls.runner import Runner
 from dragoman.edge.clients import HandshakeClient, ModernClient, Questions
 from dragoman.edge.listing import Listing
+from dragoman.edge.peer import Kernel
 from dragoman.errors import InternalError, InvalidRequest, ProtocolError
 from dragoman.ids import Ids
 from dragoman.protocol import jsonrpc
@@ -43,6 +44,7 @@ from dragoman.tools.context import Progress
 
 TransportType: TypeAlias = Literal["stdio", "sse", "http"]
 _MOST_KERNEL_REQUESTS = 1024
+_DRAIN_POLL = 0.01
 _CLOSED = State.CLOSED
 
 
@@ -62,14 +64,6 @@ class Wire(Protocol):
     @property
     def is_full(self) -> bool:
         """Whether the peer is so far behind that only answers should be sent."""
-        ...
-
-
-class Kernel(Protocol):
-    """Whatever serves the methods that the lane does not."""
-
-    async def handle(self, connection: Connection, request: Request) -> dict[str, Any]:
-        """The complete result; raises `ProtocolError`."""
         ...
 
 
@@ -108,7 +102,7 @@ class Connection:
         self._correlation_id = services.ids.correlation_id
         self._submit = services.runner.submit
         self._render = services.dialect.render
-        self._transport = wire.type
+        self.transport = wire.type
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._act: dict[type, Callable[[Any], None]] = {
@@ -157,6 +151,11 @@ class Connection:
         self._kernel_requests.clear()  # One that had not begun will never say that it has ended.
         self._calls.clear()
         self.logger.debug("connection closed")
+
+    async def drained(self) -> None:
+        """Wait while the client is far behind with reading."""
+        while self.wire.is_full and self.session.state is not State.CLOSED:  # noqa: ASYNC110 -- a pipe tells nobody.
+            await asyncio.sleep(_DRAIN_POLL)
 
     async def finish_requests(self, timeout: float) -> None:
         """Wait a little for what the kernel still has to say."""
@@ -231,7 +230,7 @@ class Connection:
             (correlation_id_in(event.meta) if event.meta else None) or self._correlation_id(),
             self._answer_modern if event.modern else self._answer,
             self.caller,
-            self._transport,
+            self.transport,
             request_id,
             None,
             self._client,

@@ -14,24 +14,33 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from dragoman.access.callers import Caller
 from dragoman.calls.threads import Threads
-from dragoman.edge.connection import Connection
 from dragoman.edge.listing import Listing
-from dragoman.errors import InternalError, MethodNotFound, ProtocolError
+from dragoman.edge.peer import Peer
+from dragoman.errors import ClientCannotBeAsked, ClientRefused, InternalError, MethodNotFound, ProtocolError
 from dragoman.protocol.results import ToolResult
 from dragoman.protocol.session import Identity, Request
 from dragoman.protocol.versions import VERSION_KEY
+from dragoman.tools.client import Client
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
     from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 
-CallTool: TypeAlias = Callable[[Connection, str, dict[str, Any], Mapping[str, Any]], Awaitable[ToolResult]]
-"""Whose call it is, its name, arguments and `_meta`; gives its `tools/call` result."""
+CALLER = "dragoman.caller"
+TRANSPORT = "dragoman.transport"
+"""What an HTTP request's scope says about whose it is, and how it came."""
+LOG_LEVEL = "dragoman.logLevel"
+"""Where a session's state keeps what `logging/setLevel` set."""
+_MOST_QUEUED = 256
+
+CallTool: TypeAlias = Callable[[Peer, str, dict[str, Any], Mapping[str, Any], Client | None], Awaitable[ToolResult]]
+"""Whose call it is, its name, arguments and `_meta`, and the way back; gives its `tools/call` result."""
 
 
-_served: ContextVar[Connection] = ContextVar("served")
-"""Whose request this task serves: the SDK's handlers are not told."""
+_served: ContextVar[Peer | None] = ContextVar("served", default=None)
+"""Whose request this task serves: the SDK's handlers are not told. None: somebody with an HTTP session."""
 
 
 class SdkError(ProtocolError):
@@ -61,10 +70,16 @@ class SdkKernel:
     def is_loaded(self) -> bool:
         return self._server is not None
 
-    async def handle(self, connection: Connection, request: Request) -> dict[str, Any]:
+    @property
+    def server(self) -> Server[Any]:
+        """The SDK's server, once it is loaded."""
+        assert self._server is not None
+        return self._server
+
+    async def handle(self, peer: Peer, request: Request) -> dict[str, Any]:
         """Serve one request as the era it came in has it; raises `ProtocolError`."""
         await self.load()
-        return await self.serve(connection, request)
+        return await self.serve(peer, request)
 
     async def load(self) -> None:
         """Import the SDK and build the server, once."""
@@ -115,7 +130,7 @@ class SdkKernel:
         self._lifespan = await self._exit.enter_async_context(server.lifespan(server))
         self._server = server
 
-    async def serve(self, connection: Connection, request: Request) -> dict[str, Any]:
+    async def serve(self, peer: Peer, request: Request) -> dict[str, Any]:
         """Serve one request, with the SDK loaded."""
         from mcp.server.connection import Connection as SdkConnection
         from mcp.server.runner import ServerRunner, aclose_shielded, modern_error_data, serve_one
@@ -124,14 +139,14 @@ class SdkKernel:
         from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
 
         assert self._server is not None
-        channel = _Channel(connection, request)
-        _served.set(connection)
+        channel = _Channel(peer, request)
+        _served.set(peer)
         try:
             if request.modern:
                 route = classify_inbound_request({"method": request.method, "params": request.params})
                 if isinstance(route, InboundLadderRejection):
                     raise SdkError(route.code, route.message, route.data)
-                peer = SdkConnection.from_envelope(
+                connection = SdkConnection.from_envelope(
                     route.protocol_version, route.client_info, route.client_capabilities, outbound=channel
                 )
                 return await serve_one(
@@ -139,18 +154,19 @@ class SdkKernel:
                     channel,
                     request.method,
                     request.params,
-                    connection=peer,
+                    connection=connection,
                     lifespan_state=self._lifespan,
                 )
-            peer = SdkConnection.for_loop(channel)
-            peer.client_params = _client_params(connection.session.client)
-            peer.protocol_version = connection.session.version or peer.protocol_version
-            peer.initialized.set()
+            assert peer.session is not None
+            connection = SdkConnection.for_loop(channel)
+            connection.client_params = _client_params(peer.session.client)
+            connection.protocol_version = peer.session.version or connection.protocol_version
+            connection.initialized.set()
             try:
-                runner = ServerRunner(self._server, peer, self._lifespan)
+                runner = ServerRunner(self._server, connection, self._lifespan)
                 return await runner.on_request(channel, request.method, request.params)
             finally:
-                await aclose_shielded(peer)
+                await aclose_shielded(connection)
         except MCPError as error:
             if error.code == MethodNotFound.code:
                 raise MethodNotFound(f"Method not found: {request.method}") from None
@@ -164,11 +180,21 @@ class SdkKernel:
             raise SdkError(data.code, data.message, data.data) from None
 
     async def _on_list_tools(self, context: Any, params: Any) -> dict[str, Any]:
-        return _plain(self._listing.tools({"cursor": params.cursor}, modern=_is_modern(context)), context)
+        served = _served.get()
+        caller: Caller = context.request.scope[CALLER] if served is None else served.caller
+        listed = self._listing.tools({"cursor": params.cursor}, modern=_is_modern(context), caller=caller)
+        return _plain(listed, context)
 
     async def _on_call_tool(self, context: Any, params: Any) -> dict[str, Any]:
-        result = await self._call_tool(_served.get(), params.name, params.arguments or {}, context.meta or {})
-        return _plain(result, context)
+        arguments, meta = params.arguments or {}, (context.params or {}).get("_meta") or {}
+        served = _served.get()
+        if served is not None:
+            return _plain(await self._call_tool(served, params.name, arguments, meta, None), context)
+        client = SessionClient(context)
+        try:
+            return _plain(await self._call_tool(client, params.name, arguments, meta, client), context)
+        finally:
+            await client.told()
 
 
 def _plain(result: dict[str, Any] | ToolResult, context: Any) -> dict[str, Any]:
@@ -204,14 +230,14 @@ def _import_sdk() -> None:
 class _Channel:
     """The SDK's view of one request: its ids, and the way back to the client for notifications."""
 
-    def __init__(self, connection: Connection, request: Request) -> None:
+    def __init__(self, peer: Peer, request: Request) -> None:
         import anyio
         from mcp.shared.transport_context import TransportContext
 
-        self._connection = connection
+        self._peer = peer
         self._token = request.meta.get("progressToken")
         self.request_id = request.id
-        self.transport = TransportContext(kind=connection.wire.type, can_send_request=False)
+        self.transport = TransportContext(kind=peer.transport, can_send_request=False)
         self.can_send_request = False
         self.message_metadata = None
         self.cancel_requested = anyio.Event()
@@ -222,9 +248,79 @@ class _Channel:
         raise NoBackChannelError(method)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: Any = None) -> None:
-        self._connection.notify(method, params)
+        await self._peer.drained()
+        self._peer.notify(method, params)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         if self._token is not None:
             facts = {"progressToken": self._token, "progress": progress, "total": total, "message": message}
-            self._connection.notify("notifications/progress", {k: v for k, v in facts.items() if v is not None})
+            self._peer.notify("notifications/progress", {k: v for k, v in facts.items() if v is not None})
+
+
+class SessionClient:
+    """The client of an HTTP session, during one call: the SDK carries what it is told and asked."""
+
+    session = None
+
+    def __init__(self, context: Any) -> None:
+        self._session = context.session
+        scope = context.request.scope
+        self.caller: Caller = scope[CALLER]
+        self.transport: str = scope[TRANSPORT]
+        self.can_be_asked: bool = context.session.can_send_request
+        self._log_levels: dict[str, Any] = context.session._connection.state
+        self._loop = asyncio.get_running_loop()
+        self._queue: list[tuple[str, Mapping[str, Any] | None]] = []
+        self._telling: asyncio.Task[None] | None = None
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        declared = self._session.client_capabilities
+        return {} if declared is None else declared.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    @property
+    def log_level(self) -> str | None:
+        level: str = self._log_levels.get(LOG_LEVEL, "info")
+        return level
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send in order and ahead of the answer; what a slow client cannot take is dropped."""
+        self._loop.call_soon_threadsafe(self._put, method, params)
+
+    async def drained(self) -> None:
+        """Wait until the client has been told everything."""
+        await self.told()
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request on the call's own stream, and wait for the result."""
+        from mcp.shared.exceptions import MCPError, NoBackChannelError
+
+        try:
+            answer: dict[str, Any] = await self._session._request_outbound.send_raw_request(method, params)
+        except NoBackChannelError:
+            raise ClientCannotBeAsked(method) from None
+        except MCPError as error:
+            raise ClientRefused(error.code, error.message[:200]) from None
+        return answer
+
+    async def told(self) -> None:
+        """Wait until everything that was to be said has been."""
+        await asyncio.sleep(0)  # What another thread said a moment ago is still on its way here.
+        if self._telling is not None:
+            await self._telling
+
+    def _put(self, method: str, params: Mapping[str, Any] | None) -> None:
+        if len(self._queue) < _MOST_QUEUED:
+            self._queue.append((method, params))
+            if self._telling is None or self._telling.done():
+                self._telling = self._loop.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        import anyio
+
+        while self._queue:
+            method, params = self._queue.pop(0)
+            try:
+                await self._session._request_outbound.notify(method, params)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                self._queue.clear()

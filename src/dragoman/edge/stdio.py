@@ -13,15 +13,15 @@ from __future__ import annotations
 import asyncio
 import os
 import select
-import signal
 import stat
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from dragoman.config import Config
 from dragoman.edge.connection import Connection, TransportType, Wire
+from dragoman.edge.signals import on_signals
 from dragoman.telemetry.log import Logger
 
 _CHUNK = 64 * 1024  # What a pipe holds; a larger buffer would be mapped and unmapped for every read.
@@ -320,41 +320,10 @@ async def start_server(
     assert streams is not None
     await server.start()
     session = StdioSession(server, streams, log_is_full)
-    restore = _on_signals(session.stop, server.config.server.shutdown_timeout_ms / 1000 + 2 * _GRACE)
+    restore = on_signals(session.stop, server.config.server.shutdown_timeout_ms / 1000 + 2 * _GRACE)
     try:
         return await session.run()
     finally:
         restore()
         if taken is not None:
             give_back(taken)
-
-
-def _on_signals(stop: Callable[[], None], longest: float) -> Callable[[], None]:
-    """Stop on SIGTERM and SIGINT; returns how to put the handlers back.
-
-    These are plain signal handlers, not the loop's own: they run even while a tool blocks the loop, and then see to it
-    that the process ends all the same.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return lambda: None
-    loop = asyncio.get_running_loop()
-    watchdog: threading.Timer | None = None
-
-    def handle(number: int, frame: Any) -> None:
-        nonlocal watchdog
-        if watchdog is not None:
-            os._exit(128 + number)
-        watchdog = threading.Timer(longest, os._exit, (128 + number,))
-        watchdog.daemon = True
-        watchdog.start()
-        loop.call_soon_threadsafe(stop)
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def restore() -> None:
-        if watchdog is not None:
-            watchdog.cancel()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    return restore

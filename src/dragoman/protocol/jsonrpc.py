@@ -13,7 +13,7 @@ from dragoman.errors import InvalidRequest, ParseError, ProtocolError
 Id: TypeAlias = int | str
 _NOTHING = Raw(b"")
 
-_encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder().encode
 
 
 class Message(Struct, gc=False):
@@ -131,7 +131,7 @@ def to_json_rpc_error(
 def encode_error(error: ProtocolError, request_id: Id | None, correlation_id: str) -> bytes:
     """The line that answers a message with `error`."""
     data = {**(error.data or {}), "correlationId": correlation_id}
-    return _encode(to_json_rpc_error(error.code, error.message, data, request_id)) + b"\n"
+    return encode(to_json_rpc_error(error.code, error.message, data, request_id)) + b"\n"
 
 
 class _Reply(Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
@@ -141,12 +141,12 @@ class _Reply(Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
 
 def encode_result(request_id: Id, result: Mapping[str, Any] | Struct | Raw) -> bytes:
     """The line that answers a request with `result`."""
-    return _encode(_Reply(request_id, result)) + b"\n"
+    return encode(_Reply(request_id, result)) + b"\n"
 
 
 def encode_request(request_id: Id, method: str, params: Mapping[str, Any]) -> bytes:
     """The line of a request."""
-    return _encode({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}) + b"\n"
+    return encode({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}) + b"\n"
 
 
 def encode_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
@@ -154,4 +154,4 @@ def encode_notification(method: str, params: Mapping[str, Any] | None = None) ->
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     if params is not None:
         message["params"] = params
-    return _encode(message) + b"\n"
+    return encode(message) + b"\n"

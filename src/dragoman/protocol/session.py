@@ -13,6 +13,7 @@ The rules:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, Literal, TypeAlias, TypeVar
@@ -214,6 +215,10 @@ class Session:
                 events.append(event)
         return events
 
+    def read(self, message: bytes) -> Event | None:
+        """What one whole message means, where the transport tells where messages end; None: nothing is to be done."""
+        return self._read(message)
+
     def close(self) -> None:
         """The peer is gone."""
         self._move(Move.CLOSE)
@@ -380,6 +385,20 @@ class Session:
         return None
 
 
+def modern_reader(identity: Identity, correlation_id: str) -> Session:
+    """A session for requests of the modern era that share nothing: it has no state that a message could change."""
+    session = Session(identity, correlation_id, sys.maxsize)
+    session.era = Era.MODERN
+    return session
+
+
+def running_reader(identity: Identity, correlation_id: str) -> Session:
+    """A session for messages of handshake sessions that somebody else keeps, and which are past their handshake."""
+    session = Session(identity, correlation_id, sys.maxsize)
+    session.era, session.state = Era.HANDSHAKE, State.RUNNING
+    return session
+
+
 def complete(identity: Identity, result: Mapping[str, Any]) -> dict[str, Any]:
     """A result with what the modern era wants in every one of them."""
     meta = {**(result.get("_meta") or {}), SERVER_INFO_KEY: identity.server_info}
@@ -396,25 +415,30 @@ def correlation_id_in(meta: Mapping[str, Any]) -> str | None:
 
 def check_envelope(meta: Mapping[str, Any]) -> str:
     """The protocol version of a modern request; raises `InvalidParams` or `UnsupportedVersion`."""
+    version: Any = meta.get(VERSION_KEY)
+    capabilities = meta.get(CAPABILITIES_KEY)
+    if version in MODERN_VERSIONS and type(capabilities) is dict and _is_client(meta.get(CLIENT_INFO_KEY)):
+        return str(version)  # As nearly every request has it.
     missing = [key for key in (VERSION_KEY, CAPABILITIES_KEY) if key not in meta]
     if missing:
         raise InvalidParams(f"Invalid params: params._meta lacks {', '.join(missing)}")
-    version = meta[VERSION_KEY]
     if not isinstance(version, str):
         raise InvalidParams(f"Invalid params: {VERSION_KEY} must be a string")
     if version not in MODERN_VERSIONS:
         raise UnsupportedVersion(
             "Unsupported protocol version", {"supported": list(MODERN_VERSIONS), "requested": version}
         )
-    if not isinstance(meta[CAPABILITIES_KEY], dict):
+    if not isinstance(capabilities, dict):
         raise InvalidParams(f"Invalid params: {CAPABILITIES_KEY} must be an object")
-    client = meta.get(CLIENT_INFO_KEY)
-    if client is not None:
-        try:
-            msgspec.convert(client, _ClientInfo)
-        except msgspec.ValidationError as error:
-            raise InvalidParams(f"Invalid params: {CLIENT_INFO_KEY}: {_said(error)}") from None
+    try:
+        msgspec.convert(meta[CLIENT_INFO_KEY], _ClientInfo)
+    except msgspec.ValidationError as error:
+        raise InvalidParams(f"Invalid params: {CLIENT_INFO_KEY}: {_said(error)}") from None
     return version
+
+
+def _is_client(info: Any) -> bool:
+    return info is None or (type(info) is dict and type(info.get("name")) is str and type(info.get("version")) is str)
 
 
 def _refuse_envelope(meta: Mapping[str, Any]) -> None:

@@ -163,6 +163,9 @@ def test_the_error_codes_are_those_of_the_table() -> None:
         "InternalError": -32603,
         "NotInitialized": -32002,
         "UnsupportedVersion": -32022,
+        "HeaderMismatch": -32020,
+        "MissingCapability": -32021,
+        "RequestCancelled": -32800,
     }
 
 

@@ -1,0 +1,1 @@
+"""MCP over HTTP: both protocol eras at one endpoint."""

@@ -1,0 +1,648 @@
+"""The ASGI application: who may come in, where they go, and the lane that answers most of what they ask.
+
+1. Every request passes the checks of `Host` and `Origin`, and every one but those for health the check of who it is.
+2. A request that names 2026-07-28, in a header or in its `_meta`, is a single exchange: the lane answers
+   `server/discover`, `tools/list` and `tools/call`, and hands the rest to the kernel.
+3. Everything else is of the handshake era. There the SDK owns the sessions, and the lane answers the calls in them that
+   need no way back to the client.
+4. A dropped request of the modern era is cancelled; a dropped one in a session goes on, and can be resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+from dragoman.access.callers import ANONYMOUS, Caller
+from dragoman.access.metadata import METADATA_PATH
+from dragoman.calls.call import Call, Outcome
+from dragoman.edge.clients import ModernClient
+from dragoman.edge.connection import Services
+from dragoman.edge.http.asgi import (
+    JSON,
+    Disconnected,
+    Header,
+    Receive,
+    Refused,
+    Scope,
+    Send,
+    TooLarge,
+    answer,
+    error_body,
+    read_body,
+    replayed,
+)
+from dragoman.edge.http.exchange import Exchange, Watch
+from dragoman.edge.http.guard import Guard
+from dragoman.edge.peer import progress_of
+from dragoman.errors import (
+    HeaderMismatch,
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    MissingCapability,
+    ParseError,
+    ProtocolError,
+    Unauthenticated,
+    UnsupportedVersion,
+    VerifierUnavailable,
+)
+from dragoman.protocol import headers as rules
+from dragoman.protocol import jsonrpc
+from dragoman.protocol.jsonrpc import Answer, encode_error, encode_result
+from dragoman.protocol.results import InputRequired
+from dragoman.protocol.session import (
+    Cancel,
+    Refusal,
+    Request,
+    ToolCall,
+    correlation_id_in,
+    modern_reader,
+    running_reader,
+)
+from dragoman.protocol.versions import HANDSHAKE_VERSIONS, MODERN_VERSIONS, VERSION_KEY
+from dragoman.replies.encoding import meta_of
+from dragoman.telemetry.log import Logger, exception_facts
+from dragoman.version import __version__
+
+if TYPE_CHECKING:
+    from dragoman.access.authenticator import Authenticator
+    from dragoman.config import Config
+    from dragoman.edge.sdk_sessions import LaneSession, SdkSessions
+    from dragoman.tools.catalogue import Catalogue
+
+STREAM_AFTER = 0.25
+"""Seconds before a call in a session goes on as a stream, which the client can resume if it breaks."""
+
+STATUS_OF = {
+    error.code: status
+    for status, errors in {
+        400: (ParseError, InvalidRequest, InvalidParams, HeaderMismatch, MissingCapability, UnsupportedVersion),
+        404: (MethodNotFound,),
+    }.items()
+    for error in errors
+}
+"""The status of a modern answer that is an error; 200 for any other."""
+
+Headers: TypeAlias = dict[bytes, bytes]
+Route: TypeAlias = Callable[[Scope, Receive, Send, Headers], Awaitable[None]]
+
+_HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
+_MOST_REMEMBERED = 256
+_SINGLE = (b"host", b"origin", b"authorization", b"content-type", b"content-length", b"mcp-session-id")
+_CORS_ALLOWED = (
+    b"authorization, content-type, last-event-id, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id"
+)
+
+
+class Served(Protocol):
+    """What the application is in front of."""
+
+    @property
+    def state(self) -> Enum: ...
+
+    @property
+    def is_running(self) -> bool:
+        """Whether calls are taken."""
+        ...
+
+    async def start(self) -> None: ...
+    async def stop(self, timeout: float | None = None) -> int: ...
+
+
+class HttpApp:
+    """Serves a runtime over HTTP. Mount it anywhere; give its `lifespan` to whatever it is mounted in."""
+
+    def __init__(
+        self,
+        runtime: Served,
+        services: Services,
+        catalogue: Catalogue,
+        sessions: SdkSessions,
+        config: Config,
+        *,
+        authenticator: Authenticator | None = None,
+        metadata: dict[str, Any] | None = None,
+        sse: bool = False,
+    ) -> None:
+        self._runtime = runtime
+        self._services = services
+        self._catalogue = catalogue
+        self._sessions = sessions
+        self._config = config
+        self._logger: Logger = services.logger
+        self._authenticator = authenticator
+        self._guard = Guard(config.http.allowed_hosts, config.http.allowed_origins)
+        self._modern = modern_reader(services.identity, services.ids.connection_correlation_id())
+        self._in_session = running_reader(services.identity, services.ids.connection_correlation_id())
+        self._accepts: dict[bytes | None, tuple[bool, bool]] = {}
+        self._annotated: tuple[int, dict[str, tuple[rules.ParameterHeader, ...]]] = (-1, {})
+        self._most = config.limits.max_request_bytes
+        self._watch: Watch
+        self._began = time.monotonic()
+        self._starting: asyncio.Task[None] | None = None
+        self._run_id = services.ids.run_id
+        self._correlation_id = services.ids.correlation_id
+        self._submit = services.runner.submit
+        self._render = services.dialect.render
+        path = config.http.path
+        self._open: dict[str, Route] = {
+            "/health": self._health,
+            "/healthz": self._health,
+            "/ready": self._ready,
+            "/version": self._version,
+        }
+        if metadata is not None:
+            self._metadata = msgspec.json.encode(metadata)
+            self._open[METADATA_PATH] = self._open[METADATA_PATH + path] = self._describe_resource
+        self._endpoint = path
+        self._sse: dict[str, Route] = {"/sse": self._open_sse, "/messages/": self._take_sse} if sse else {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the life of the whole application."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1003})
+            return
+        if self._starting is None or not self._starting.done():
+            await self.start()
+        pairs: list[Header] = scope["headers"]
+        headers = dict(pairs)
+        try:
+            if len(headers) != len(pairs):
+                _refuse_doubles(pairs)
+            await self._route(scope, receive, send, headers)
+        except Refused as refused:
+            await answer(send, refused.status, error_body(refused.error), (JSON, *refused.headers))
+        except Disconnected:
+            pass
+        except Exception as error:  # The boundary: a defect of ours costs one request.
+            self._logger.error("request failed", exception_facts(error, InternalError.code))
+            await answer(send, 500, error_body(InternalError("Internal error")))
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether callers have to say who they are."""
+        return self._authenticator is not None
+
+    async def start(self) -> None:
+        """Start what is served; without a lifespan, the first request does."""
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        await asyncio.shield(self._starting)
+
+    async def stop(self, timeout: float | None = None) -> int:
+        """Refuse new calls, let running ones finish, end streams; how many calls had to be abandoned."""
+        return await self._runtime.stop(timeout)
+
+    @asynccontextmanager
+    async def lifespan(self, _: Any = None) -> AsyncIterator[None]:
+        """For the application that this one is mounted in."""
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.stop()
+
+    async def _start(self) -> None:
+        self._watch = Watch()
+        self._began = time.monotonic()
+        await self._runtime.start()
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.start()
+        except Exception as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def _route(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> Awaitable[None]:
+        """What will answer the request. Not a coroutine: each level of them costs, and the way is the same for all."""
+        refusal = self._guard.refusal(headers)
+        if refusal is not None:
+            self._logger.warn("request refused", {"status": refusal[0], "reason": refusal[1]})
+            raise Refused(refusal[0], InvalidRequest(refusal[1]))
+        if b"origin" in headers:
+            send = self._with_cors(send, headers[b"origin"])
+        path: str = scope["path"]
+        root: str = scope.get("root_path", "")
+        if root and path.startswith(root):
+            path = path[len(root) :]
+        if path == self._endpoint:
+            if scope["method"] == "POST":
+                return self._post(scope, receive, send, headers)
+            return self._mcp(scope, receive, send, headers)
+        route = self._open.get(path) or self._sse.get(path)
+        if route is None:
+            raise Refused(404, InvalidRequest(f"Nothing is served here; MCP is at {root}{self._endpoint}"))
+        return route(scope, receive, send, headers)
+
+    # Who is asking.
+
+    async def _caller(self, headers: Headers) -> Caller:
+        authenticator = self._authenticator
+        if authenticator is None:
+            return ANONYMOUS
+        authorization = headers.get(b"authorization")
+        known = authenticator.known(authorization)
+        if known is not None:
+            return known
+        try:
+            return await authenticator.authenticate(authorization)
+        except Unauthenticated as error:
+            self._logger.warn("caller refused", {"reason": error.reason})
+            challenge = authenticator.challenge(error.error, reason=error.reason)
+            raise Refused(401, InvalidRequest(error.reason), ((b"www-authenticate", challenge),)) from None
+        except VerifierUnavailable as error:
+            self._logger.error("no caller can be verified", {"reason": str(error)})
+            later = ((b"retry-after", b"5"),)
+            raise Refused(503, InternalError("Tokens cannot be verified at the moment"), later) from None
+
+    # The endpoint.
+
+    async def _mcp(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        method = scope["method"]
+        if method == "OPTIONS":
+            await self._preflight(send, headers, b"GET, POST, DELETE")
+            return
+        caller = await self._caller(headers)
+        if method not in ("GET", "DELETE") or rules.METHOD in headers:
+            allowed = (b"allow", b"POST" if rules.METHOD in headers else b"GET, POST, DELETE")
+            raise Refused(405, InvalidRequest(f"{method} is not allowed here"), (allowed,))
+        if headers.get(rules.VERSION, b"2025-03-26") not in _HANDSHAKE:
+            allowed = (b"allow", b"POST")
+            raise Refused(405, InvalidRequest("2026-07-28 has no streams to open and no sessions to end"), (allowed,))
+        if b"mcp-session-id" not in headers:
+            raise Refused(400, InvalidRequest("Bad request: Mcp-Session-Id is missing"))
+        await self._sessions.handle(scope, receive, send, caller)
+
+    async def _post(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        caller = ANONYMOUS if self._authenticator is None else await self._caller(headers)
+        content_type = headers.get(b"content-type", b"")
+        if content_type != b"application/json" and not _is_json(content_type):
+            raise Refused(415, InvalidRequest("Content-Type must be application/json"))
+        length = headers.get(b"content-length")
+        if length is not None and (not length.isdigit() or len(length) > 18 or int(length) > self._most):
+            raise TooLarge(self._most)
+        accept = headers.get(b"accept")
+        takes_json, takes_stream = self._accepts.get(accept) or self._accepted(accept)
+        body = await read_body(receive, self._most)
+        version = headers.get(rules.VERSION)
+        session_id = headers.get(b"mcp-session-id")
+        if version is None or version in _HANDSHAKE:
+            if session_id is not None and takes_json and takes_stream:
+                session = self._sessions.find(session_id.decode("latin-1"), caller)
+                if session is not None and not session.is_running:
+                    session.hear(body)
+                elif session is not None:
+                    event = self._in_session.read(body)
+                    if type(event) is ToolCall and self._needs_no_way_back(event):
+                        await self._call_in_session(event, session, scope, receive, send)
+                        return
+                    if type(event) is Cancel and session.cancel(event.id, "client"):
+                        await answer(send, 202, b"", (session.header,))
+                        return
+            if rules.METHOD not in headers and not _is_modern(body):
+                await self._hand_to_session(scope, receive, send, headers, caller, body)
+                return
+        if not takes_json:
+            raise Refused(406, InvalidRequest("Accept must include application/json"))
+        exchange = self._begin(scope["headers"], headers, body, caller, takes_stream)
+        if isinstance(exchange, Exchange):
+            await exchange.run(receive, send)
+        else:
+            await answer(send, *exchange)
+
+    def _accepted(self, accept: bytes | None) -> tuple[bool, bool]:
+        kinds = {kind.split(b";")[0].strip().lower() for kind in (accept or b"*/*").split(b",")}
+        takes_json = bool(kinds & {b"*/*", b"application/*", b"application/json"})
+        takes_stream = bool(kinds & {b"*/*", b"text/*", b"text/event-stream"})
+        if len(self._accepts) < _MOST_REMEMBERED:
+            self._accepts[accept] = (takes_json, takes_stream)
+        return takes_json, takes_stream
+
+    # The modern era.
+
+    def _begin(
+        self, pairs: list[Header], headers: Headers, body: bytes, caller: Caller, takes_stream: bool
+    ) -> Exchange | tuple[int, bytes]:
+        """An exchange under way, or the status and body of an answer that there is already."""
+        event = self._modern.read(body)
+        if event is None or type(event) is Cancel:
+            self._check_version(headers)
+            return 202, b""  # Nothing to cancel by: in this era a client cancels by leaving.
+        if isinstance(event, Answer):
+            raise Refused(400, InvalidRequest("Invalid request: nothing was asked that this could answer"))
+        try:
+            if isinstance(event, ToolCall | Request):
+                self._check_headers(event, pairs, headers)
+            else:
+                assert isinstance(event, Refusal)
+                event = self._first_objection(event, pairs, headers, body)
+        except HeaderMismatch as error:
+            event = self._modern.refuse(error, getattr(event, "id", None), getattr(event, "meta", {}))
+        if isinstance(event, Refusal):
+            self._log_refusal(event)
+            return STATUS_OF.get(event.code, 200), event.line
+        exchange = Exchange(caller, self._watch, streams=takes_stream)
+        if isinstance(event, ToolCall):
+            self._start_call(event, exchange)
+        else:
+            self._start_request(event, exchange, takes_stream)
+        return exchange
+
+    def _check_version(self, headers: Headers) -> None:
+        version = headers.get(rules.VERSION, b"").decode("latin-1")
+        if version and version not in MODERN_VERSIONS:
+            supported = {"supported": list(MODERN_VERSIONS), "requested": version}
+            raise Refused(400, UnsupportedVersion("Unsupported protocol version", supported))
+
+    def _check_headers(self, event: ToolCall | Request, pairs: list[Header], headers: Headers) -> None:
+        if isinstance(event, ToolCall):
+            rules.check_routing(headers, pairs, event.meta[VERSION_KEY], "tools/call", event.name)
+            annotated = self._annotations().get(event.name)
+            if annotated is not None:
+                rules.check_parameters(annotated, event.arguments, headers, pairs)
+        else:
+            key = rules.NAMED_BY.get(event.method)
+            name = (event.params or {}).get(key) if key is not None else None
+            rules.check_routing(headers, pairs, event.meta[VERSION_KEY], event.method, name)
+
+    def _first_objection(self, refusal: Refusal, pairs: list[Header], headers: Headers, body: bytes) -> Refusal:
+        """A request whose headers and body disagree is told so before it is told what else is wrong with it."""
+        if refusal.code in (UnsupportedVersion.code, MethodNotFound.code):
+            message = jsonrpc.decode(body)
+            assert isinstance(message, jsonrpc.Message)
+            params = msgspec.json.decode(message.params)
+            request_id = None if message.id is msgspec.UNSET else message.id
+            try:
+                rules.check_routing(headers, pairs, params["_meta"][VERSION_KEY], message.method, None)
+            except HeaderMismatch as error:
+                return self._modern.refuse(error, request_id, params["_meta"])
+        return refusal
+
+    def _annotations(self) -> dict[str, tuple[rules.ParameterHeader, ...]]:
+        version, annotated = self._annotated
+        if version != self._catalogue.version:
+            version = self._catalogue.version
+            found = {
+                tool.definition.name: rules.parameter_headers(tool.definition.input_schema) for tool in self._catalogue
+            }
+            annotated = {name: wanted for name, wanted in found.items() if wanted}
+            self._annotated = (version, annotated)
+        return annotated
+
+    def _start_call(self, event: ToolCall, exchange: Exchange) -> None:
+        meta = event.meta
+
+        def reply(call: Call, outcome: Outcome) -> None:
+            error = outcome.error
+            if error is not None and isinstance(error, ProtocolError):
+                line = encode_error(error, event.id, call.correlation_id)
+                exchange.finish(line, STATUS_OF.get(error.code, 200))
+            elif type(outcome.value) is InputRequired:
+                exchange.finish(self._modern.input_required(event.id, outcome.value, meta_of(call)))
+            else:
+                exchange.finish(self._modern.tool_result(event.id, self._render(call, outcome)))
+
+        def gone() -> None:
+            call.disconnected = True
+            call.withdraw("disconnect")
+
+        call = Call(
+            event.name,
+            event.arguments,
+            self._run_id(),
+            correlation_id_in(meta) or self._correlation_id(),
+            reply,
+            exchange.caller,
+            "http",
+            event.id,
+            None,
+            ModernClient(meta, exchange.notify),
+        )
+        call.is_modern = True
+        call.input_responses, call.request_state = event.input_responses, event.request_state
+        token = meta.get("progressToken")
+        if token is not None:
+            call.progress = progress_of(exchange.notify, token)
+        exchange.on_gone = gone
+        self._submit(call)
+
+    def _start_request(self, event: Request, exchange: Exchange, takes_stream: bool) -> None:
+        listing = self._services.listing
+        try:
+            if event.method == "tools/list":
+                tools = listing.encoded_tools(event.params, modern=True, caller=exchange.caller)
+                exchange.finish(encode_result(event.id, Raw(tools)))
+            elif event.method == "server/discover":
+                exchange.finish(self._modern.result(event.id, listing.discovery(), modern=True))
+            else:
+                if event.method == "subscriptions/listen" and not takes_stream:
+                    raise Refused(406, InvalidRequest("Accept must include text/event-stream: the answer is a stream"))
+                serving = asyncio.create_task(self._hand_over(event, exchange))
+                exchange.on_gone = serving.cancel
+        except ProtocolError as error:
+            self._refuse(error, event, exchange)
+
+    async def _hand_over(self, event: Request, exchange: Exchange) -> None:
+        try:
+            result = await self._services.kernel.handle(exchange, event)
+            exchange.finish(self._modern.result(event.id, result, modern=False))
+        except ProtocolError as error:
+            self._refuse(error, event, exchange)
+        except Exception as error:
+            facts = {"method": event.method, **exception_facts(error, InternalError.code)}
+            self._logger.error("message failed", facts)
+            self._refuse(InternalError("Internal error"), event, exchange)
+
+    def _refuse(self, error: ProtocolError, event: Request, exchange: Exchange) -> None:
+        refusal = self._modern.refuse(error, event.id, event.meta)
+        self._log_refusal(refusal)
+        exchange.finish(refusal.line, STATUS_OF.get(error.code, 200))
+
+    def _log_refusal(self, refusal: Refusal) -> None:
+        self._logger.warn(
+            "message refused",
+            {
+                "correlationId": refusal.correlation_id,
+                "outcome": "protocol_error",
+                "error": {"code": refusal.code, "message": refusal.message},
+            },
+        )
+
+    # The handshake era.
+
+    def _needs_no_way_back(self, event: ToolCall) -> bool:
+        tool = self._catalogue.get(event.name)
+        if tool is not None and (tool.wants_context or bool(getattr(tool, "questions", ()))):
+            return False
+        return "progressToken" not in event.meta
+
+    async def _call_in_session(
+        self, event: ToolCall, session: LaneSession, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[bytes] = loop.create_future()
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def wake(_: object = None) -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        def reply(call: Call, outcome: Outcome) -> None:
+            session.calls.pop(event.id, None)
+            if outcome.error is not None and isinstance(outcome.error, ProtocolError):
+                line = encode_error(outcome.error, event.id, call.correlation_id)
+            else:
+                line = encode_result(event.id, self._render(call, outcome))
+            if not answered.done():
+                answered.set_result(line)
+                wake()
+
+        if event.id in session.calls:
+            error = InvalidRequest("Invalid request: a request with this id is under way")
+            raise Refused(400, error, (session.header,))
+        session.touch(loop.time())
+        correlation_id = (correlation_id_in(event.meta) if event.meta else None) or self._correlation_id()
+        call = Call(
+            event.name, event.arguments, self._run_id(), correlation_id, reply, session.caller, "http", event.id
+        )
+        session.calls[event.id] = (call, answered)
+        answered.add_done_callback(wake)
+        self._submit(call)
+        timer = loop.call_later(STREAM_AFTER, wake)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+        if answered.done():
+            await answer(send, 200, answered.result(), (JSON, session.header))
+        else:
+            await self._sessions.stream(session, event.id, answered, scope, receive, send)
+
+    async def _hand_to_session(
+        self, scope: Scope, receive: Receive, send: Send, headers: Headers, caller: Caller, body: bytes
+    ) -> None:
+        if b"mcp-session-id" not in headers:
+            opening = _opening(body)
+            if opening is not None:
+                raise Refused(400, opening)
+            if not self._runtime.is_running:
+                raise Refused(503, InternalError("The server is stopping"), ((b"retry-after", b"1"),))
+        await self._sessions.handle(scope, replayed(body, receive), send, caller)
+
+    # The deprecated transport.
+
+    async def _open_sse(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        if scope["method"] != "GET":
+            raise Refused(405, InvalidRequest("Open the stream with GET"), ((b"allow", b"GET"),))
+        await self._sessions.handle_sse(scope, receive, send, await self._caller(headers))
+
+    async def _take_sse(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        await self._sessions.handle_sse_message(scope, receive, send, await self._caller(headers))
+
+    # How it is.
+
+    async def _health(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        self._only_get(scope)
+        uptime = max(time.monotonic() - self._began, sys.float_info.epsilon)
+        facts = {"status": "ok", "module_count": len(self._catalogue), "uptime_seconds": uptime}
+        await answer(send, 200, msgspec.json.encode(facts))
+
+    async def _ready(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        self._only_get(scope)
+        ready = self._runtime.is_running
+        await answer(send, 200 if ready else 503, msgspec.json.encode({"status": self._runtime.state.value}))
+
+    async def _version(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        self._only_get(scope)
+        facts = {
+            **self._services.identity.server_info,
+            "dragoman": __version__,
+            "protocolVersions": [*HANDSHAKE_VERSIONS, *MODERN_VERSIONS],
+        }
+        await answer(send, 200, msgspec.json.encode(facts))
+
+    async def _describe_resource(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        self._only_get(scope)
+        await answer(send, 200, self._metadata)
+
+    def _only_get(self, scope: Scope) -> None:
+        if scope["method"] not in ("GET", "HEAD"):
+            raise Refused(405, InvalidRequest("Only GET is allowed here"), ((b"allow", b"GET"),))
+
+    # Pages in browsers.
+
+    async def _preflight(self, send: Send, headers: Headers, methods: bytes) -> None:
+        allowed = (
+            (b"allow", methods),
+            (b"access-control-allow-methods", methods),
+            (b"access-control-allow-headers", headers.get(b"access-control-request-headers", _CORS_ALLOWED)),
+            (b"access-control-max-age", b"600"),
+        )
+        await answer(send, 204, b"", allowed)
+
+    def _with_cors(self, send: Send, origin: bytes) -> Send:
+        added = (
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", b"mcp-session-id, www-authenticate"),
+            (b"vary", b"origin"),
+        )
+
+        async def send_with_cors(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *added]
+            await send(message)
+
+        return send_with_cors
+
+
+def _refuse_doubles(pairs: list[Header]) -> None:
+    """Raise for a header that decides something and is there twice: others on the way may have read the other one."""
+    names = [name for name, _ in pairs]
+    for name in _SINGLE:
+        if names.count(name) > 1:
+            raise Refused(400, InvalidRequest(f"{name.decode()} is there more than once"))
+
+
+def _is_json(content_type: bytes) -> bool:
+    return content_type.split(b";")[0].strip().lower() == b"application/json"
+
+
+def _is_modern(body: bytes) -> bool:
+    """Whether a body's `_meta` names a protocol version, as every request of the modern era does."""
+    if VERSION_KEY.encode() not in body:
+        return False
+    try:
+        meta = msgspec.json.decode(body)["params"]["_meta"]
+        return isinstance(meta, dict) and VERSION_KEY in meta
+    except (msgspec.DecodeError, RecursionError, KeyError, TypeError, IndexError):
+        return False
+
+
+def _opening(body: bytes) -> ProtocolError | None:
+    """What is wrong with a message that should open a session."""
+    try:
+        message = jsonrpc.decode(body)
+    except ProtocolError as error:
+        return error
+    if isinstance(message, Answer) or message.method != "initialize":
+        return InvalidRequest("Bad request: Mcp-Session-Id is missing, and only initialize opens a session")
+    return None

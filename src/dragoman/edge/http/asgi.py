@@ -1,0 +1,92 @@
+"""The little of ASGI that is needed: reading a bounded body, and answering."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, TypeAlias
+
+from dragoman.errors import InvalidRequest, ProtocolError
+from dragoman.protocol import jsonrpc
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header: TypeAlias = tuple[bytes, bytes]
+
+JSON: Header = (b"content-type", b"application/json")
+STREAM: tuple[Header, ...] = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+class Refused(Exception):
+    """The request cannot be served; what to answer instead."""
+
+    def __init__(self, status: int, error: ProtocolError, headers: Iterable[Header] = ()) -> None:
+        super().__init__(error.message)
+        self.status = status
+        self.error = error
+        self.headers = tuple(headers)
+
+
+class TooLarge(Refused):
+    """The body is longer than a request may be; what is left of it is not read."""
+
+    def __init__(self, most: int) -> None:
+        error = InvalidRequest(f"The body is longer than {most} bytes")
+        super().__init__(413, error, ((b"connection", b"close"),))
+
+
+class Disconnected(Exception):
+    """The client was gone before it had said everything."""
+
+
+async def answer(send: Send, status: int, body: bytes = b"", headers: Iterable[Header] = (JSON,)) -> None:
+    """A whole response at once."""
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+def error_body(error: ProtocolError, request_id: jsonrpc.Id | None = None) -> bytes:
+    """A JSON-RPC error as a body."""
+    return jsonrpc.encode(jsonrpc.to_json_rpc_error(error.code, error.message, error.data, request_id))
+
+
+async def read_body(receive: Receive, most: int) -> bytes:
+    """All of the body. Raises `TooLarge` as soon as it is longer than `most` bytes, and `Disconnected`."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Disconnected
+    body: bytes = message.get("body", b"")
+    if len(body) > most:
+        raise TooLarge(most)
+    if not message.get("more_body", False):
+        return body
+    parts, size = [body], len(body)
+    while message.get("more_body", False):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        part = message.get("body", b"")
+        size += len(part)
+        if size > most:
+            raise TooLarge(most)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives a body that was read already, and then goes on as the real one."""
+    given = False
+
+    async def receive_again() -> MutableMapping[str, Any]:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again

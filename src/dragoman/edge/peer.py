@@ -1,0 +1,53 @@
+"""Whoever is at the other end, as the kernel needs to know them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from dragoman.access.callers import Caller
+from dragoman.protocol.session import Request, Session
+from dragoman.tools.context import Progress
+
+
+class Peer(Protocol):
+    """A connection, or the client of a single exchange."""
+
+    @property
+    def caller(self) -> Caller: ...
+
+    @property
+    def transport(self) -> str:
+        """The name of the transport, as it is recorded."""
+        ...
+
+    @property
+    def session(self) -> Session | None:
+        """The handshake that was made, if there was one."""
+        ...
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a notification that belongs to the request."""
+        ...
+
+    async def drained(self) -> None:
+        """Wait while the client is behind with reading."""
+        ...
+
+
+class Kernel(Protocol):
+    """Whatever serves the methods that the lane does not."""
+
+    async def handle(self, peer: Peer, request: Request) -> dict[str, Any]:
+        """The complete result; raises `ProtocolError`."""
+        ...
+
+
+def progress_of(notify: Callable[[str, Mapping[str, Any]], None], token: int | str) -> Progress:
+    """How a call tells a client that asked for it, with `token`, how far it is."""
+
+    def progress(done: float, total: float | None, message: str | None) -> None:
+        facts = {"progressToken": token, "progress": done, "total": total, "message": message}
+        notify("notifications/progress", {key: value for key, value in facts.items() if value is not None})
+
+    return progress

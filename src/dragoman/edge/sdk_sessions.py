@@ -1,0 +1,415 @@
+"""The SDK's HTTP sessions of the handshake era, and what the lane needs to know of them.
+
+1. The SDK owns the sessions: it opens, routes, times out and ends them. The lane is told which are past their handshake
+   and whose they are, so that it can answer calls in them itself.
+2. Before `initialized` nothing but `initialize` is served, and that once.
+3. A stream that broke is resumed where it broke: who resumes is listening before the past is replayed, so nothing falls
+   between the two, and nothing that came both ways is sent twice.
+
+As in `sdk_kernel`, the internals touched are those of mcp 2.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from dragoman.access.callers import Caller
+from dragoman.calls.call import Call
+from dragoman.config import Config
+from dragoman.edge.http.asgi import Receive, Scope, Send
+from dragoman.edge.http.replay import ReplayBuffer, SessionEvents
+from dragoman.edge.sdk_kernel import CALLER, TRANSPORT, SdkKernel
+from dragoman.errors import InternalError, InvalidRequest, NotInitialized, ProtocolError, RequestCancelled
+from dragoman.protocol import jsonrpc
+from dragoman.protocol.jsonrpc import Id, encode_error
+from dragoman.telemetry.log import Logger, exception_facts
+
+if TYPE_CHECKING:
+    from mcp.server.connection import Connection as SdkConnection
+
+_HANDSHAKE_GRACE = 0.5
+"""Seconds that a request waits for an `initialized` that was acknowledged and is still on its way."""
+_TOUCH_EVERY = 1.0
+"""Seconds between two notes of a session that it is in use; noting it for every call would cost more than the call."""
+
+
+class LaneSession:
+    """A session as the lane sees it."""
+
+    def __init__(self, session_id: str, caller: Caller, connection: SdkConnection, transport: Any) -> None:
+        self.header = (b"mcp-session-id", session_id.encode())
+        self.caller = caller
+        self.connection = connection
+        self.transport = transport
+        self.calls: dict[Id, tuple[Call, asyncio.Future[bytes]]] = {}
+        """What the lane is answering, by the request's id."""
+        self._touched = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the handshake is through."""
+        return self.connection.initialized.is_set()
+
+    @property
+    def version(self) -> str:
+        return self.connection.protocol_version
+
+    def touch(self, now: float) -> None:
+        """Note that the session is in use, which the SDK does not see when the lane answers."""
+        if now - self._touched > _TOUCH_EVERY:
+            self._touched = now
+            transport = self.transport
+            if transport.idle_scope is not None and not transport._requests_in_flight:
+                transport.idle_scope.deadline = now + transport._idle_timeout
+
+    def hear(self, body: bytes) -> None:
+        """Before the handshake is through: the client goes on as soon as its `initialized` is acknowledged, which the
+        SDK does before it acts on it, so it is acted on here."""
+        try:
+            message = jsonrpc.decode(body)
+        except ProtocolError:
+            return
+        if isinstance(message, jsonrpc.Message) and message.method in ("initialized", "notifications/initialized"):
+            self.connection.initialized.set()
+
+    def cancel(self, request_id: Id, reason: str) -> bool:
+        """Withdraw a call of the lane; False: there is none with this id."""
+        found = self.calls.pop(request_id, None)
+        if found is None:
+            return False
+        call, answered = found
+        call.disconnected = reason == "disconnect"
+        call.withdraw(reason)
+        if not answered.done():
+            answered.set_result(encode_error(RequestCancelled(), request_id, call.correlation_id))
+        return True
+
+    def close(self) -> None:
+        """The session is over, and with it every call in it."""
+        for request_id in tuple(self.calls):
+            self.cancel(request_id, "disconnect")
+
+
+class SdkSessions:
+    """Serves what the lane does not of the handshake era over HTTP, on the kernel's server."""
+
+    def __init__(self, kernel: SdkKernel, config: Config, logger: Logger, *, sse: bool = False) -> None:
+        self._kernel = kernel
+        self._config = config
+        self._logger = logger
+        self._sse = sse
+        self._index: dict[str, LaneSession] = {}
+        self._buffer = ReplayBuffer(config.http.max_replay_bytes)
+        self._running: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._stopping = asyncio.Event()
+        self._delivering: set[asyncio.Task[None]] = set()
+        self._manager: Any = None
+        self._sse_transport: Any = None
+
+    @property
+    def count(self) -> int:
+        """How many sessions are past their handshake."""
+        return len(self._index)
+
+    def find(self, session_id: str, caller: Caller) -> LaneSession | None:
+        """A session of this caller."""
+        session = self._index.get(session_id)
+        return None if session is None or session.caller != caller else session
+
+    async def load(self) -> None:
+        """Import the SDK and start its session manager, once."""
+        if self._ready is None:
+            self._ready = asyncio.get_running_loop().create_future()
+            self._running = asyncio.create_task(self._run(self._ready))
+        await asyncio.shield(self._ready)
+
+    async def stop(self) -> None:
+        """End every session, its streams included."""
+        self._stopping.set()
+        for session in tuple(self._index.values()):
+            session.close()
+        if self._running is not None:
+            await asyncio.wait((self._running,), timeout=2.0)
+        for task in self._delivering:
+            task.cancel()
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
+        """Serve a request at the endpoint of streamable HTTP."""
+        await self.load()
+        self._introduce(scope, caller, "http")
+        await self._manager.handle_request(scope, receive, send)
+
+    async def handle_sse(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
+        """Serve the stream that opens a session of the deprecated transport, for as long as it lasts."""
+        from mcp.server.runner import serve_loop
+
+        await self.load()
+        self._introduce(scope, caller, "sse")
+        async with self._sse_transport.connect_sse(scope, receive, send) as (read, write):
+            await serve_loop(self._kernel.server, read, write, lifespan_state=self._manager._lifespan_state)
+
+    async def handle_sse_message(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
+        """Take a message in a session of the deprecated transport."""
+        await self.load()
+        self._introduce(scope, caller, "sse")
+        await self._sse_transport.handle_post_message(scope, receive, send)
+
+    async def stream(
+        self,
+        session: LaneSession,
+        request_id: Id,
+        answered: asyncio.Future[bytes],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Go on as an event stream with a call of the lane that takes its time; the client can resume it.
+
+        The answer goes into the session whether or not anybody is listening when it comes.
+        """
+        import anyio
+        from sse_starlette import EventSourceResponse
+
+        transport = session.transport
+        if transport.is_terminated:
+            return
+        name = str(request_id)
+        priming = await transport._mint_priming_event(name, session.version)
+        writer, reader = anyio.create_memory_object_stream[dict[str, Any]](0)
+        transport._sse_stream_writers[name] = writer
+        transport._request_streams[name] = anyio.create_memory_object_stream[Any](16)
+        delivering = asyncio.create_task(self._deliver(transport, answered))
+        self._delivering.add(delivering)
+        delivering.add_done_callback(self._delivering.discard)
+        response = EventSourceResponse(
+            content=reader,
+            data_sender_callable=partial(
+                transport._run_sse_writer, name, writer, transport._request_streams[name][1], priming
+            ),
+            headers={"cache-control": "no-cache, no-transform", "mcp-session-id": transport.mcp_session_id},
+        )
+        transport._requests_in_flight += 1
+        if transport.idle_scope is not None:
+            transport.idle_scope.deadline = math.inf
+        try:
+            await response(scope, receive, send)
+        finally:
+            transport._requests_in_flight -= 1
+            session.touch(math.inf)
+            await reader.aclose()
+
+    async def tools_changed(self) -> None:
+        """Tell every session to list the tools again."""
+        for session in tuple(self._index.values()):
+            if session.is_running:
+                await session.connection.send_tool_list_changed()
+
+    def _introduce(self, scope: Scope, caller: Caller, transport: str) -> None:
+        """Say whose request it is, to the handlers and to the SDK, which lets nobody else into a session."""
+        from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+        from mcp.server.auth.provider import AccessToken
+
+        scope[CALLER], scope[TRANSPORT] = caller, transport
+        claims = {"iss": caller.issuer} if caller.issuer is not None else None
+        token = AccessToken(token="", client_id=caller.client_id or "", scopes=[], subject=caller.name, claims=claims)
+        scope["user"] = AuthenticatedUser(token)
+
+    async def _run(self, ready: asyncio.Future[None]) -> None:
+        try:
+            await self._kernel.load()
+            server = self._kernel.server
+            guard: Any = self._guard
+            server.middleware.append(guard)
+            http = self._config.http
+            self._manager = _manager_class()(
+                server,
+                self._buffer,
+                session_idle_timeout=http.session_idle_ms / 1000,
+                max_sessions=http.max_sessions,
+                max_request_body_size=self._config.limits.max_request_bytes,
+            )
+            if self._sse:
+                from mcp.server.sse import SseServerTransport
+
+                most = self._config.limits.max_request_bytes
+                self._sse_transport = SseServerTransport("/messages/", max_request_body_size=most)
+            async with self._manager.run():
+                ready.set_result(None)
+                await self._stopping.wait()
+        except Exception as error:
+            self._logger.error("HTTP sessions cannot be served", exception_facts(error, InternalError.code))
+            if not ready.done():
+                self._ready = None  # The next request may have better luck.
+                ready.set_exception(error)
+
+    async def _guard(self, context: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Around every message of every session: the state gate, the index, and no exception text for clients."""
+        from mcp.shared.exceptions import MCPError
+        from pydantic import ValidationError
+
+        connection = context.session._connection
+        if context.request is None or CALLER not in context.request.scope:
+            return await call_next(context)  # Not one of a session: the lane has seen to it.
+        try:
+            if context.request_id is None:
+                if context.method == "initialized":  # As the Foundation spells it.
+                    connection.initialized.set()
+                return await call_next(context)
+            if context.method == "initialize":
+                if connection.initialize_accepted:
+                    error = InvalidRequest("Invalid request: initialize was sent already")
+                    raise MCPError(error.code, error.message)
+                result = await call_next(context)
+                self._enter(connection, context.request.scope[CALLER])
+                return result
+            if not await _is_initialized(connection):
+                unready = NotInitialized()
+                raise MCPError(unready.code, unready.message)
+            return await call_next(context)
+        except (MCPError, ValidationError):
+            raise
+        except Exception as error:
+            facts = {"method": context.method, **exception_facts(error, InternalError.code)}
+            self._logger.error("message failed", facts)
+            raise MCPError(InternalError.code, "Internal error") from None
+
+    def _enter(self, connection: SdkConnection, caller: Caller) -> None:
+        session_id = connection.session_id
+        if session_id is None or session_id not in self._manager._server_instances:
+            return
+        session = LaneSession(session_id, caller, connection, self._manager._server_instances[session_id])
+        self._index[session_id] = session
+        connection.exit_stack.callback(self._leave, session_id)
+
+    def _leave(self, session_id: str) -> None:
+        session = self._index.pop(session_id, None)
+        if session is not None:
+            session.close()
+
+    async def _deliver(self, transport: Any, answered: asyncio.Future[bytes]) -> None:
+        import anyio
+        from mcp.shared.message import SessionMessage
+        from mcp_types import jsonrpc_message_adapter
+
+        message = jsonrpc_message_adapter.validate_json(await answered, by_name=False)
+        try:
+            await transport._write_stream.send(SessionMessage(message))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass  # The session is over: there is nobody left who could ask for it.
+
+
+async def _is_initialized(connection: SdkConnection) -> bool:
+    if not connection.initialized.is_set() and connection.initialize_accepted:
+        try:
+            async with asyncio.timeout(_HANDSHAKE_GRACE):
+                await connection.initialized.wait()
+        except TimeoutError:
+            return False
+    return connection.initialized.is_set()
+
+
+def _manager_class() -> Any:
+    """The SDK's session manager with streams that can be resumed; made here, as the SDK is imported late."""
+    import anyio
+    from mcp.server.streamable_http import EventMessage, EventStore, StreamableHTTPServerTransport
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from sse_starlette import EventSourceResponse
+
+    class Events(EventStore):
+        """One session's streams, in the buffer that all sessions share."""
+
+        def __init__(self, buffer: ReplayBuffer) -> None:
+            self.events = SessionEvents(buffer)
+
+        async def store_event(self, stream_id: str, message: Any) -> str:
+            size = 0 if message is None else len(message.model_dump_json(by_alias=True, exclude_unset=True))
+            return self.events.store(stream_id, message, size + 64)
+
+        async def replay_events_after(self, last_event_id: str, send_callback: Any) -> None:
+            raise NotImplementedError("the transport below replays by itself")
+
+    class Transport(StreamableHTTPServerTransport):
+        """A transport whose streams are resumed without a gap."""
+
+        async def _replay_events(self, last_event_id: str, request: Any, send: Send) -> None:
+            store = self._event_store
+            assert isinstance(store, Events)
+            found = store.events.after(last_event_id)
+            if found is None:
+                response = self._create_error_response("Last-Event-ID was not given out in this session", 400)  # type: ignore[arg-type]
+                await response(request.scope, request.receive, send)
+                return
+            name, _ = found
+            self.close_sse_stream(name)  # Whoever had the stream before is gone, or has been given up by the client.
+            writer, reader = anyio.create_memory_object_stream[dict[str, Any]](0)
+            live, listening = anyio.create_memory_object_stream[EventMessage](math.inf)
+            self._sse_stream_writers[name] = writer
+            self._request_streams[name] = (live, listening)
+
+            async def resume() -> None:
+                sent = set()
+                try:
+                    async with writer, listening:
+                        _, missed = store.events.after(last_event_id) or (name, [])
+                        for event_id, message in missed:
+                            if message is not None:
+                                sent.add(event_id)
+                                await writer.send(self._create_event_data(EventMessage(message, event_id)))
+                                if _is_answer(message):
+                                    return
+                        async for event in listening:
+                            if event.event_id not in sent:
+                                await writer.send(self._create_event_data(event))
+                                if _is_answer(event.message):
+                                    return
+                except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                    pass  # Resumed once more, or ended with its session.
+                finally:
+                    if self._request_streams.get(name) == (live, listening):
+                        self._sse_stream_writers.pop(name, None)
+                        await self._clean_up_memory_streams(name)
+
+            headers = {"cache-control": "no-cache, no-transform", "mcp-session-id": self.mcp_session_id or ""}
+            response_ = EventSourceResponse(content=reader, data_sender_callable=resume, headers=headers)
+            try:
+                await response_(request.scope, request.receive, send)
+            finally:
+                await reader.aclose()
+
+        async def terminate(self) -> None:
+            await super().terminate()
+            assert isinstance(self._event_store, Events)
+            self._event_store.events.close()
+
+    class Manager(StreamableHTTPSessionManager):
+        """Gives each session streams of its own, so that ids of different sessions cannot meet."""
+
+        def __init__(self, app: Any, buffer: ReplayBuffer, **options: Any) -> None:
+            super().__init__(app, **options)
+            self._buffer = buffer
+
+        def _admit_session(self, requestor: Any) -> Any:
+            if self.max_sessions is not None and len(self._server_instances) >= self.max_sessions:
+                return None
+            session_id = uuid4().hex
+            transport = Transport(
+                mcp_session_id=session_id, event_store=Events(self._buffer), idle_timeout=self.session_idle_timeout
+            )
+            if requestor is not None:
+                self._session_owners[session_id] = requestor
+            self._server_instances[session_id] = transport
+            return transport
+
+    return Manager
+
+
+def _is_answer(message: Any) -> bool:
+    from mcp_types import JSONRPCError, JSONRPCResponse
+
+    return isinstance(message, JSONRPCResponse | JSONRPCError)

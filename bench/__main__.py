@@ -18,11 +18,12 @@ from typing import Any
 
 from bench import measure, report
 from bench.cache import HAS_CACHETOOLS
-from bench.client import BenchError
+from bench.process import BenchError
+from bench.rounds import Figures
 
 OUT = measure.ROOT / "bench" / "out"
 DOCS = measure.ROOT / "docs"
-SECTIONS: tuple[Callable[[measure.Plan], measure.Figures], ...] = (
+SECTIONS: tuple[Callable[[measure.Plan], Figures], ...] = (
     measure.side_by_side,
     measure.many_tools,
     measure.start_up,
@@ -37,15 +38,7 @@ SECTIONS: tuple[Callable[[measure.Plan], measure.Figures], ...] = (
 
 def main() -> int:
     options = _options()
-    plan = measure.Plan(
-        rounds=options.rounds or (2 if options.short else 7),
-        seconds=0.25 if options.short else 0.8,
-        start_ups=2 if options.short else 5,
-        growth_calls=50_000 if options.short else 1_000_000,
-        is_short=options.short,
-        folder=Path(),
-        say=lambda _: None,
-    )
+    plan = measure.plan_for(short=options.short, rounds=options.rounds)
     if not measure.HAS_FASTMCP:
         print("FastMCP is not installed here (requirements-bench.lock has it); it is left out.", file=sys.stderr)
     if not HAS_CACHETOOLS:

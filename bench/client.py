@@ -14,30 +14,25 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 
-RECORD = b'"message":"tool call completed"'
+from bench.process import BenchError, Command, Process
+from bench.rounds import Run
+
 _CHUNK = 1 << 20
 _MOST_BYTES = 64 << 20  # Of requests in one run: they are all held in memory.
 _PIECE = 50_000  # No longer than the shipped limits take.
 _RUN_LIMIT = 60.0
-_LOG_LIMIT = 10.0
-_SETTLE = 0.05
 _INITIALIZE = {
     "protocolVersion": "2025-11-25",
     "capabilities": {},
     "clientInfo": {"name": "bench", "version": "1"},
 }
-
-
-class BenchError(Exception):
-    """The figures cannot be trusted: an answer or a record is missing, or wrong, or one too many."""
 
 
 class _Result(msgspec.Struct, rename="camel"):
@@ -50,16 +45,6 @@ class _Answer(msgspec.Struct):
 
 
 _decode_answer = msgspec.json.Decoder(_Answer).decode
-
-
-@dataclass(frozen=True)
-class Command:
-    """How a server is started. `records` says whether its log has one record per call."""
-
-    name: str
-    argv: tuple[str, ...]
-    environment: dict[str, str] = field(default_factory=dict)
-    records: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,47 +67,17 @@ class Work:
         return max(1, _MOST_BYTES // (len(self.text) + 100))
 
 
-@dataclass(frozen=True)
-class Run:
-    """What one run took: seconds on the clock, seconds of the server's processor time, seconds of each call."""
-
-    calls: int
-    seconds: float
-    cpu: float
-    latencies: list[float]
-
-    @property
-    def rate(self) -> float:
-        return self.calls / self.seconds
-
-    @property
-    def cpu_per_call(self) -> float:
-        return self.cpu / self.calls
-
-
 class Server:
-    """A server process that has been shaken hands with. Its stderr goes to a file in `folder`."""
+    """A server process that has been shaken hands with."""
 
     def __init__(self, command: Command, folder: Path) -> None:
         self.name = command.name
-        self._records = command.records
-        self._log = folder / f"{command.name.replace(' ', '-')}.log"
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("DRAGOMAN_")}
         started = time.perf_counter()
-        with open(self._log, "ab") as log:
-            self._process = subprocess.Popen(
-                command.argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                bufsize=0,
-                cwd=folder,
-                env=environment | command.environment,
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
-        self._usage = psutil.Process(self._process.pid)
+        self._process = Process(command, folder, stream=subprocess.PIPE)
+        pipes = self._process.popen
+        assert pipes.stdin is not None
+        assert pipes.stdout is not None
+        self._in, self._out = pipes.stdin.fileno(), pipes.stdout.fileno()
         try:
             self.request("initialize", _INITIALIZE)
             self.start_up = time.perf_counter() - started
@@ -135,14 +90,14 @@ class Server:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        surplus = self.close()
-        if self._records and surplus and error is None:
-            raise BenchError(f"{self.name}: {surplus} records in its log that no call accounts for")
+        self.close()
+        if error is None:
+            self._process.check_surplus()
 
     @property
     def memory(self) -> int:
         """Resident bytes."""
-        return int(self._usage.memory_info().rss)
+        return self._process.memory
 
     def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Ask for something with nothing else in flight; the whole answer, which may be an error."""
@@ -155,7 +110,7 @@ class Server:
     def run(self, work: Work, calls: int) -> Run:
         """Make `calls` calls, and check that each was answered, and recorded if this server keeps records."""
         lines = work.lines(calls)
-        cpu = self._cpu()
+        cpu = self._process.cpu
         with self._limited():
             started = time.perf_counter()
             if work.in_flight == 1:
@@ -164,22 +119,15 @@ class Server:
                 data, latencies = self._windowed(lines, work.in_flight), []
             seconds = time.perf_counter() - started
         self._check_answers(data, calls)
-        self._check_records(calls)
-        return Run(calls, seconds, self._cpu() - cpu, latencies)
+        self._process.check_records(calls)
+        return Run(calls, seconds, self._process.cpu - cpu, latencies)
 
-    def close(self) -> int:
-        """End the process, politely at first; how many records are in its log that have not been counted."""
-        for stream in (self._process.stdin, self._process.stdout):
+    def close(self) -> None:
+        """End the process, politely at first."""
+        for stream in (self._process.popen.stdin, self._process.popen.stdout):
             if stream is not None:
                 stream.close()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(5)
-        surplus = self._count_records()
-        self._log.unlink()
-        return surplus
+        self._process.end()
 
     def _windowed(self, lines: list[bytes], window: int) -> bytes:
         calls = len(lines)
@@ -225,22 +173,18 @@ class Server:
         return data
 
     def _ended(self) -> str:
-        last = b"\n".join(self._log.read_bytes().splitlines()[-5:]).decode(errors="replace")
+        last = self._process.last_words()
         return f"{self.name} ended, or took longer than {_RUN_LIMIT:.0f} s; the end of its log:\n{last}"
 
     @contextmanager
     def _limited(self) -> Iterator[None]:
-        timer = threading.Timer(_RUN_LIMIT, self._process.kill)
+        timer = threading.Timer(_RUN_LIMIT, self._process.popen.kill)
         timer.daemon = True
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
-
-    def _cpu(self) -> float:
-        times = self._usage.cpu_times()
-        return float(times.user + times.system)
 
     def _check_answers(self, data: bytes, calls: int) -> None:
         try:
@@ -251,17 +195,3 @@ class Server:
         if len(answers) != calls or ids != set(range(1, calls + 1)) or any(a.result.is_error for a in answers):
             errors = sum(a.result.is_error for a in answers)
             raise BenchError(f"{self.name}: {len(answers)} answers to {len(ids)} of {calls} calls, {errors} errors")
-
-    def _check_records(self, calls: int) -> None:
-        time.sleep(_SETTLE)
-        if not self._records:
-            return
-        deadline = time.monotonic() + _LOG_LIMIT
-        while (found := self._count_records()) < calls and time.monotonic() < deadline:
-            time.sleep(_SETTLE)
-        if found != calls:
-            raise BenchError(f"{self.name}: {found} records of {calls} calls in its log")
-        os.truncate(self._log, 0)  # It is open for appending: the next run starts at the beginning.
-
-    def _count_records(self) -> int:
-        return self._log.read_bytes().count(RECORD)

@@ -15,11 +15,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from bench.cache import RIVALS
-from bench.client import BenchError, Command, Run, Server, Work
-from bench.rounds import rotated
+from bench.client import Server, Work
+from bench.process import BenchError, Command
+from bench.rounds import Figures, Rounds, Run, cpu_of, figures_of, p50_of, rate_of, ratios_of, rotated
 
 ROOT = Path(__file__).parents[1]
 BARE, DRAGOMAN, SDK, FASTMCP = "bare loop", "Dragoman", "official SDK", "FastMCP"
@@ -27,11 +27,8 @@ HAS_FASTMCP = find_spec("fastmcp") is not None
 LOADED = f"{DRAGOMAN}, SDK loaded"
 IN_FLIGHT = 32
 
-Figures: TypeAlias = dict[str, Any]
-Rounds: TypeAlias = dict[str, list[Run]]
-
-_SERVERS = ROOT / "bench" / "servers"
-_SLOTS = {"DRAGOMAN_RESOURCES__MAX_CONCURRENT_EXECUTIONS": "64"}
+SERVERS = ROOT / "bench" / "servers"
+SLOTS = {"DRAGOMAN_RESOURCES__MAX_CONCURRENT_EXECUTIONS": "64"}
 _LINE = "All the world's a stage, and all the men and women merely players.\n"
 _SIZES = {"1 KB": 1_000, "100 KB": 100_000, "1 MB": 1_000_000}
 ARGUMENTS = {label: (_LINE * (size // len(_LINE) + 1))[:size] for label, size in _SIZES.items()}
@@ -53,13 +50,26 @@ class Plan:
     say: Callable[[str], None]
 
 
+def plan_for(*, short: bool, rounds: int | None = None) -> Plan:
+    """The plan of a full run or of a short one; where files go and what is said is the caller's."""
+    return Plan(
+        rounds=rounds or (2 if short else 7),
+        seconds=0.25 if short else 0.8,
+        start_ups=2 if short else 5,
+        growth_calls=50_000 if short else 1_000_000,
+        is_short=short,
+        folder=Path(),
+        say=lambda _: None,
+    )
+
+
 def _script(name: str, file: str) -> Command:
-    return Command(name, (sys.executable, str(_SERVERS / file)))
+    return Command(name, (sys.executable, str(SERVERS / file)))
 
 
 def _dragoman(name: str, target: str) -> Command:
-    argv = (sys.executable, "-m", "dragoman", "serve", str(_SERVERS / target))
-    return Command(name, argv, _SLOTS, records=True)
+    argv = (sys.executable, "-m", "dragoman", "serve", str(SERVERS / target))
+    return Command(name, argv, SLOTS, records=True)
 
 
 COMMANDS = [
@@ -86,8 +96,8 @@ def side_by_side(plan: Plan) -> Figures:
             for size, argument in ARGUMENTS.items()
         }
     return {
-        "in_flight_32": _compared(many) | {"cpu_ratios": _ratios(many, _cpu)},
-        "in_flight_1": _compared(one) | {"p50_ratios": _ratios(one, _p50)},
+        "in_flight_32": _compared(many) | {"cpu_ratios": ratios_of(many, DRAGOMAN, cpu_of)},
+        "in_flight_1": _compared(one) | {"p50_ratios": ratios_of(one, DRAGOMAN, p50_of)},
         "variants": variants,
         "payloads": payloads,
     }
@@ -101,14 +111,14 @@ def many_tools(plan: Plan) -> Figures:
     """
     commands = [_dragoman("3 tools", "dragoman_many.py:few"), _dragoman("1,000 tools", "dragoman_many.py:many")]
     shorter = replace(plan, rounds=3, seconds=plan.seconds / 3)
-    rounds: Rounds = {command.name: [] for command in commands}
+    rounds: dict[str, list[Run]] = {command.name: [] for command in commands}
     for turn in range(plan.rounds):
         with _started(plan, rotated(commands, turn)) as servers:
             for name, runs in _take_turns(shorter, servers, Work(in_flight=IN_FLIGHT), "number of tools").items():
                 rounds[name] += runs
-    dearer = [_cpu(many) / _cpu(few) for few, many in zip(*rounds.values(), strict=True)]
+    dearer = [cpu_of(many) / cpu_of(few) for few, many in zip(*rounds.values(), strict=True)]
     return {
-        "calls_per_second": {name: _figures(runs) for name, runs in rounds.items()},
+        "calls_per_second": {name: figures_of(runs) for name, runs in rounds.items()},
         "dearer_per_cent": (statistics.median(dearer) - 1) * 100,
         "rounds": [(ratio - 1) * 100 for ratio in dearer],
     }
@@ -221,7 +231,7 @@ def _started(plan: Plan, commands: Sequence[Command]) -> Iterator[list[Server]]:
 
 def _take_turns(plan: Plan, servers: Sequence[Server], work: Work, title: str) -> Rounds:
     """The same work for every server, round after round."""
-    runs: Rounds = {server.name: [] for server in servers}
+    runs: dict[str, list[Run]] = {server.name: [] for server in servers}
     calls = {server.name: _calls_in(server, work, plan.seconds) for server in servers}
     for turn in range(plan.rounds):
         for server in rotated(servers, turn):
@@ -242,42 +252,8 @@ def _calls_in(server: Server, work: Work, seconds: float) -> int:
     return max(work.in_flight, min(int(run.rate * seconds), work.most_calls))
 
 
-def _rate(run: Run) -> float:
-    return run.rate
-
-
-def _cpu(run: Run) -> float:
-    return max(run.cpu, 0.01) / run.calls  # The kernel counts in hundredths.
-
-
-def _p50(run: Run) -> float:
-    return statistics.median(run.latencies)
-
-
-def _figures(runs: list[Run]) -> Figures:
-    rates = [run.rate for run in runs]
-    figures = {
-        "best": max(rates),
-        "median": statistics.median(rates),
-        "rounds": rates,
-        "cpu_us": sum(run.cpu for run in runs) / sum(run.calls for run in runs) * 1e6,
-    }
-    latencies = [latency for run in runs for latency in run.latencies]
-    if latencies:
-        cuts = statistics.quantiles(latencies, n=100)
-        figures |= {f"p{cut}_us": cuts[cut - 1] * 1e6 for cut in (50, 95, 99)}
-    return figures
-
-
-def _ratios(rounds: Rounds, of: Callable[[Run], float]) -> dict[str, float]:
-    """Dragoman's figure as a multiple of each other server's."""
-    mine = rounds[DRAGOMAN]
-    return {
-        name: statistics.median(of(a) / of(b) for a, b in zip(mine, theirs, strict=True))
-        for name, theirs in rounds.items()
-        if name != DRAGOMAN
-    }
-
-
 def _compared(rounds: Rounds) -> Figures:
-    return {"servers": {name: _figures(runs) for name, runs in rounds.items()}, "ratios": _ratios(rounds, _rate)}
+    return {
+        "servers": {name: figures_of(runs) for name, runs in rounds.items()},
+        "ratios": ratios_of(rounds, DRAGOMAN, rate_of),
+    }

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.cache import EVICT, GET, REPLACE, RIVALS
-from bench.measure import BARE, DRAGOMAN, FASTMCP, LOADED, SDK, Figures
+from bench.measure import BARE, DRAGOMAN, FASTMCP, LOADED, SDK
+from bench.rounds import Figures
 
 _SOURCE_HEADLINE = 331_027
 _MILLION = 1_000_000

@@ -13,7 +13,8 @@ import pytest
 
 from bench import cache, measure, memories, protection, report
 from bench.__main__ import SECTIONS
-from bench.client import BenchError, Command, Server, Work
+from bench.client import Server, Work
+from bench.process import BenchError, Command
 
 ROOT = Path(__file__).parents[2]
 DRAGOMAN = measure._dragoman("Dragoman", "dragoman_tools.py")
@@ -66,7 +67,7 @@ def test_a_server_that_answers_one_call_twice_and_another_never_spoils_the_run(t
 
 @pytest.mark.slow
 def test_a_server_without_its_records_spoils_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.client._LOG_LIMIT", 0.2)
+    monkeypatch.setattr("bench.process._LOG_LIMIT", 0.2)
     silent = Command("silent", DRAGOMAN.argv, {**DRAGOMAN.environment, "DRAGOMAN_LOGGING__LEVEL": "error"}, True)
     with pytest.raises(BenchError, match="0 records of 10 calls"), Server(silent, tmp_path) as server:
         server.run(Work("noop", 1), 10)

@@ -18,6 +18,7 @@ from typing import Any
 
 from bench import measure, report
 from bench.cache import HAS_CACHETOOLS
+from bench.over_http import HAS_HTTP, over_http
 from bench.process import BenchError
 from bench.rounds import Figures
 
@@ -33,6 +34,7 @@ SECTIONS: tuple[Callable[[measure.Plan], Figures], ...] = (
     measure.cache,
     measure.protection,
     measure.memories,
+    over_http,
 )
 
 
@@ -43,6 +45,8 @@ def main() -> int:
         print("FastMCP is not installed here (requirements-bench.lock has it); it is left out.", file=sys.stderr)
     if not HAS_CACHETOOLS:
         print("cachetools is not installed here (requirements-bench.lock has it); it is left out.", file=sys.stderr)
+    if not HAS_HTTP:
+        print("This Dragoman does not serve HTTP; the others are measured without it.", file=sys.stderr)
     started, load = time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
         try:
@@ -79,7 +83,7 @@ def _measure(plan: measure.Plan) -> dict[str, Any]:
 
 def _about(rounds: int, short: bool, seconds: float, load: float) -> dict[str, Any]:
     alternatives = {"fastmcp": measure.HAS_FASTMCP, "cachetools": HAS_CACHETOOLS}
-    packages = ("dragoman", "mcp", "msgspec", *(name for name, is_there in alternatives.items() if is_there))
+    packages = ("dragoman", "mcp", "msgspec", "uvicorn", *(name for name, is_there in alternatives.items() if is_there))
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "python": platform.python_version(),

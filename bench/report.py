@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.cache import EVICT, GET, REPLACE, RIVALS
+from bench.http_load import Era
 from bench.measure import BARE, DRAGOMAN, FASTMCP, LOADED, SDK
+from bench.over_http import ECHO
 from bench.rounds import Figures
 
 _SOURCE_HEADLINE = 331_027
@@ -64,6 +66,30 @@ def targets(results: Figures) -> list[Target]:
         Target(f"memory growth over {growth['calls']:,} calls", growth["grown_mb"], 10, "MB"),
         Target("CPU per call among 1,000 tools, against 3", results["many_tools"]["dearer_per_cent"], 10, "%"),
         Target(f"cache: {_ABOVE_A_MILLION}", _slowest(results["cache"], "lru"), _MILLION, "/s", at_least=True),
+        *http_targets(results["over_http"]),
+    ]
+
+
+def http_targets(figures: Figures) -> list[Target]:
+    """The ratios are the lowest among the numbers of connections: one good one is not enough."""
+    modern, handshake = (list(figures["eras"][era].values()) for era in (Era.MODERN, Era.HANDSHAKE))
+    client = max(work["servers"][ECHO]["client_share"] for work in modern)
+    found = [Target("HTTP: CPU of the client, against the bare echo", client, 0.75)]
+    if "ratios" not in modern[0]:
+        return found
+    if FASTMCP in modern[0]["ratios"]:
+        lowest = min(work["ratios"][FASTMCP] for work in modern)
+        found.append(Target("HTTP, modern: calls/s against FastMCP", lowest, 12, at_least=True))
+    against_sdk = {
+        era: min(work["ratios"][work["sdk"]] for work in works)
+        for era, works in ((Era.MODERN, modern), (Era.HANDSHAKE, handshake))
+    }
+    against_echo = min(work["ratios"][ECHO] for work in modern)
+    return [
+        *found,
+        Target("HTTP, modern: calls/s against the SDK", against_sdk[Era.MODERN], 4, at_least=True),
+        Target("HTTP, modern: calls/s against the bare echo", against_echo, 0.55, at_least=True),
+        Target("HTTP, handshake: calls/s against the SDK", against_sdk[Era.HANDSHAKE], 3, at_least=True),
     ]
 
 
@@ -75,9 +101,12 @@ def text(results: Figures) -> str:
         f"load {about['load_before']:.1f} before\n"
         f"calls/s: median (best) of {about['rounds']} rounds; ratios: Dragoman's figure by theirs, median of the rounds"
     )
-    goals = _table(("target", "figure", "wanted", ""), [target.row() for target in targets(results)])
-    sections = (_servers, _variants, _payloads, _alone, _cache, _stages, _settings, _memories)
-    return "\n\n".join([title, *(section(results) for section in sections), goals])
+    sections = (_servers, _variants, _payloads, over_http, _alone, _cache, _stages, _settings, _memories)
+    return "\n\n".join([title, *(section(results) for section in sections), goals(targets(results))])
+
+
+def goals(targets: Sequence[Target]) -> str:
+    return _table(("target", "figure", "wanted", ""), [target.row() for target in targets])
 
 
 def _servers(results: Figures) -> str:
@@ -120,6 +149,38 @@ def _comparison(title: str, kinds: Mapping[str, Figures], names: Sequence[str]) 
         for kind, figures in kinds.items()
     ]
     return _table((title, *names, *(f"to {name}" for name in others)), rows)
+
+
+def over_http(results: Figures) -> str:
+    """A table for each era, and one of what sessions leave behind."""
+    figures = results["over_http"]
+    tables = [_era(f"HTTP, {era} era, {figures['rounds']} rounds", works) for era, works in figures["eras"].items()]
+    rows = [
+        (
+            name,
+            *(f"{facts[key]:,.0f}" for key in ("sessions", "before_mb", "after_mb")),
+            f"{facts['ms_per_session']:.2f}",
+        )
+        for name, facts in figures["sessions"].items()
+    ]
+    head = ("HTTP, sessions, every other one ended", "sessions", "MB before", "MB after", "ms each")
+    return "\n\n".join([*tables, _table(head, rows)])
+
+
+def _era(title: str, works: Mapping[str, Figures]) -> str:
+    rows = [
+        (
+            name,
+            connections,
+            _rate(facts),
+            _number(work["ratios"].get(name)) if "ratios" in work else "",
+            *(f"{facts[key]:,.0f}" for key in ("cpu_us", "p50_us", "p95_us", "p99_us", "client_us")),
+        )
+        for connections, work in works.items()
+        for name, facts in work["servers"].items()
+    ]
+    head = (title, "connections", "calls/s", "ratio", "CPU µs", "p50 µs", "p95", "p99", "client's CPU µs")
+    return _table(head, rows)
 
 
 def _alone(results: Figures) -> str:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from bench import cache, measure, memories, protection, report
+from bench import cache, measure, memories, over_http, protection, report
 from bench.__main__ import SECTIONS
 from bench.client import Server, Work
+from bench.http_load import Era, Expected
 from bench.process import BenchError, Command
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +99,23 @@ def _plan(folder: Path, said: list[str]) -> measure.Plan:
 
 
 def _published_with(**sections: Any) -> dict[str, Any]:
-    return {**json.loads((ROOT / "docs/bench.json").read_text("utf-8")), **sections}
+    return {**json.loads((ROOT / "docs/bench.json").read_text("utf-8")), "over_http": _over_http(RATES), **sections}
+
+
+RATES = {over_http.ECHO: 16_000, over_http.DRAGOMAN: 8_000, over_http.SDK: 1_000, over_http.SDK_JSON: 2_000}
+
+
+def _over_http(rates: dict[str, int], **slower: float) -> dict[str, Any]:
+    """Made-up figures: these rates in both eras, but fewer with so many connections."""
+    eras: dict[str, dict[str, Any]] = {era: {} for era in Era}
+    for works in eras.values():
+        for connections in ("1", "16", "64"):
+            runs = {}
+            for name, rate in rates.items():
+                seconds = slower.get(f"of_{connections}", 1.0) if name == over_http.DRAGOMAN else 1.0
+                runs[name] = [over_http.HttpRun(rate, seconds, 0.8, [0.001, 0.002], 0.2)] * 2
+            works[connections] = over_http.compared(runs)
+    return {"rounds": 2, "eras": eras, "sessions": {}}
 
 
 @pytest.mark.slow
@@ -138,7 +155,7 @@ def test_the_cache_is_measured_alone_where_there_is_no_cachetools(monkeypatch: p
     assert set(figures["per_second"]) == {"lru", "lfu", "fifo"}
     assert figures["ratios"] == {}
     results = _published_with(cache=figures)
-    assert report.targets(results)[-1].name == "cache: above a million operations a second"
+    assert "cache: above a million operations a second" in [target.name for target in report.targets(results)]
     assert "lfu: get, found" in report._cache(results)
 
 
@@ -156,3 +173,67 @@ async def test_a_dialect_that_this_version_does_not_have_is_left_out_with_a_reas
 def test_a_section_whose_process_fails_spoils_the_run(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="no_such_module"):
         measure._in_a_process(_plan(tmp_path, []), "no_such_module")
+
+
+HTTP_TARGETS = {
+    "HTTP: CPU of the client, against the bare echo": 0.25,
+    "HTTP, modern: calls/s against FastMCP": 8.0,
+    "HTTP, modern: calls/s against the SDK": 2.0,
+    "HTTP, modern: calls/s against the bare echo": 0.25,
+    "HTTP, handshake: calls/s against the SDK": 2.0,
+}
+
+
+def test_a_target_over_http_is_as_good_as_the_worst_number_of_connections_and_the_better_sdk() -> None:
+    figures = _over_http({**RATES, over_http.FASTMCP: 500}, of_16=2.0)
+    targets = report.http_targets(figures)
+    assert {target.name: target.figure for target in targets} == HTTP_TARGETS
+    assert {target.name for target in targets if target.is_reached} == {next(iter(HTTP_TARGETS))}
+
+
+def test_the_others_are_reported_over_http_without_fastmcp_and_without_dragoman() -> None:
+    without_fastmcp = _over_http(RATES)
+    assert [target.name for target in report.http_targets(without_fastmcp)] == [
+        name for name in HTTP_TARGETS if "FastMCP" not in name
+    ]
+    alone = _over_http({name: rate for name, rate in RATES.items() if name != over_http.DRAGOMAN})
+    assert [target.name for target in report.http_targets(alone)] == [next(iter(HTTP_TARGETS))]
+    assert over_http.DRAGOMAN not in report.over_http({"over_http": alone})
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("FND-TEST-08", "FND-TEST-09")
+def test_every_server_is_measured_over_http_in_both_eras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(over_http, "CONNECTIONS", (1, 3))
+    said: list[str] = []
+    figures = json.loads(json.dumps(over_http.over_http(_plan(tmp_path, said))))
+    names = [site.name for site in over_http.SITES]
+    works = [figures["eras"][era][connections] for era in Era for connections in ("1", "3")]
+    assert [list(work["servers"]) for work in works] == [names] * 4
+    wanted = ("median", "cpu_us", "p50_us", "p95_us", "p99_us", "client_us")
+    assert min(facts[key] for work in works for facts in work["servers"].values() for key in wanted) >= 0
+    assert min(facts["median"] for work in works for facts in work["servers"].values()) > 0
+    assert {name: facts["sessions"] for name, facts in figures["sessions"].items()} == {
+        name: 320 for name in names if name in (over_http.DRAGOMAN, over_http.SDK)
+    }
+    text = report.text(_published_with(over_http=figures))
+    assert [name for name in (*names, "modern era", "handshake era", "ms each") if name not in text] == []
+    assert any(words.startswith("HTTP, handshake era, 3 open, round 1 of 1: ") for words in said)
+
+
+@pytest.mark.slow
+def test_a_server_that_answers_something_else_over_http_spoils_the_run(tmp_path: Path) -> None:
+    echo = replace(over_http.SITES[0], expected=Expected(("null",)))
+    with over_http.HttpServer(echo, tmp_path) as server:
+        server.wait()
+        with pytest.raises(BenchError, match=r"bare ASGI echo: call 1000001 was answered with .*1000000"):
+            server.run(Era.MODERN, 1, 0.05)
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+    site = over_http.Site("hopeless", (sys.executable, "-c", "raise SystemExit('no port for me')"))
+    with (
+        pytest.raises(BenchError, match="hopeless did not start:\nno port for me"),
+        over_http.HttpServer(site, tmp_path) as server,
+    ):
+        server.wait()

@@ -1,0 +1,250 @@
+"""Servers beside each other over HTTP: `python -m bench.over_http`, or as a part of `python -m bench`.
+
+A bare ASGI echo on the same HTTP server is the limit. The SDK takes part twice, with event streams, which are its
+default, and with answers as JSON alone, and is held against Dragoman with whichever of the two did better at the same
+work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+from bench.http_load import (
+    FIRST_ID,
+    Era,
+    Expected,
+    Requests,
+    Script,
+    call_for,
+    close_session,
+    drive,
+    open_session,
+)
+from bench.measure import DRAGOMAN, FASTMCP, HAS_FASTMCP, SDK, SERVERS, SLOTS, Plan, plan_for
+from bench.process import BenchError, Command, Process
+from bench.rounds import Figures, Run, cpu_of, figures_of, rate_of, ratios_of, rotated
+from bench.servers.http_bare import ANSWER
+from dragoman.cli.serve import Transport
+
+ECHO, SDK_JSON = "bare ASGI echo", f"{SDK}, JSON"
+CONNECTIONS = (1, 16, 64)
+HAS_HTTP = "streamable-http" in list(Transport)
+_START_LIMIT = 30.0
+_WARM_UP = 0.1
+_VISITORS = 16
+_MOST_ROUNDS, _SHARE = 5, 0.4  # And of the time that a run over pipes gets: there are many combinations here.
+_MB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Site(Command):
+    """A server that takes its port as the last argument."""
+
+    expected: Expected = Expected()  # noqa: RUF009 - it is frozen.
+
+
+_DRAGOMAN = (
+    *(sys.executable, "-m", "dragoman", "serve", str(SERVERS / "dragoman_tools.py")),
+    *("--transport", "streamable-http", "--host", "127.0.0.1", "--port"),
+)
+SITES = [
+    Site(ECHO, (sys.executable, str(SERVERS / "http_bare.py")), expected=Expected(constant=ANSWER)),
+    *([Site(DRAGOMAN, _DRAGOMAN, SLOTS, records=True, expected=Expected(("null",)))] if HAS_HTTP else []),
+    Site(SDK, (sys.executable, str(SERVERS / "http_sdk.py"))),
+    Site(SDK_JSON, (sys.executable, str(SERVERS / "http_sdk.py"), "json")),
+    *([Site(FASTMCP, (sys.executable, str(SERVERS / "http_fast.py")))] if HAS_FASTMCP else []),
+]
+
+
+@dataclass(frozen=True)
+class HttpRun(Run):
+    """A run, and what making its calls took of the processor's time."""
+
+    client_cpu: float
+
+
+class HttpServer:
+    """A server process and the sessions that have been opened there."""
+
+    def __init__(self, site: Site, folder: Path) -> None:
+        self.name = site.name
+        self._site = site
+        self._port = _free_port()
+        self._requests = Requests(self._port)
+        self._ids = count(FIRST_ID)
+        self._sessions: list[str] = []
+        self._process = Process(site, folder, str(self._port))
+
+    def __enter__(self) -> HttpServer:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self._process.popen.terminate()
+        self._process.end()
+        if error is None:
+            self._process.check_surplus()
+
+    @property
+    def memory(self) -> int:
+        """Resident bytes."""
+        return self._process.memory
+
+    def wait(self) -> None:
+        """Until it can be connected to."""
+        deadline = time.monotonic() + _START_LIMIT
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self._port)).close()
+                return
+            except ConnectionRefusedError:
+                if self._process.popen.poll() is not None or time.monotonic() > deadline:
+                    raise BenchError(f"{self.name} did not start:\n{self._process.last_words()}") from None
+                time.sleep(0.02)
+
+    def run(self, era: Era, connections: int, seconds: float) -> HttpRun:
+        """Call for so long on so many connections, each with its own session in the handshake era."""
+        with self._named():
+            sessions = self._sessions_for(connections) if era is Era.HANDSHAKE else [None] * connections
+            cpu = self._process.cpu
+            load = call_for(seconds, self._port, sessions, self._ids, self._site.expected)
+            calls = len(load.latencies)
+            self._process.check_records(calls)
+            return HttpRun(calls, load.seconds, self._process.cpu - cpu, load.latencies, load.cpu)
+
+    def visit(self, sessions: int) -> float:
+        """Open so many sessions on a few connections, and end every other one; how long it took."""
+
+        def visits() -> Script:
+            for number in range(sessions // _VISITORS):
+                opened: list[str] = []
+                yield from open_session(self._requests, opened)
+                if number % 2:
+                    yield from close_session(self._requests, opened[0])
+
+        with self._named():
+            seconds, _ = drive(self._port, [visits() for _ in range(_VISITORS)])
+        return seconds
+
+    def _sessions_for(self, connections: int) -> Sequence[str | None]:
+        if self._site.expected.constant is not None:
+            return ["0" * 32] * connections  # Who looks at nothing opens no sessions; the request is as long.
+        missing = connections - len(self._sessions)
+        drive(self._port, [open_session(self._requests, self._sessions) for _ in range(missing)])
+        return self._sessions[:connections]
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except (BenchError, OSError) as error:
+            raise BenchError(f"{self.name}: {error}; the end of its log:\n{self._process.last_words()}") from None
+
+
+def over_http(plan: Plan) -> Figures:
+    """Both eras on one, some and many connections, then what sessions leave behind."""
+    plan = replace(plan, rounds=min(plan.rounds, _MOST_ROUNDS), seconds=plan.seconds * _SHARE)
+    eras: dict[str, dict[str, Figures]] = {}
+    with _started(plan, SITES) as servers:
+        for era in Era:
+            for server in servers:
+                server.run(era, max(CONNECTIONS), _WARM_UP)
+            eras[era] = {
+                str(connections): compared(_take_turns(plan, servers, era, connections)) for connections in CONNECTIONS
+            }
+    return {"rounds": plan.rounds, "eras": eras, "sessions": sessions(plan)}
+
+
+def sessions(plan: Plan) -> Figures:
+    """Resident megabytes before and after many sessions, half of them ended and half abandoned."""
+    number = 320 if plan.is_short else 10_000
+    figures: Figures = {}
+    for site in SITES:
+        if site.name not in (DRAGOMAN, SDK):
+            continue
+        with _started(plan, [site]) as (server,):
+            server.visit(10 * _VISITORS)
+            before = server.memory
+            seconds = server.visit(number)
+            after = server.memory
+        figures[site.name] = {
+            "sessions": number,
+            "before_mb": before / _MB,
+            "after_mb": after / _MB,
+            "ms_per_session": seconds / number * 1e3,
+        }
+        plan.say(f"HTTP, {number:,} sessions, {site.name}: {before / _MB:.1f} to {after / _MB:.1f} MB")
+    return figures
+
+
+def compared(rounds: Mapping[str, Sequence[HttpRun]]) -> Figures:
+    """All servers at one kind of work; `sdk` is the way to answer with which the SDK did better at it."""
+    servers = {name: figures_of(runs) | _client(runs) for name, runs in rounds.items()}
+    figures: Figures = {"servers": servers, "sdk": max((SDK, SDK_JSON), key=lambda name: servers[name]["median"])}
+    if DRAGOMAN in rounds:
+        figures["ratios"] = ratios_of(rounds, DRAGOMAN, rate_of)
+        figures["cpu_ratios"] = ratios_of(rounds, DRAGOMAN, cpu_of)
+    return figures
+
+
+def _client(runs: Sequence[HttpRun]) -> Figures:
+    """What the calls took on this side. With a share near 1 or above, it is not the server that is measured."""
+    spent = sum(run.client_cpu for run in runs)
+    return {
+        "client_us": spent / sum(run.calls for run in runs) * 1e6,
+        "client_share": statistics.median(run.client_cpu / run.calls / cpu_of(run) for run in runs),
+    }
+
+
+@contextmanager
+def _started(plan: Plan, sites: Sequence[Site]) -> Iterator[list[HttpServer]]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(HttpServer(site, plan.folder)) for site in sites]
+        for server in servers:
+            server.wait()
+        yield servers
+
+
+def _take_turns(plan: Plan, servers: Sequence[HttpServer], era: Era, connections: int) -> dict[str, list[HttpRun]]:
+    runs: dict[str, list[HttpRun]] = {server.name: [] for server in servers}
+    for turn in range(plan.rounds):
+        for server in rotated(servers, turn):
+            runs[server.name].append(server.run(era, connections, plan.seconds))
+        rates = ", ".join(f"{name} {done[-1].rate:,.0f}/s" for name, done in runs.items())
+        plan.say(f"HTTP, {era} era, {connections} open, round {turn + 1} of {plan.rounds}: {rates}")
+    return runs
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def main() -> int:
+    from bench import report  # It knows the names of our servers.
+
+    parser = argparse.ArgumentParser(prog="python -m bench.over_http", description="Servers side by side over HTTP.")
+    parser.add_argument("--short", action="store_true", help="shorter, to see that it still runs")
+    plan = plan_for(short=parser.parse_args().short)
+    with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
+        try:
+            figures = over_http(replace(plan, folder=Path(folder), say=lambda words: print(words, file=sys.stderr)))
+        except BenchError as error:
+            print(f"\nFAILED: {error}", file=sys.stderr)
+            return 1
+    print(report.over_http({"over_http": figures}), report.goals(report.http_targets(figures)), sep="\n\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

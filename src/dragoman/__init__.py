@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from dragoman.edge.stdio import start_server
     from dragoman.tools.content import Audio, EmbeddedResource, Image, ResourceLink, Text
     from dragoman.tools.context import Cancellation, ToolContext, raise_if_cancelled
+    from dragoman.tools.forms import choices
+    from dragoman.tools.questions import Ask, Root, Roots, Sample
     from dragoman.tools.tool import Tool, ToolDefinition, define_tool, tool
 
 _HOMES = {
+    "Ask": "dragoman.tools.questions",
     "Audio": "dragoman.tools.content",
     "Caller": "dragoman.access.callers",
     "Cancellation": "dragoman.tools.context",
@@ -36,12 +39,16 @@ _HOMES = {
     "Image": "dragoman.tools.content",
     "Outcome": "dragoman.calls.call",
     "ResourceLink": "dragoman.tools.content",
+    "Root": "dragoman.tools.questions",
+    "Roots": "dragoman.tools.questions",
     "Runtime": "dragoman.app",
+    "Sample": "dragoman.tools.questions",
     "ServerOptions": "dragoman.app",
     "Text": "dragoman.tools.content",
     "Tool": "dragoman.tools.tool",
     "ToolContext": "dragoman.tools.context",
     "ToolDefinition": "dragoman.tools.tool",
+    "choices": "dragoman.tools.forms",
     "create_server": "dragoman.app",
     "define_tool": "dragoman.tools.tool",
     "http_app": "dragoman.app",
@@ -51,6 +58,7 @@ _HOMES = {
     "tool": "dragoman.tools.tool",
 }
 __all__ = [
+    "Ask",
     "Audio",
     "Caller",
     "Cancellation",
@@ -59,12 +67,16 @@ __all__ = [
     "Image",
     "Outcome",
     "ResourceLink",
+    "Root",
+    "Roots",
     "Runtime",
+    "Sample",
     "ServerOptions",
     "Text",
     "Tool",
     "ToolContext",
     "ToolDefinition",
+    "choices",
     "create_server",
     "define_tool",
     "http_app",

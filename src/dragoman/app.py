@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragoman.access.callers import LOCAL, Caller
+from dragoman.access.seal import Seal
 from dragoman.artifacts import Artifacts
 from dragoman.cache import BoundedCache
 from dragoman.calls import pipeline
 from dragoman.calls.call import Call, Outcome, Stage
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.guards import Guards
+from dragoman.calls.patience import Patience
 from dragoman.calls.rates import Rates
 from dragoman.calls.resources import Resources
 from dragoman.calls.results import Results
@@ -26,9 +28,11 @@ from dragoman.calls.run_handler import RunHandler
 from dragoman.calls.runner import Runner
 from dragoman.calls.shares import Shares
 from dragoman.calls.stages.admit import Admit, Gate
+from dragoman.calls.stages.ask_client import AskClient
 from dragoman.calls.stages.check_request import CheckRequest
 from dragoman.calls.stages.check_scopes import CheckScopes
 from dragoman.calls.stages.enforce_deadline import EnforceDeadline
+from dragoman.calls.stages.fill_answers import FillAnswers
 from dragoman.calls.stages.find_tool import FindTool
 from dragoman.calls.stages.limit_rate import LimitRate
 from dragoman.calls.stages.record_completion import RecordCompletion
@@ -142,6 +146,8 @@ class Runtime:
         under_way: set[Call] = set()
         deadlines = Deadlines(under_way, self.clock, self.logger)
         threads = Threads()
+        patience = Patience(config.timeouts.input_ms, deadlines, self.clock)
+        seal = Seal(config.security.state_key, config.server.name)
         recorder = RecordCompletion(self.logger, self.clock, self.resources, self.guards, under_way)
         # The order is the contract: refuse cheaply before taking a slot, start the clock last.
         self.stages: tuple[Stage, ...] = (
@@ -151,12 +157,14 @@ class Runtime:
             FindTool(self.catalogue),
             CheckScopes(),
             LimitRate(Rates(config.limits), self.clock),
+            AskClient(seal, patience, self.resources, self.clock, self.logger),
             TakeSlot(self.resources, Shares(config.resources, config.limits)),
             ValidateArguments(),
+            FillAnswers(),
             EnforceDeadline(deadlines),
             ReuseResults(Results(self.cache)),
         )
-        run = RunHandler(threads, self.logger)
+        run = RunHandler(threads, self.logger, patience)
         service = pipeline.build(self.stages, run)
         traced = build_traced(self.stages, run, self.clock.monotonic)
         self.runner = Runner(service, traced, recorder, self.dialect, deadlines, threads, self.ids, self.logger)

@@ -135,6 +135,9 @@ class CategoryTimeouts(Section, frozen=True):
 class TimeoutsConfig(Section, frozen=True):
     """Deadlines: a tool's override wins over what the tool says itself, and that over its category's."""
 
+    input_ms: Annotated[
+        Milliseconds, about("How long a person may take to answer what a tool asks; no tool's deadline counts it.")
+    ] = 300_000
     tool_timeouts: CategoryTimeouts = CategoryTimeouts()
     tool_overrides: Annotated[dict[str, Milliseconds], about("Milliseconds by tool name.")] = field(
         default_factory=dict
@@ -268,6 +271,14 @@ class SecurityConfig(Section, frozen=True):
     dynamic_registration_enabled: Annotated[
         bool, about("The other switch for registering tools at run time.", is_guarded=True)
     ] = False
+    state_key: Annotated[
+        Annotated[str, Meta(min_length=32)] | None,
+        about(
+            "What seals the state that clients carry from question to answer. Processes that serve the same clients "
+            "share it; unset, each has one of its own.",
+            is_secret=True,
+        ),
+    ] = None
     allow_arbitrary_code_tools: Annotated[bool, about("Reserved; changes nothing.", is_guarded=True)] = False
 
 

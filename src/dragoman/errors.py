@@ -9,6 +9,7 @@ DragomanError
 │   │   ├── Conflict
 │   │   │   └── AlreadyExists
 │   │   ├── Unauthorized
+│   │   ├── Unanswered
 │   │   └── ResourceExhausted
 │   │       ├── PayloadTooLarge
 │   │       ├── NoFreeSlot
@@ -98,6 +99,7 @@ __all__ = [
     "TargetError",
     "TimedOut",
     "ToolError",
+    "Unanswered",
     "Unauthenticated",
     "Unauthorized",
     "UnsupportedVersion",
@@ -213,6 +215,25 @@ class Unauthorized(Refused):
     """The caller may not do this."""
 
     code = ErrorCode.UNAUTHORIZED
+
+
+class Unanswered(Refused):
+    """The client was to be asked something that the tool cannot do without, and there is no answer.
+
+    `details.question` is the parameter, `details.reason` why: `declined`, `timeout`, `refused` (by the client, with an
+    error) or `unsupported` (the client cannot be asked).
+    """
+
+    code = ErrorCode.UNAUTHORIZED
+
+    def __init__(self, question: str, reason: str) -> None:
+        said = {
+            "declined": f"The question about {question!r} was declined",
+            "timeout": f"The question about {question!r} was not answered in time",
+            "refused": f"The client refused the question about {question!r}",
+        }
+        message = said.get(reason, f"The client cannot be asked about {question!r}")
+        super().__init__(message, {"reason": reason, "question": question})
 
 
 class ResourceExhausted(Refused):

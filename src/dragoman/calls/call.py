@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from msgspec import Struct, field
 
 from dragoman.access.callers import LOCAL, Caller
+from dragoman.calls.answers import Answers
 from dragoman.errors import ProtocolError, TimedOut, ToolError
 from dragoman.protocol.results import ToolResult
 from dragoman.tools.catalogue import RegisteredTool
@@ -61,6 +62,7 @@ class Outcome(Struct, eq=False):
 
 
 _NOT_TRACED: Any = None
+_NO_ANSWERS: Any = None
 _NO_TOOL: Any = None
 """What a call has for a tool until step 5 has found one; those after it need not ask."""
 
@@ -107,6 +109,12 @@ class Call(Struct, eq=False):
     """What the guard gates decided, other than to let it pass."""
     trace: list[tuple[str, float]] = _NOT_TRACED
     """When each stage was entered; only for calls that are traced."""
+    answers: Answers = _NO_ANSWERS
+    """What its client has answered to its tool's questions; only for tools that have some."""
+    asked: int = 0
+    """How many questions its client was asked."""
+    waited_ms: float = 0.0
+    """How long the answers took; not part of its duration."""
     _cancellation: Cancellation | None = None
     undo: list[Callable[[Call], None]] = field(default_factory=list)
     """What the stages on the way in took and must give back, whatever happens, when the handler has ended."""

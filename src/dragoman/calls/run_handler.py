@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from dragoman.calls.call import Call
+from dragoman.calls.patience import Patience
 from dragoman.calls.threads import Threads
 from dragoman.errors import Aborted, InternalFailure, ToolError
 from dragoman.telemetry.log import Logger
@@ -26,6 +27,8 @@ class RunHandler:
 
     threads: Threads
     logger: Logger
+    patience: Patience | None = None
+    """Without it, handlers cannot ask."""
 
     def __call__(self, call: Call) -> Awaitable[Any]:
         tool = call.tool
@@ -50,6 +53,7 @@ class RunHandler:
             call.progress,
             call.transport,
             call.client,
+            None if self.patience is None else partial(self.patience.ask, call),
         )
 
 

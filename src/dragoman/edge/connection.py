@@ -96,7 +96,7 @@ class Connection:
         self._receiving = False
         self._kernel_requests: dict[Id, asyncio.Task[None]] = {}
         self._questions = Questions(self._send)
-        self._client = HandshakeClient(self._questions, self._tell)
+        self.client = HandshakeClient(self._questions, self._tell)
         # Bound once: these are needed for every call.
         self._run_id = services.ids.run_id
         self._correlation_id = services.ids.correlation_id
@@ -192,7 +192,7 @@ class Connection:
 
     def _initialized(self, event: Initialized) -> None:
         assert self.session.client is not None
-        self._client.capabilities = self.session.client["capabilities"]
+        self.client.capabilities = self.session.client["capabilities"]
         self.logger.debug("connection initialized", {"protocolVersion": self.session.version})
 
     def _failed(self, event: Any, error: Exception) -> None:
@@ -233,7 +233,7 @@ class Connection:
             self.transport,
             request_id,
             None,
-            self._client,
+            self.client,
         )
         if event.modern:
             call.is_modern = True

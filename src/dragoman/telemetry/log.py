@@ -32,6 +32,8 @@ class CompletionRecord(msgspec.Struct, rename="camel", gc=False):
     error_code: str | int | msgspec.UnsetType = msgspec.UNSET
     hint: str | msgspec.UnsetType = msgspec.UNSET
     cached: bool | msgspec.UnsetType = msgspec.UNSET
+    asked: int | msgspec.UnsetType = msgspec.UNSET
+    waited_ms: float | msgspec.UnsetType = msgspec.UNSET
     guards: tuple[Any, ...] | msgspec.UnsetType = msgspec.UNSET
 
 

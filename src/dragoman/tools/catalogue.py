@@ -13,6 +13,7 @@ from dragoman.config import TimeoutsConfig, ToolsConfig, ValidationResult
 from dragoman.errors import DuplicateTool, DynamicRegistrationOff, InvalidTool
 from dragoman.telemetry.log import Logger
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
+from dragoman.tools.questions import Question
 from dragoman.tools.schema import Validator, compile_schema
 from dragoman.tools.tool import Convert, Handler, Tool, ToolDefinition, is_tool_name
 
@@ -40,6 +41,8 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     """Whether its results are kept, or it makes kept ones untrue."""
     serial: int
     """No two registrations share it."""
+    questions: tuple[Question, ...] = ()
+    """What the client is asked before the handler runs."""
 
 
 class Catalogue:
@@ -91,7 +94,9 @@ class Catalogue:
     def _compile(self, tool: Tool, *, is_dynamic: bool = False) -> RegisteredTool:
         definition = tool.definition
         validator, output_validator, problems = self._examine(definition)
-        if validator is None:
+        if tool.questions and definition.cache_ttl_ms is not None:
+            problems.append(("cacheTtlMs", "a result that depends on answers cannot be kept"))
+        if validator is None or problems:
             raise InvalidTool(definition.name, problems)
         return RegisteredTool(
             definition=definition,
@@ -104,6 +109,7 @@ class Catalogue:
             output_validator=output_validator,
             timeout_ms=self._timeout_of(definition),
             is_dynamic=is_dynamic,
+            questions=tool.questions,
             touches_results=definition.cache_ttl_ms is not None or bool(definition.invalidates),
             serial=next(_serials),
         )

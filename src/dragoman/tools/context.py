@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
+import msgspec
 from msgspec import Struct
 
 from dragoman.access.callers import Caller
-from dragoman.errors import Aborted
+from dragoman.errors import Aborted, ClientCannotBeAsked, ClientRefused, InvalidArgument
 from dragoman.telemetry.log import Logger
 from dragoman.tools.client import Client
+from dragoman.tools.forms import make_form
+from dragoman.tools.questions import NO_ANSWER, FormKind, Kind, Root, RootsKind, SampleKind, is_offered
 
 Progress: TypeAlias = Callable[[float, float | None, str | None], None]
+Asking: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+"""Sends the client a request (method, params), and waits for its result with patience."""
+
+LogLevel: TypeAlias = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+"""From the least to the most severe, as RFC 5424 has them."""
+
+T = TypeVar("T")
 
 
 class Cancellation(Struct, eq=False):
@@ -67,6 +78,7 @@ class ToolContext:
     """The call as its handler sees it. Ask for it by annotating a parameter: `def tool(x: int, ctx: ToolContext)`."""
 
     __slots__ = (
+        "_ask",
         "_client",
         "_logger",
         "_progress",
@@ -88,6 +100,7 @@ class ToolContext:
         progress: Progress | None = None,
         transport: str = "local",
         client: Client | None = None,
+        ask: Asking | None = None,
     ) -> None:
         self.run_id = run_id
         self.correlation_id = correlation_id
@@ -98,6 +111,7 @@ class ToolContext:
         self._logger: Logger | None = None
         self._progress = progress
         self._client = client
+        self._ask = ask
 
     @property
     def logger(self) -> Logger:
@@ -110,3 +124,48 @@ class ToolContext:
         """Tell the client how far the work is, if it asked to be told. Safe from any thread; never waits."""
         if self._progress is not None:
             self._progress(progress, total, message)
+
+    def log(self, level: LogLevel, data: Any, logger: str | None = None) -> None:
+        """Send the client a log message, if it wants such of this level. Safe from any thread; never waits or fails.
+
+        It is for whoever uses the client; `ctx.logger` is for whoever runs the server.
+        """
+        least = self._client.log_level if self._client is not None else None
+        if self._client is None or least not in LOG_LEVELS or LOG_LEVELS.index(level) < LOG_LEVELS.index(least):
+            return
+        try:
+            plain = msgspec.json.decode(msgspec.json.encode(data, enc_hook=str))
+        except Exception:  # It may hold anything.
+            plain = "a message that has no JSON form"
+        said = {"level": level, "data": plain}
+        self._client.notify("notifications/message", said if logger is None else {**said, "logger": logger})
+
+    async def elicit(self, message: str, kind: type[T]) -> T | None:
+        """Ask the person behind the client to fill in a form for `kind`, in the middle of the work.
+
+        None when nobody answers, or what comes does not fit, and always where there is no live way back to the client:
+        in the 2026-07-28 protocol there is none. A question that is known beforehand is better declared, with `Ask`.
+        The call keeps its slot meanwhile; its deadline waits.
+        """
+        answer: T | None = await self._answer(FormKind(make_form(kind, "value")), message)
+        return answer
+
+    async def sample(self, prompt: str, *, max_tokens: int = 1000, system: str | None = None) -> str | None:
+        """Ask the client's model, and give the text of its answer; None as with `elicit`."""
+        answer: str | None = await self._answer(SampleKind(max_tokens, system), prompt)
+        return answer
+
+    async def list_roots(self) -> list[Root] | None:
+        """Ask the client which folders it works on; None as with `elicit`."""
+        answer: list[Root] | None = await self._answer(RootsKind(), "")
+        return answer
+
+    async def _answer(self, kind: Kind, text: str) -> Any:
+        client = self._client
+        if self._ask is None or client is None or not client.can_be_asked or not is_offered(kind, client.capabilities):
+            return None
+        try:
+            answer = kind.read(await self._ask(kind.method, kind.params(text)))
+        except (TimeoutError, ClientRefused, ClientCannotBeAsked, InvalidArgument):
+            return None
+        return None if answer is NO_ANSWER else answer

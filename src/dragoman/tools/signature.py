@@ -1,21 +1,18 @@
-"""From type hints to schemas, and from JSON back to what the hints promise."""
+"""What a function's signature says about the tool that it becomes."""
 
 from __future__ import annotations
 
-import functools
 import inspect
-import operator
-import re
-import types
 import typing
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
-from dragoman.errors import InternalFailure, InvalidArgument, InvalidTool
+from dragoman.errors import InvalidTool
 from dragoman.tools.content import is_content_type
-from dragoman.tools.schema import DRAFT_2020_12
+from dragoman.tools.conversion import converter, is_plain, object_schema, with_meta
+from dragoman.tools.questions import Question, make_question, marker_in
 
 
 class Signature(msgspec.Struct, frozen=True):
@@ -25,6 +22,7 @@ class Signature(msgspec.Struct, frozen=True):
     output_schema: dict[str, Any] | None
     context_parameter: str | None
     convert: Callable[[dict[str, Any]], dict[str, Any]] | None
+    questions: tuple[Question, ...] = ()
 
 
 def read_signature(
@@ -36,6 +34,7 @@ def read_signature(
     except Exception as error:
         raise InvalidTool(name, [("", f"its type hints cannot be read: {error}")]) from error
     fields: list[Any] = []
+    asked: list[tuple[inspect.Parameter, Any]] = []
     context_parameter = None
     for parameter in inspect.signature(function).parameters.values():
         hint = hints.get(parameter.name, Any)
@@ -44,28 +43,61 @@ def read_signature(
         if hint is context_type:
             context_parameter = parameter.name
             continue
-        fields.append(_field(parameter, _with_meta(hint)))
+        if _is_asked(name, parameter, hint):
+            asked.append((parameter, hint))
+            continue
+        fields.append(_field(parameter, with_meta(hint)))
+    questions = _questions(name, asked, function)
     try:
         arguments = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
-        input_schema = _object_schema(arguments)
+        input_schema = object_schema(arguments)
     except (TypeError, ValueError, NameError) as error:
         if has_schema:
-            return Signature({}, _output_schema(hints.get("return")), context_parameter, None)
+            return Signature({}, _output_schema(hints.get("return")), context_parameter, None, questions)
         place = next((field[0] for field in fields if not _has_schema(field[1])), "")
         raise InvalidTool(name, [(place, f"{error}; annotate it otherwise, or pass input_schema")]) from error
     assert input_schema is not None
-    plain = all(_is_plain(field[1]) for field in fields)
+    plain = all(is_plain(field[1]) for field in fields)
     return Signature(
         input_schema,
         _output_schema(hints.get("return")),
         context_parameter,
-        None if plain else _converter(arguments),
+        None if plain else converter(arguments),
+        questions,
     )
+
+
+def _is_asked(name: str, parameter: inspect.Parameter, hint: Any) -> bool:
+    try:
+        return marker_in(hint) is not None
+    except TypeError as error:
+        raise InvalidTool(name, [(parameter.name, str(error))]) from None
+
+
+def _questions(
+    name: str, asked: list[tuple[inspect.Parameter, Any]], function: Callable[..., Any]
+) -> tuple[Question, ...]:
+    names = {parameter.name for parameter, _ in asked}
+    defaults = {
+        parameter.name: ... if parameter.default is parameter.empty else parameter.default
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name not in names
+    }
+    questions: list[Question] = []
+    for parameter, hint in asked:
+        marker = marker_in(hint)
+        assert marker is not None
+        try:
+            question = make_question(parameter, hint, marker, [each.name for each in questions], defaults)
+        except (TypeError, ValueError, NameError) as error:
+            raise InvalidTool(name, [(parameter.name, str(error))]) from error
+        questions.append(question)
+    return tuple(questions)
 
 
 def _has_schema(hint: Any) -> bool:
     try:
-        _object_schema(msgspec.defstruct("Argument", [("value", hint)]))
+        object_schema(msgspec.defstruct("Argument", [("value", hint)]))
     except (TypeError, ValueError, NameError):
         return False
     return True
@@ -84,71 +116,6 @@ def _field(parameter: inspect.Parameter, hint: Any) -> Any:
     return (parameter.name, hint, default)
 
 
-_CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
-
-
-def _with_meta(hint: Any) -> Any:
-    """Understand `Annotated[int, "what it is for"]` and the annotations of other libraries, Pydantic's among them."""
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return functools.reduce(operator.or_, map(_with_meta, typing.get_args(hint)))
-    if origin in (list, dict, set, frozenset, tuple):
-        return origin[tuple(map(_with_meta, typing.get_args(hint)))]
-    if origin is not Annotated:
-        return hint
-    base, *notes = typing.get_args(hint)
-    base = _with_meta(base)
-    facts: dict[str, Any] = {}
-    kept: list[Any] = []
-    for note in notes:
-        if isinstance(note, msgspec.Meta):
-            kept.append(note)
-        elif isinstance(note, str):
-            facts["description"] = note
-        else:
-            for part in (note, *getattr(note, "metadata", ())):
-                facts |= {key: value for key in _CONSTRAINTS if (value := getattr(part, key, None)) is not None}
-            description = getattr(note, "description", None) or getattr(note, "documentation", None)
-            if description:
-                facts["description"] = description
-    if facts:
-        kept.append(msgspec.Meta(**facts))
-    return Annotated[(base, *kept)] if kept else base
-
-
-def _object_schema(kind: Any) -> dict[str, Any] | None:
-    """The schema of `kind` with its root in place, or None when the root is not an object."""
-    borrowed: dict[str, Any] = {}
-
-    def of_model(model: type) -> dict[str, Any]:
-        describe = getattr(model, "model_json_schema", None)
-        if describe is None:
-            raise TypeError(f"{model.__name__} has no JSON form")
-        # Under a name of its own: two models may contain different models of one name.
-        schema: dict[str, Any] = describe()
-        prefix = ""
-        defined = schema.get("$defs", {})
-        if any(borrowed.get(key, value) != value for key, value in defined.items()):
-            prefix = f"{model.__name__}."
-            schema = describe(ref_template=f"#/$defs/{prefix}{{model}}")
-            defined = schema.get("$defs", {})
-        schema.pop("$defs", None)
-        borrowed.update({f"{prefix}{key}": value for key, value in defined.items()})
-        return schema
-
-    (schema,), definitions = msgspec.json.schema_components(
-        (kind,), schema_hook=of_model, ref_template="#/$defs/{name}"
-    )
-    if "$ref" in schema:
-        schema = definitions.pop(schema["$ref"].rsplit("/", 1)[1])
-    if schema.get("type") != "object":
-        return None
-    schema.pop("title", None)
-    if definitions or borrowed:
-        schema["$defs"] = {**definitions, **borrowed}
-    return {"$schema": DRAFT_2020_12, **schema}
-
-
 def _is_content(hint: Any) -> bool:
     """Whether a result of this type is content blocks, which are sent as they are and have no schema."""
     if isinstance(hint, type) and is_content_type(hint):
@@ -160,74 +127,6 @@ def _output_schema(hint: Any) -> dict[str, Any] | None:
     if hint is None or hint is Any or hint is type(None) or _is_content(hint):
         return None
     try:
-        return _object_schema(hint)
+        return object_schema(hint)
     except (TypeError, ValueError, NameError, KeyError):
         return None  # A result is free to have no schema; what it is shows when it is sent.
-
-
-_PLAIN = frozenset({str, bool, dict, list, Any, type(None), object})
-
-
-def _is_plain(hint: Any) -> bool:
-    """Whether JSON's own value is already what the handler expects."""
-    if typing.get_origin(hint) is Annotated:
-        return _is_plain(typing.get_args(hint)[0])
-    origin = typing.get_origin(hint)
-    if origin in (list, dict, typing.Union, types.UnionType):
-        return all(map(_is_plain, typing.get_args(hint)))
-    return hint in _PLAIN
-
-
-def _whole(value: Any) -> Any:
-    """`value` with every float that has no fraction as an int."""
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else value
-    if isinstance(value, list):
-        return list(map(_whole, value))
-    return {key: _whole(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-class _Unfit(ValueError):
-    """What a model says is wrong, without the value."""
-
-
-def _converter(arguments: type[Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    def from_json(kind: type, value: Any) -> Any:
-        validate = getattr(kind, "model_validate", None)
-        if validate is None:
-            raise NotImplementedError(kind.__name__)
-        try:
-            return validate(value)
-        except ValueError as error:
-            describe = getattr(error, "errors", None)
-            if describe is None:
-                raise
-            # Pydantic's own text repeats the value.
-            first = describe(include_url=False, include_input=False, include_context=False)[0]
-            raise _Unfit(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-
-    def convert(values: dict[str, Any]) -> dict[str, Any]:
-        try:
-            made = msgspec.convert(values, arguments, dec_hook=from_json)
-        except msgspec.ValidationError:
-            # JSON has one kind of number: 1.0 is an integer there, and the schema let it through.
-            try:
-                made = msgspec.convert(_whole(values), arguments, dec_hook=from_json)
-            except msgspec.ValidationError as error:
-                raise InvalidArgument("Arguments do not match the tool's schema", {"errors": [_said(error)]}) from None
-        except Exception as error:  # The author's own types may do anything while they are made.
-            raise InternalFailure("The tool failed", {"reason": "handler_exception"}) from error
-        return {key: getattr(made, key) for key in values}
-
-    return convert
-
-
-def _said(error: msgspec.ValidationError) -> dict[str, str]:
-    """Where, and what: the way a validator would say it, and without the value."""
-    message, _, path = str(error).partition(" - at `$.")
-    if message.startswith("Invalid enum value"):
-        message = message.partition(" '")[0]
-    if error.__cause__ is not None and not isinstance(error.__cause__, _Unfit):
-        message = "cannot be converted"  # An exception of the author's own, whose text is not for clients.
-    steps = re.sub(r"\[(\d+)\]", r"/\1", path.rstrip("`").replace("[...]", "")).replace(".", "/")
-    return {"path": f"/{steps}" if steps else "", "message": message}

@@ -11,6 +11,7 @@ import msgspec
 
 from dragoman.errors import InvalidTool
 from dragoman.tools.context import ToolContext
+from dragoman.tools.questions import Question
 from dragoman.tools.schema import Schema, listed_schema
 from dragoman.tools.signature import read_signature
 
@@ -68,7 +69,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
 class Tool:
     """A definition with its handler. `convert` turns validated JSON into what the handler's type hints promise."""
 
-    __slots__ = ("convert", "definition", "handler", "is_async", "is_reserved", "wants_context")
+    __slots__ = ("convert", "definition", "handler", "is_async", "is_reserved", "questions", "wants_context")
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Tool:
         is_reserved: bool = False,
         wants_context: bool = True,
         convert: Convert | None = None,
+        questions: tuple[Question, ...] = (),
     ) -> None:
         self.definition = definition
         self.handler = handler
@@ -86,6 +88,7 @@ class Tool:
         self.is_reserved = is_reserved
         self.wants_context = wants_context
         self.convert = convert
+        self.questions = questions
 
     def __repr__(self) -> str:
         return f"Tool({self.definition.name!r})"
@@ -149,7 +152,8 @@ def tool(
     """Make a tool of a function, sync or async.
 
     The name, description and schemas come from the function's name, docstring and type hints unless they are given. A
-    parameter annotated `ToolContext` receives the call's context and is not part of the schema. Sync functions run in
+    parameter annotated `ToolContext` receives the call's context and is not part of the schema; nor is one annotated
+    with `Ask`, `Sample` or `Roots`, which the client is asked for before the function runs. Sync functions run in
     threads, so they may block; async ones run on the event loop, so they must not.
 
     A tool that is read-only or idempotent may have its results kept: `cache_ttl_ms` says how long (0: for ever). They
@@ -179,6 +183,7 @@ def tool(
             is_async=inspect.iscoroutinefunction(function),
             wants_context=signature.context_parameter is not None,
             convert=signature.convert,
+            questions=signature.questions,
         )
 
     return make if function is None else make(function)

@@ -59,8 +59,10 @@ async def test_stages_stand_in_the_order_of_the_contract() -> None:
             "FindTool",
             "CheckScopes",
             "LimitRate",
+            "AskClient",
             "TakeSlot",
             "ValidateArguments",
+            "FillAnswers",
             "EnforceDeadline",
             "ReuseResults",
         ]

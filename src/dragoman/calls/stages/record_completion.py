@@ -117,6 +117,9 @@ class RecordCompletion:
             record.guards = call.decisions
         if call.cached:
             record.cached = True
+        if call.asked:
+            record.asked = call.asked
+            record.waited_ms = call.waited_ms
         if completion is _SUCCESS:
             self.resources.consecutive_refusals = 0
         else:

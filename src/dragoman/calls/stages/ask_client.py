@@ -1,0 +1,133 @@
+"""Between steps 5 and 6: a call whose tool has questions goes on once its client has answered them.
+
+In the modern era the questions are the answer to the call, and the client repeats it with its answers. In the handshake
+era they are sent to the client while the call waits, without a slot: those are for work, and people take their time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dragoman.access.seal import BrokenSeal, Seal
+from dragoman.calls.answers import Answers, InputNeeded
+from dragoman.calls.call import Call, Service
+from dragoman.calls.limits import encode_arguments
+from dragoman.calls.patience import Patience
+from dragoman.calls.resources import Resources
+from dragoman.clock import Clock
+from dragoman.errors import ClientCannotBeAsked, ClientRefused, InvalidParams, NoFreeSlot, PayloadTooLarge
+from dragoman.protocol.results import InputRequired
+from dragoman.telemetry.log import Logger
+
+MOST_WAITING = 1000
+"""Calls that may wait for an answer at the same time: each holds its arguments in memory."""
+
+_encode_sorted = msgspec.json.Encoder(order="deterministic").encode
+
+
+@dataclass
+class AskClient:
+    """Asks what `FillAnswers` finds missing. Tools without questions pass by."""
+
+    seal: Seal
+    patience: Patience
+    resources: Resources
+    clock: Clock
+    logger: Logger
+    waiting: int = 0
+
+    def __call__(self, proceed: Service, /) -> Service:
+        def ask(call: Call) -> Awaitable[Any]:
+            if not call.tool.questions:
+                return proceed(call)
+            return self._repeat(call, proceed) if call.is_modern else self._converse(call, proceed)
+
+        return ask
+
+    async def _repeat(self, call: Call, proceed: Service) -> Any:
+        """One round of the modern era: what came with the call is all that is known."""
+        bound_to = _identity(call)
+        call.answers = self._opened(call, bound_to)
+        try:
+            return await proceed(call)
+        except InputNeeded as missing:
+            call.asked = len(missing.requests)
+            until = self.clock.now().timestamp() + self.patience.limit
+            return InputRequired(missing.requests, self.seal.close(_encode_sorted(missing.answers), bound_to, until))
+
+    def _opened(self, call: Call, bound_to: tuple[str, ...]) -> Answers:
+        answers = Answers()
+        if call.request_state is not None:
+            try:
+                state = self.seal.open(call.request_state, bound_to, self.clock.now().timestamp())
+                answers = msgspec.json.decode(state, type=Answers)
+            except (BrokenSeal, msgspec.DecodeError) as error:
+                ids = {"runId": call.run_id, "correlationId": call.correlation_id, "toolName": call.name}
+                self.logger.warn("requestState refused", {**ids, "reason": str(error)})
+                raise InvalidParams("Invalid or expired requestState") from None
+        brought = call.input_responses or {}
+        new = {each.name: brought[each.name] for each in call.tool.questions if each.name in brought}
+        self._weigh(call, new)
+        answers.results = {**new, **answers.results}
+        return answers
+
+    async def _converse(self, call: Call, proceed: Service) -> Any:
+        """The handshake era: ask, and go on from step 6 with what was answered, until nothing is missing."""
+        given, taken = call.arguments, len(call.undo)
+        answers = call.answers = Answers()
+        while True:
+            try:
+                return await proceed(call)
+            except InputNeeded as missing:
+                name, request = next(iter(missing.requests.items()))
+            while len(call.undo) > taken:
+                call.undo.pop()(call)
+            call.arguments = given
+            answers.results[name] = await self._ask(call, request.method, request.params)
+            self._weigh(call, answers.results)
+            await self._wait_for_room(call)
+
+    async def _ask(self, call: Call, method: str, params: Any) -> dict[str, Any] | str:
+        """The client's result, or the reason why there is none."""
+        if self.waiting >= MOST_WAITING:
+            raise NoFreeSlot(MOST_WAITING, " for calls that wait for an answer")
+        self.waiting += 1
+        try:
+            return await self.patience.ask(call, method, params)
+        except TimeoutError:
+            return "timeout"
+        except ClientRefused:
+            return "refused"
+        except ClientCannotBeAsked:
+            return "unsupported"
+        finally:
+            self.waiting -= 1
+
+    async def _wait_for_room(self, call: Call) -> None:
+        """Whoever has answered is not turned away because of a moment's rush, as a new call would be."""
+
+        async def room() -> None:
+            (await self.resources.acquire_slot())()
+
+        while self.resources.in_use >= self.resources.limit:
+            try:
+                await self.patience.wait(call, room())
+            except TimeoutError:
+                raise NoFreeSlot(self.resources.limit) from None
+
+    def _weigh(self, call: Call, results: dict[str, Any]) -> None:
+        size, most = len(encode_arguments(results)), self.resources.max_payload_bytes
+        if size > most:
+            raise PayloadTooLarge(size, most)
+
+
+def _identity(call: Call) -> tuple[str, ...]:
+    """Whom and what a state is for: it opens for no other caller, tool or arguments."""
+    caller = call.caller
+    arguments = hashlib.sha256(_encode_sorted(call.arguments)).hexdigest()
+    return caller.name, getattr(caller, "issuer", None) or "", call.name, arguments

@@ -1,0 +1,110 @@
+"""After step 7: what was asked and answered becomes arguments, and what was not is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dragoman.calls.answers import Answers, InputNeeded
+from dragoman.calls.call import Call, Service
+from dragoman.errors import InternalFailure, InvalidArgument, MissingCapability, Unanswered
+from dragoman.protocol.results import InputRequest
+from dragoman.tools.questions import NO_ANSWER, Question, digest, is_offered
+
+
+@dataclass(frozen=True)
+class FillAnswers:
+    """Passes on calls whose questions are all answered, or need not be. For the others it raises `InputNeeded`."""
+
+    def __call__(self, proceed: Service, /) -> Service:
+        def fill(call: Call) -> Awaitable[Any]:
+            if call.tool.questions:
+                call.arguments = _Round(call).filled_arguments()
+            return proceed(call)
+
+        return fill
+
+
+class _Round:
+    """One look at a tool's questions, in order: which are answered, which are to be asked, which have to wait."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._values = dict(call.arguments)
+        """What questions may look at."""
+        self._filled = dict(call.arguments)
+        """What the handler is given."""
+        self._requests: dict[str, InputRequest] = {}
+        self._open: set[str] = set()
+        self._asked: dict[str, str] = {}
+        self._counted: dict[str, Any] = {}
+
+    def filled_arguments(self) -> dict[str, Any]:
+        """The call's arguments, answers included; raises `InputNeeded` when some are missing."""
+        for question in self._call.tool.questions:
+            if self._open.isdisjoint(question.needs):
+                self._look_at(question)
+            else:
+                self._open.add(question.name)
+        if self._requests:
+            raise InputNeeded(self._requests, Answers(self._counted, self._asked))
+        return self._filled
+
+    def _look_at(self, question: Question) -> None:
+        params = question.params(self._values)
+        if params is None:
+            self._do_without(question, "unasked")
+            return
+        name, known_as = question.name, digest(params)
+        answers = self._call.answers
+        result = answers.results[name] if answers.counts(name, known_as) else None
+        if isinstance(result, str):
+            self._do_without(question, result)
+        elif result is not None and self._take(question, result):
+            self._counted[name], self._asked[name] = result, known_as
+        elif _can_ask(self._call, question):
+            self._requests[name], self._asked[name] = InputRequest(question.kind.method, params), known_as
+            self._open.add(name)
+        else:
+            self._do_without(question, "unsupported")
+
+    def _take(self, question: Question, result: Mapping[str, Any]) -> bool:
+        """Take the client's answer; False when it does not fit, and can be asked for again."""
+        try:
+            value = question.kind.read(result)
+        except InvalidArgument as error:
+            if self._call.is_modern:
+                return False
+            raise InvalidArgument(f"{question.name!r}: {error.message}", error.details) from None
+        if value is NO_ANSWER:
+            self._do_without(question, "declined")
+        else:
+            self._values[question.name] = self._filled[question.name] = value
+        return True
+
+    def _do_without(self, question: Question, reason: str) -> None:
+        if question.default is NO_ANSWER:
+            raise _not_asked(question) if reason == "unasked" else Unanswered(question.name, reason)
+        self._values[question.name] = question.default
+        if not question.is_filled_in:
+            self._filled[question.name] = question.default
+
+
+def _not_asked(question: Question) -> InternalFailure:
+    failure = InternalFailure("The tool failed", {"reason": "handler_exception"})
+    failure.__cause__ = TypeError(f"{question.name!r} was not asked for, and has no default")
+    return failure
+
+
+def _can_ask(call: Call, question: Question) -> bool:
+    """Whether the client can be asked; raises `MissingCapability` where it has to be and said that it cannot."""
+    client = call.client
+    if client is not None and is_offered(question.kind, client.capabilities):
+        return call.is_modern or client.can_be_asked
+    if call.is_modern and question.default is NO_ANSWER:
+        required = question.kind.required
+        raise MissingCapability(
+            f"The tool needs a client that declares {'.'.join(required)}", {"requiredCapabilities": required}
+        )
+    return False

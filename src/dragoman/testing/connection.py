@@ -28,9 +28,17 @@ class MemoryClient:
     """A client that speaks to a connection byte for byte, and keeps every message that came back."""
 
     def __init__(
-        self, runtime: Runtime, transport: TransportType = "stdio", *, modern: bool = False, caller: Caller = LOCAL
+        self,
+        runtime: Runtime,
+        transport: TransportType = "stdio",
+        *,
+        modern: bool = False,
+        caller: Caller = LOCAL,
+        capabilities: Mapping[str, Any] | None = None,
     ) -> None:
         self._runtime = runtime
+        self._capabilities = capabilities or {}
+        self._questions = 0
         self._ids = count(1)
         self._modern = modern
         self._read = 0
@@ -58,7 +66,7 @@ class MemoryClient:
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": method}
         if self._modern:
             meta = (params or {}).get("_meta", {})
-            params = {**(params or {}), "_meta": {**ENVELOPE, **meta}}
+            params = {**(params or {}), "_meta": {**ENVELOPE, CAPABILITIES_KEY: self._capabilities, **meta}}
         if params is not None:
             message["params"] = params
         self.send(msgspec.json.encode(message) + b"\n")
@@ -88,7 +96,8 @@ class MemoryClient:
     async def initialize(self, version: str = "2025-11-25") -> dict[str, Any]:
         """The first half of the handshake."""
         return await self.request(
-            "initialize", {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT_INFO}
+            "initialize",
+            {"protocolVersion": version, "capabilities": self._capabilities, "clientInfo": CLIENT_INFO},
         )
 
     def initialized(self) -> None:
@@ -117,6 +126,19 @@ class MemoryClient:
         result: dict[str, Any] = answer.get("result") or answer["error"]
         return result
 
+    async def question(self) -> dict[str, Any]:
+        """The next request of the server's own, when it comes."""
+        while True:
+            asked = [message for message in self.received() if "method" in message and "id" in message]
+            if len(asked) > self._questions:
+                self._questions += 1
+                return asked[self._questions - 1]
+            await self.wire.wait()
+
+    def reply(self, question: Mapping[str, Any], result: Any) -> None:
+        """Answer a request of the server's."""
+        self.send(msgspec.json.encode({"jsonrpc": "2.0", "id": question["id"], "result": result}) + b"\n")
+
     def disconnect(self) -> None:
         """Leave without a word."""
         self._runtime.disconnect(self.connection)
@@ -133,14 +155,19 @@ class TestServer:
         self._writer = EntryWriter(config.logging)
 
     def connect(
-        self, transport: TransportType = "stdio", *, modern: bool = False, caller: Caller = LOCAL
+        self,
+        transport: TransportType = "stdio",
+        *,
+        modern: bool = False,
+        caller: Caller = LOCAL,
+        capabilities: Mapping[str, Any] | None = None,
     ) -> MemoryClient:
-        """A client that has said nothing yet."""
-        return MemoryClient(self.runtime, transport, modern=modern, caller=caller)
+        """A client that has said nothing yet. In the modern era it says what it is capable of with every request."""
+        return MemoryClient(self.runtime, transport, modern=modern, caller=caller, capabilities=capabilities)
 
-    async def client(self, caller: Caller = LOCAL) -> MemoryClient:
+    async def client(self, caller: Caller = LOCAL, capabilities: Mapping[str, Any] | None = None) -> MemoryClient:
         """A client whose handshake is through."""
-        return await self.connect(caller=caller).handshake()
+        return await self.connect(caller=caller, capabilities=capabilities).handshake()
 
     @property
     def stderr(self) -> bytes:

@@ -46,12 +46,13 @@ def run(script: str, folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.requirement("FND-DOC-04")
-def test_every_file_of_the_tutorial_prints_what_the_tutorial_says(tmp_path: Path) -> None:
-    text = (DOCS / "tutorial.md").read_text("utf-8")
+@pytest.mark.parametrize(("page", "count"), [("tutorial.md", 4), ("asking.md", 1)])
+def test_every_file_of_a_page_prints_what_the_page_says(page: str, count: int, tmp_path: Path) -> None:
+    text = (DOCS / page).read_text("utf-8")
     for name, code in FILE.findall(text):
         (tmp_path / name).write_text(code, "utf-8")
     shown = SHOWN.findall(text)
-    assert len(shown) == 4
+    assert len(shown) == count
     assert {script: run(script, tmp_path) for script, _ in shown} == dict(shown)
 
 

@@ -149,8 +149,9 @@ class _CallParams(Struct, gc=False):
     name: str
     arguments: dict[str, Any] | UnsetType = UNSET
     meta: dict[str, Any] | UnsetType = field(default=UNSET, name="_meta")
-    input_responses: dict[str, dict[str, Any]] | UnsetType = field(default=UNSET, name="inputResponses")
-    request_state: str | UnsetType = field(default=UNSET, name="requestState")
+    # The modern era's; in the other they are strange to us, whatever they hold.
+    input_responses: Any = field(default=UNSET, name="inputResponses")
+    request_state: Any = field(default=UNSET, name="requestState")
 
 
 class _CallMessage(Struct, gc=False):
@@ -351,9 +352,9 @@ class Session:
         call = ToolCall(request_id, params.name, {} if params.arguments is UNSET else params.arguments, meta, modern)
         if modern:
             if params.input_responses is not UNSET:
-                call.input_responses = params.input_responses
+                call.input_responses = _responses(params.input_responses)
             if params.request_state is not UNSET:
-                call.request_state = params.request_state
+                call.request_state = _state(params.request_state)
         return call
 
     def _modern_request(self, message: Message, request_id: Id) -> ToolCall | Request:
@@ -450,6 +451,18 @@ def _check_progress_token(meta: Mapping[str, Any]) -> None:
     token = meta.get("progressToken")
     if token is not None and (not isinstance(token, int | str) or isinstance(token, bool)):
         raise InvalidParams("Invalid params: _meta.progressToken must be a string or an integer")
+
+
+def _responses(given: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(given, dict) or not all(isinstance(each, dict) for each in given.values()):
+        raise InvalidParams("Invalid params: inputResponses must be an object of objects")
+    return given
+
+
+def _state(given: Any) -> str:
+    if not isinstance(given, str):
+        raise InvalidParams("Invalid params: requestState must be a string")
+    return given
 
 
 def _call_params(message: Message) -> _CallParams:

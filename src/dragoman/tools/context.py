@@ -126,12 +126,15 @@ class ToolContext:
             self._progress(progress, total, message)
 
     def log(self, level: LogLevel, data: Any, logger: str | None = None) -> None:
-        """Send the client a log message, if it wants such of this level. Safe from any thread; never waits or fails.
+        """Send the client a log message, if it wants such of this level and still waits for the call's answer.
 
-        It is for whoever uses the client; `ctx.logger` is for whoever runs the server.
+        Safe from any thread; never waits or fails. It is for whoever uses the client; `ctx.logger` is for whoever runs
+        the server.
         """
-        least = self._client.log_level if self._client is not None else None
-        if self._client is None or least not in LOG_LEVELS or LOG_LEVELS.index(level) < LOG_LEVELS.index(least):
+        if self._client is None or self.cancellation.is_set():
+            return
+        least = self._client.log_level
+        if least not in LOG_LEVELS or LOG_LEVELS.index(level) < LOG_LEVELS.index(least):
             return
         try:
             plain = msgspec.json.decode(msgspec.json.encode(data, enc_hook=str))

@@ -804,6 +804,25 @@ async def test_before_it_says_so_a_handshake_client_wants_info_and_a_modern_one_
         assert (await server.runtime.call("talk")).value == "said"
 
 
+@tool(timeout_ms=1000)
+async def mutter(ctx: ToolContext) -> None:
+    """Goes on talking when nobody listens."""
+    await ctx.cancellation.wait()
+    ctx.log("error", "too late")
+
+
+async def test_nothing_is_said_about_a_call_that_has_been_answered() -> None:
+    clock = ManualClock()
+    async with open_server([mutter], clock=clock) as server:
+        client = await server.client()
+        call = begin(client, "mutter")
+        await asyncio.sleep(0)
+        clock.advance(1)
+        await client.answer(call)
+        await server.runtime.runner.drain(FIVE_SECONDS)
+        assert logged(client) == []
+
+
 async def test_messages_are_dropped_for_a_client_that_does_not_read() -> None:
     async with open_server([talk]) as server:
         client = await server.client()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import mcp_types
 import msgspec
@@ -12,9 +12,10 @@ from mcp_types import jsonrpc as sdk_jsonrpc
 from mcp_types import methods as sdk_methods
 from mcp_types import version as sdk_version
 
-from dragoman.errors import UnsupportedVersion
+from dragoman.errors import MissingCapability, UnsupportedVersion
 from dragoman.protocol import versions
 from dragoman.protocol.jsonrpc import Answer
+from dragoman.protocol.results import InputRequest, InputRequired, ResultMeta
 from dragoman.protocol.session import (
     TRANSITIONS,
     Cancel,
@@ -32,6 +33,7 @@ from dragoman.protocol.session import (
     complete,
 )
 from dragoman.protocol.versions import CAPABILITIES_KEY, CLIENT_INFO_KEY, SERVER_INFO_KEY, VERSION_KEY
+from dragoman.tools import context
 
 IDENTITY = Identity({"name": "test-server", "version": "9.9"}, {"tools": {"listChanged": True}})
 CLIENT = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
@@ -487,6 +489,45 @@ def test_an_enveloped_call_is_a_modern_call() -> None:
     assert session.receive(line + line) == [ToolCall(1, "a", {"x": 1}, meta, True)] * 2
 
 
+def test_a_modern_call_brings_answers_and_the_state_that_goes_with_them() -> None:
+    answers = {"sure": {"action": "accept", "content": {"sure": True}}}
+    params = {"name": "a", "inputResponses": answers, "requestState": "sealed"}
+    call = ToolCall(1, "a", {}, ENVELOPE, True, answers, "sealed")
+    line = request("tools/call", {**params, "_meta": ENVELOPE})
+    assert starting().receive(line + line) == [call, call]
+    assert running().receive(request("tools/call", params)) == [ToolCall(1, "a", {}, {}, False)]
+
+
+@pytest.mark.parametrize("bad", [{"inputResponses": bad} for bad in (None, 5, [], {"a": 1})] + [{"requestState": None}])
+def test_answers_and_states_of_the_wrong_shape_are_the_modern_eras_to_mind(bad: dict[str, Any]) -> None:
+    (refusal,) = modern().receive(request("tools/call", {"name": "a", **bad, "_meta": ENVELOPE}))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == -32602
+    assert next(iter(bad)) in refusal.message
+    assert running().receive(request("tools/call", {"name": "a", **bad})) == [ToolCall(1, "a", {}, {}, False)]
+
+
+def test_a_question_goes_out_as_a_result_that_says_what_it_is() -> None:
+    asked = InputRequired({"sure": InputRequest("elicitation/create", {"message": "Sure?"})}, "sealed")
+    line = starting().input_required(7, asked, ResultMeta("run", "corr", 1.5))
+    message = msgspec.json.decode(line)
+    assert message == {
+        "jsonrpc": "2.0",
+        "id": 7,
+        "result": {
+            "resultType": "input_required",
+            "inputRequests": {"sure": {"method": "elicitation/create", "params": {"message": "Sure?"}}},
+            "requestState": "sealed",
+            "_meta": {
+                "dragoman/runId": "run",
+                "dragoman/correlationId": "corr",
+                "dragoman/durationMs": 1.5,
+                SERVER_INFO_KEY: IDENTITY.server_info,
+            },
+        },
+    }
+
+
 @pytest.mark.parametrize(
     ("meta", "lacking"),
     [
@@ -622,10 +663,13 @@ def test_methods_are_the_sdks_in_each_era() -> None:
 
 
 def test_reserved_keys_and_codes_are_the_sdks() -> None:
-    assert (VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, SERVER_INFO_KEY) == (
+    assert (VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, SERVER_INFO_KEY, versions.LOG_LEVEL_KEY) == (
         mcp_types.PROTOCOL_VERSION_META_KEY,
         mcp_types.CLIENT_CAPABILITIES_META_KEY,
         mcp_types.CLIENT_INFO_META_KEY,
         mcp_types.SERVER_INFO_META_KEY,
+        mcp_types.LOG_LEVEL_META_KEY,
     )
+    assert MissingCapability.code == sdk_jsonrpc.MISSING_REQUIRED_CLIENT_CAPABILITY
+    assert get_args(mcp_types.LoggingLevel) == context.LOG_LEVELS
     assert UnsupportedVersion.code == sdk_jsonrpc.UNSUPPORTED_PROTOCOL_VERSION

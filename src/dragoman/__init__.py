@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from dragoman.calls.call import Outcome
     from dragoman.config import Config
     from dragoman.edge.stdio import start_server
-    from dragoman.tools.content import Audio, EmbeddedResource, Image, ResourceLink, Text
+    from dragoman.offers.catalogue import Offers
+    from dragoman.offers.prompt import Message, Prompt, prompt
+    from dragoman.offers.resource import Resource, resource
+    from dragoman.tools.content import (
+        Audio,
+        BlobResource,
+        EmbeddedResource,
+        Image,
+        ResourceLink,
+        Text,
+        TextResource,
+    )
     from dragoman.tools.context import Cancellation, ToolContext, raise_if_cancelled
     from dragoman.tools.forms import choices
     from dragoman.tools.questions import Ask, Root, Roots, Sample
@@ -32,12 +43,17 @@ if TYPE_CHECKING:
 _HOMES = {
     "Ask": "dragoman.tools.questions",
     "Audio": "dragoman.tools.content",
+    "BlobResource": "dragoman.tools.content",
     "Caller": "dragoman.access.callers",
     "Cancellation": "dragoman.tools.context",
     "Config": "dragoman.config",
     "EmbeddedResource": "dragoman.tools.content",
     "Image": "dragoman.tools.content",
+    "Message": "dragoman.offers.prompt",
+    "Offers": "dragoman.offers.catalogue",
     "Outcome": "dragoman.calls.call",
+    "Prompt": "dragoman.offers.prompt",
+    "Resource": "dragoman.offers.resource",
     "ResourceLink": "dragoman.tools.content",
     "Root": "dragoman.tools.questions",
     "Roots": "dragoman.tools.questions",
@@ -45,6 +61,7 @@ _HOMES = {
     "Sample": "dragoman.tools.questions",
     "ServerOptions": "dragoman.app",
     "Text": "dragoman.tools.content",
+    "TextResource": "dragoman.tools.content",
     "Tool": "dragoman.tools.tool",
     "ToolContext": "dragoman.tools.context",
     "ToolDefinition": "dragoman.tools.tool",
@@ -53,19 +70,26 @@ _HOMES = {
     "define_tool": "dragoman.tools.tool",
     "http_app": "dragoman.app",
     "open": "dragoman.app",
+    "prompt": "dragoman.offers.prompt",
     "raise_if_cancelled": "dragoman.tools.context",
+    "resource": "dragoman.offers.resource",
     "start_server": "dragoman.edge.stdio",
     "tool": "dragoman.tools.tool",
 }
 __all__ = [
     "Ask",
     "Audio",
+    "BlobResource",
     "Caller",
     "Cancellation",
     "Config",
     "EmbeddedResource",
     "Image",
+    "Message",
+    "Offers",
     "Outcome",
+    "Prompt",
+    "Resource",
     "ResourceLink",
     "Root",
     "Roots",
@@ -73,6 +97,7 @@ __all__ = [
     "Sample",
     "ServerOptions",
     "Text",
+    "TextResource",
     "Tool",
     "ToolContext",
     "ToolDefinition",
@@ -81,7 +106,9 @@ __all__ = [
     "define_tool",
     "http_app",
     "open",
+    "prompt",
     "raise_if_cancelled",
+    "resource",
     "start_server",
     "tool",
 ]

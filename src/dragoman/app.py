@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -44,12 +44,15 @@ from dragoman.calls.tracing import Span, build_traced
 from dragoman.clock import Clock, SystemClock
 from dragoman.config import Config, make_config
 from dragoman.edge.connection import Connection, Services, Wire
+from dragoman.edge.interests import Interests
 from dragoman.edge.listing import Listing
+from dragoman.edge.offers import OfferRequests, capabilities_with
 from dragoman.edge.peer import Peer, progress_of
 from dragoman.edge.sdk_kernel import SdkKernel
-from dragoman.errors import ConfigError, ProtocolError
+from dragoman.errors import ConfigError, ProtocolError, RegistrationError
 from dragoman.ids import Ids, RandomIds
-from dragoman.protocol.results import ToolResult
+from dragoman.offers.catalogue import Kind, Offer, Offers
+from dragoman.protocol.results import ToolResult, bytes_added_later
 from dragoman.protocol.session import Identity, correlation_id_in
 from dragoman.replies.dialects import make_dialect
 from dragoman.storage import data_directory
@@ -97,13 +100,19 @@ class ServerOptions:
     resources: Resources | None = None
     agents: Any = None
     memories: Memories | None = None
-    tools: Iterable[Tool] = ()
+    tools: Iterable[Tool | Offer] = ()
+    """Tools, and resources and prompts among them."""
+    offers: Offers | None = None
+    """For resources and prompts that come only when the server runs: it then says that it has them from the start."""
     memory_tools: bool = False
     """Whether the memory_* tools are there, even if the settings do not ask for them."""
 
 
 class Runtime:
-    """Tools, and the one way to call them. Constructing it starts nothing; `start` needs a running event loop."""
+    """Tools and what else is offered, and the one way to call them.
+
+    Constructing it starts nothing; `start` needs a running event loop.
+    """
 
     def __init__(self, options: ServerOptions) -> None:
         config = options.config
@@ -119,11 +128,14 @@ class Runtime:
             if given is not None
             else Catalogue(config.tools, self.logger, config.timeouts, allows_dynamic=may_change)
         )
+        tools, offers = _sorted_out(options.tools)
+        self.offers = options.offers if options.offers is not None else Offers(config.tools, config.timeouts)
+        self.offers.replace((), offers)
         self.memories = options.memories
         self.database: SqliteDatabase | None = None
         for tool in (
             health_tool(self.health),
-            *options.tools,
+            *tools,
             *(self._memory_tools() if config.tools.memory_enabled or options.memory_tools else ()),
             *(self._admin_tools() if may_change else ()),
         ):
@@ -132,7 +144,7 @@ class Runtime:
         self._gate = Gate()
         self.identity = Identity(
             {"name": config.server.name, "version": config.server.version},
-            {"tools": {"listChanged": True}},
+            capabilities_with(self.offers, more_may_come=options.offers is not None),
             config.server.instructions,
         )
         self.cache: BoundedCache[Any] = BoundedCache(config.cache, self.clock)
@@ -169,7 +181,11 @@ class Runtime:
         traced = build_traced(self.stages, run, self.clock.monotonic)
         self.runner = Runner(service, traced, recorder, self.dialect, deadlines, threads, self.ids, self.logger)
         listing = Listing(self.catalogue, self.identity)
-        self.kernel = SdkKernel(self.identity, listing, self._kernel_call)
+        self.interests = Interests()
+        max_bytes = config.response.max_response_bytes - bytes_added_later(self.identity.server_info)
+        requests = OfferRequests(self.offers, self.interests, self.runner, self.ids, max_bytes)
+        handlers = requests.handlers(self.identity.capabilities)
+        self.kernel = SdkKernel(self.identity, listing, self._kernel_call, handlers)
         self._services = Services(
             runner=self.runner,
             listing=listing,
@@ -183,7 +199,10 @@ class Runtime:
         self.sessions: SdkSessions | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._announcing: set[asyncio.Task[None]] = set()
-        self._stop_listening = self.catalogue.on_change(self._tools_changed)
+        self._stop_listening = (
+            self.catalogue.on_change(lambda: self._from_any_thread(self._announce_list, "tools")),
+            self.offers.on_change(lambda kind: self._from_any_thread(self._announce_list, kind)),
+        )
 
     @property
     def is_running(self) -> bool:
@@ -251,7 +270,8 @@ class Runtime:
         self.resources.lag.stop()
         self.pressure.stop()
         self.cache.stop()
-        self._stop_listening()
+        for stop in self._stop_listening:
+            stop()
         self.state = ServerState.CLOSED
         return abandoned
 
@@ -277,6 +297,21 @@ class Runtime:
     ) -> Outcome:
         """Call a tool through the whole pipeline, and wait for the outcome; `trace` gets where the time went."""
         return await self.runner.call(name, arguments or {}, correlation_id=correlation_id, caller=caller, trace=trace)
+
+    def resource_updated(self, uri: str) -> None:
+        """Say that something else is to be read at `uri` now: whoever subscribed to it is told. From any thread."""
+        self._from_any_thread(self._announce_update, uri)
+
+    def replace(self, leaving: Iterable[Tool | Offer], coming: Iterable[Tool | Offer]) -> None:
+        """Remove tools, resources and prompts and add others, all of it or, with a `RegistrationError`, nothing."""
+        old_tools, old_offers = _sorted_out(leaving)
+        new_tools, new_offers = _sorted_out(coming)
+        self.catalogue.replace(_names(old_tools), new_tools)
+        try:
+            self.offers.replace([offer.key for offer in old_offers], new_offers)
+        except RegistrationError:
+            self.catalogue.replace(_names(new_tools), old_tools)
+            raise
 
     def health(self) -> dict[str, Any]:
         """What the tool `health` answers."""
@@ -316,21 +351,27 @@ class Runtime:
         handlers = {"echo": echo, "health": health_handler(self.health)}
         return admin_tools(self.catalogue, self.config.tools.admin_policy, handlers, self.logger)
 
-    def _tools_changed(self) -> None:
-        """From any thread: tell every client that the list is another one now."""
+    def _from_any_thread(self, announce: Callable[[Any], None], what: str) -> None:
         loop = self._loop
         if loop is not None and self.state is ServerState.RUNNING:
-            loop.call_soon_threadsafe(self._announce_tools)
+            loop.call_soon_threadsafe(announce, what)
 
-    def _announce_tools(self) -> None:
+    def _announce_list(self, kind: Kind | Literal["tools"]) -> None:
+        """Tell every client that a list is another one now."""
         for connection in tuple(self.connections):
-            connection.tools_changed()
-        if self.kernel.is_loaded:
-            self._announce(self.kernel.tools_changed())
+            if connection.is_listening:
+                connection.notify(f"notifications/{kind}/list_changed")
+        self._announce(self.kernel.list_changed(kind))
         if self.sessions is not None:
-            self._announce(self.sessions.tools_changed())
+            self.sessions.list_changed(kind)
+
+    def _announce_update(self, uri: str) -> None:
+        for listener in self.interests.subscribers(uri):
+            listener.notify("notifications/resources/updated", {"uri": uri})
+        self._announce(self.kernel.resource_updated(uri))
 
     def _announce(self, telling: Coroutine[Any, Any, None]) -> None:
+        """Tell the clients of the modern era, which listen through the kernel."""
         assert self._loop is not None
         announcing = self._loop.create_task(telling)
         self._announcing.add(announcing)
@@ -369,9 +410,24 @@ def create_server(options: ServerOptions) -> Runtime:
     return Runtime(options)
 
 
+def _sorted_out(offered: Iterable[Tool | Offer]) -> tuple[list[Tool], list[Offer]]:
+    tools: list[Tool] = []
+    offers: list[Offer] = []
+    for each in offered:
+        if isinstance(each, Tool):
+            tools.append(each)
+        else:
+            offers.append(each)
+    return tools, offers
+
+
+def _names(tools: Iterable[Tool]) -> list[str]:
+    return [tool.definition.name for tool in tools]
+
+
 @asynccontextmanager
 async def open_runtime(
-    tools: Iterable[Tool] = (), config: Config | Mapping[str, Any] | None = None, **options: Any
+    tools: Iterable[Tool | Offer] = (), config: Config | Mapping[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[Runtime]:
     """A running runtime inside this process: `async with dragoman.open(tools) as runtime: await runtime.call(…)`."""
     runtime = create_server(ServerOptions(config=make_config(config), tools=tools, **options))

@@ -27,6 +27,7 @@ DragomanError
 │   ├── InvalidParams
 │   ├── InternalError
 │   ├── NotInitialized
+│   ├── ResourceNotFound
 │   ├── UnsupportedVersion
 │   ├── HeaderMismatch
 │   ├── MissingCapability
@@ -36,10 +37,12 @@ DragomanError
 ├── Aborted                 raised by a cancellation token inside a handler
 ├── ClientCannotBeAsked     raised inside a handler that asks where nobody can answer
 ├── ClientRefused           raised inside a handler: the client answered with an error
-├── RegistrationError       a tool that the catalogue will not take
+├── RegistrationError       a tool, resource or prompt that its catalogue will not take
 │   ├── DuplicateTool
 │   ├── InvalidTool
-│   └── DynamicRegistrationOff
+│   ├── DynamicRegistrationOff
+│   ├── DuplicateOffer
+│   └── InvalidOffer
 ├── ConfigError             settings that cannot be used; names each of them
 └── TargetError             a file or module of tools that cannot be loaded
 
@@ -66,6 +69,7 @@ __all__ = [
     "ConfigError",
     "Conflict",
     "DragomanError",
+    "DuplicateOffer",
     "DuplicateTool",
     "DynamicRegistrationOff",
     "EnvelopeCode",
@@ -75,6 +79,7 @@ __all__ = [
     "InternalError",
     "InternalFailure",
     "InvalidArgument",
+    "InvalidOffer",
     "InvalidParams",
     "InvalidRequest",
     "InvalidTool",
@@ -93,6 +98,7 @@ __all__ = [
     "RegistrationError",
     "RequestCancelled",
     "ResourceExhausted",
+    "ResourceNotFound",
     "ResultTooLarge",
     "Stopping",
     "StructuredError",
@@ -381,6 +387,17 @@ class NotInitialized(ProtocolError):
         super().__init__("Not initialized", {"code": ErrorCode.NOT_INITIALIZED, "message": text})
 
 
+class ResourceNotFound(ProtocolError):
+    """There is no resource at `data.uri`. Since 2026-07-28 the code is -32602."""
+
+    code = -32002
+
+    def __init__(self, uri: str, message: str = "Resource not found", *, modern: bool) -> None:
+        super().__init__(message, {"uri": uri})
+        if modern:
+            self.code = InvalidParams.code
+
+
 class UnsupportedVersion(ProtocolError):
     """2026-07-28 and later: the request asks for a protocol version that is not served here."""
 
@@ -448,7 +465,7 @@ class ClientRefused(DragomanError):
 
 
 class RegistrationError(DragomanError):
-    """A tool was not registered."""
+    """A tool, a resource or a prompt was not registered."""
 
     code = ErrorCode.INVALID_ARGUMENT
 
@@ -477,6 +494,24 @@ class DynamicRegistrationOff(RegistrationError):
     def __init__(self, name: str) -> None:
         super().__init__(f"tool {name!r} cannot be registered: dynamic registration is off")
         self.name = name
+
+
+class DuplicateOffer(RegistrationError):
+    """There is a resource with that URI, or a prompt of that name, already; it stays."""
+
+    def __init__(self, kind: str, key: str) -> None:
+        super().__init__(f"a {kind} {key!r} is registered already; the first registration stays")
+        self.key = key
+
+
+class InvalidOffer(RegistrationError):
+    """`problems` lists what is wrong with a resource or a prompt as `(path, message)` pairs."""
+
+    def __init__(self, kind: str, key: str, problems: Sequence[tuple[str, str]]) -> None:
+        said = "; ".join(f"{path}: {message}" if path else message for path, message in problems)
+        super().__init__(f"{kind} {key!r} cannot be registered: {said}")
+        self.key = key
+        self.problems = tuple(problems)
 
 
 class ConfigError(DragomanError):

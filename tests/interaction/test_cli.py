@@ -165,6 +165,18 @@ def test_a_call_under_way_ends_with_the_handler_that_it_began_with(tmp_path: Pat
         assert server.leave() == 0
 
 
+def test_a_resource_that_an_edit_adds_can_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "edited_tools.py"
+    write(file, tool("word", "return 'a'"))
+    with ServerProcess(str(file), "--reload") as server:
+        assert "resources" in server.handshake()["result"]["capabilities"]
+        thing = "from dragoman import resource\n@resource('x:y')\ndef thing() -> str:\n    return 'read'\n"
+        write(file, thing)
+        server.wait_for_log("tools reloaded")
+        assert server.request("resources/read", {"uri": "x:y"})["result"]["contents"][0]["text"] == "read"
+        assert server.leave() == 0
+
+
 def test_reloading_needs_something_to_reload(tmp_path: Path) -> None:
     refused = dragoman("serve", "--reload", cwd=tmp_path)
     assert (refused.returncode, refused.stderr) == (2, b"dragoman: --reload needs a TARGET\n")

@@ -81,11 +81,17 @@ def drop_tool_versions(answer: Message) -> None:
         tool.pop("version", None)
 
 
+def drop_logging_from_discovery(answer: Message) -> None:
+    if "supportedVersions" in answer.get("result", {}):
+        answer["result"]["capabilities"].pop("logging", None)
+
+
 ALWAYS = {
     drop_words: "The SDK says `Invalid request parameters` to everything; the lane says which, and what about it.",
     drop_correlation_id: "Every error of ours says under which id it was logged.",
     drop_data_without_facts: "The SDK repeats the method's name as data; ours is in the message.",
     drop_tool_versions: "The Foundation lists tools with their version. MCP has no such field, and the SDK drops it.",
+    drop_logging_from_discovery: "The modern era has no `logging/setLevel`; the SDK advertises it in both.",
 }
 
 
@@ -287,12 +293,16 @@ async def plain_sdk(tools: list[types.Tool]) -> AsyncIterator[Callable[[Message]
     async def on_list_tools(context: Any, params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=tools)
 
+    async def on_set_level(context: Any, params: Any) -> types.EmptyResult:
+        return types.EmptyResult()
+
     server: Server[Any] = Server(
         "dragoman",
         version="0.1.0",
         on_list_tools=on_list_tools,
         on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()),
     )
+    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, on_set_level)
     options = server.create_initialization_options(NotificationOptions(tools_changed=True))
     async with asyncio.timeout(PATIENCE), create_client_server_memory_streams() as ((receive, send), streams):
         running = asyncio.create_task(server.run(*streams, options))

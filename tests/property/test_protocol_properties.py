@@ -236,7 +236,7 @@ def test_every_initialize_is_answered_with_a_complete_result(
         "result": {
             "protocolVersion": asked if asked in HANDSHAKE_VERSIONS else "2025-11-25",
             "serverInfo": {"name": name, "version": version},
-            "capabilities": {"tools": {"listChanged": True}},
+            "capabilities": {"tools": {"listChanged": True}, "logging": {}},
         },
     }
 

@@ -98,7 +98,7 @@ async def test_the_handshake_answers_initialize_with_the_configured_identity_and
         answer = await client.initialize()
         assert answer["result"] == {
             "protocolVersion": "2025-11-25",
-            "capabilities": {"tools": {"listChanged": True}},
+            "capabilities": {"tools": {"listChanged": True}, "logging": {}},
             "serverInfo": {"name": "atlas", "version": "7.1"},
         }
         client.initialized()

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from dragoman import __version__
-from dragoman.cli import config, tools
+from dragoman.cli import config, offers, tools
 from dragoman.cli.call import call
 from dragoman.cli.doctor import doctor
 from dragoman.cli.guards import guards
@@ -49,6 +49,8 @@ def _app() -> typer.Typer:
 app = _app()
 app.command()(call)
 app.add_typer(tools.app, name="tools")
+app.add_typer(offers.resources, name="resources")
+app.add_typer(offers.prompts, name="prompts")
 app.add_typer(config.app, name="config")
 app.command()(guards)
 app.command()(install)

@@ -1,7 +1,7 @@
-"""`dragoman serve --reload`: when the target's files change, its tools are loaded anew, and the connection lives on.
+"""`dragoman serve --reload`: when the target's files change, what it offers is loaded anew; the connection lives on.
 
-1. Clients are told that the list has changed. Calls under way end with the handlers that they began with.
-2. Where the files cannot be loaded, or a tool cannot be registered, the log says why and the old tools stay.
+1. Clients are told which lists have changed. Calls under way end with the handlers that they began with.
+2. Where the files cannot be loaded, or something in them cannot be registered, the log says why and all stays.
 3. What is loaded anew is the target and whatever else it brought from its own folder, never an installed package.
 """
 
@@ -16,10 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
+from dragoman.app import Runtime
 from dragoman.cli.target import is_file, load_tools, split_target
 from dragoman.errors import RegistrationError, TargetError
-from dragoman.telemetry.log import Logger, exception_facts
-from dragoman.tools.catalogue import Catalogue
+from dragoman.offers.catalogue import Offer
+from dragoman.telemetry.log import exception_facts
 from dragoman.tools.tool import Tool
 
 Snapshot: TypeAlias = dict[Path, tuple[int, int]]
@@ -34,20 +35,16 @@ class Reloader:
     def __init__(self, target: str) -> None:
         self._target = target
         self._there_before = set(sys.modules)
-        self._names: set[str] = set()
+        self._loaded: list[Tool | Offer] = []
         self._first = self.snapshot()
         sys.dont_write_bytecode = True  # Its age is kept in seconds: of two edits in one, the second would be lost.
 
-    def watch(
-        self, catalogue: Catalogue, tools: Iterable[Tool], logger: Logger, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        """From now on, replace `tools` in `catalogue`, on `loop`, whenever a file changes."""
-        self._names = _names(tools)
+    def watch(self, server: Runtime, tools: Iterable[Tool | Offer], loop: asyncio.AbstractEventLoop) -> None:
+        """From now on, replace `tools` in `server`, on `loop`, whenever a file changes."""
+        self._loaded = list(tools)
         # What changed while it was being loaded has changed.
         seen = {path: self._first.get(path, stamp) for path, stamp in self.snapshot().items()}
-        threading.Thread(
-            target=self._watch, args=(catalogue, logger, loop, seen), name="dragoman-reload", daemon=True
-        ).start()
+        threading.Thread(target=self._watch, args=(server, loop, seen), name="dragoman-reload", daemon=True).start()
 
     def snapshot(self) -> Snapshot:
         """Age and size of every file that the tools may depend on."""
@@ -62,8 +59,8 @@ class Reloader:
             found[path] = (status.st_mtime_ns, status.st_size)
         return found
 
-    def load(self) -> list[Tool]:
-        """The tools as they are now. Raises `TargetError`, and has then left the modules as they were."""
+    def load(self) -> list[Tool | Offer]:
+        """What is offered now. Raises `TargetError`, and has then left the modules as they were."""
         before = self._modules()
         for name in before:
             del sys.modules[name]
@@ -76,27 +73,27 @@ class Reloader:
             sys.modules.update(before)
             raise
 
-    def replace(self, catalogue: Catalogue, tools: Iterable[Tool], logger: Logger) -> None:
-        """Put `tools` in the place of those that were loaded before."""
+    def replace(self, server: Runtime, tools: Iterable[Tool | Offer]) -> None:
+        """Put `tools` in the place of what was loaded before."""
         tools = list(tools)
         try:
-            catalogue.replace(self._names, tools)
+            server.replace(self._loaded, tools)
         except RegistrationError as error:
-            logger.error("tools not reloaded", {"target": self._target, **exception_facts(error, error.code)})
+            server.logger.error("tools not reloaded", {"target": self._target, **exception_facts(error, error.code)})
             return
-        self._names = _names(tools)
-        logger.info("tools reloaded", {"target": self._target, "tools": len(tools)})
+        self._loaded = tools
+        server.logger.info("tools reloaded", {"target": self._target, "tools": len(tools)})
 
-    def _watch(self, catalogue: Catalogue, logger: Logger, loop: asyncio.AbstractEventLoop, seen: Snapshot) -> None:
+    def _watch(self, server: Runtime, loop: asyncio.AbstractEventLoop, seen: Snapshot) -> None:
         for _ in self._changes(seen):
             try:
                 tools = self.load()
             except Exception as error:  # Whatever it was, the next change may be better.
                 facts = exception_facts(error.__cause__ or error, "TARGET")
-                logger.error("tools not reloaded", {"target": self._target, **facts})
+                server.logger.error("tools not reloaded", {"target": self._target, **facts})
             else:
                 # Between two events nobody can call a tool that is gone and not yet back.
-                loop.call_soon_threadsafe(self.replace, catalogue, tools, logger)
+                loop.call_soon_threadsafe(self.replace, server, tools)
 
     def _changes(self, seen: Snapshot) -> Iterator[None]:
         """One for each change, once it has settled: editors write in several steps."""
@@ -128,10 +125,6 @@ class Reloader:
             and name.partition(".")[0] != "dragoman"
             and _is_within(folder, getattr(module, "__file__", None))
         }
-
-
-def _names(tools: Iterable[Tool]) -> set[str]:
-    return {tool.definition.name for tool in tools}
 
 
 def _is_within(folder: Path, file: str | None) -> bool:

@@ -135,17 +135,19 @@ def _prepare(target: str | None, settings: Config, reload: bool) -> _Prepared:
     clock = SystemClock()
     logger = StructuredLogger(sink.put, clock, settings.logging)
     take_over_logging(logger)
-    reloader = None
+    reloader, options = None, {}
     if reload and target is not None:
         from dragoman.cli.reload import Reloader
+        from dragoman.offers.catalogue import Offers
 
         reloader = Reloader(target)
+        options = {"offers": Offers(settings.tools, settings.timeouts)}  # What it has not yet, it may have soon.
     tools = tools_for(target)
-    server = server_with(tools, settings, clock=clock, logger=logger, memory_tools=target is None)
+    server = server_with(tools, settings, clock=clock, logger=logger, memory_tools=target is None, **options)
     gc.freeze()  # What is loaded now stays; there is no point in looking through it again and again.
     loop = _new_event_loop()
     if reloader is not None:
-        reloader.watch(server.catalogue, tools, logger, loop)
+        reloader.watch(server, tools, loop)
     return _Prepared(server, logger, sink, loop)
 
 

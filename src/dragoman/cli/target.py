@@ -1,4 +1,4 @@
-"""Tools from a file, a module, or an object in a module, and the server that has them."""
+"""What a file, a module, or an object in a module offers, and the server that has it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from dragoman.app import Runtime, ServerOptions, builtin_tools, create_server
 from dragoman.cli.output import refuse
 from dragoman.config import Config
 from dragoman.errors import RegistrationError, TargetError
+from dragoman.offers.catalogue import Offer
+from dragoman.offers.prompt import Prompt
+from dragoman.offers.resource import Resource
 from dragoman.tools.tool import Tool
 
 
-def tools_for(target: str | None) -> Iterable[Tool]:
-    """The tools of TARGET, or the built-in ones; or the end of the command."""
+def tools_for(target: str | None) -> Iterable[Tool | Offer]:
+    """What TARGET offers, or the built-in tools; or the end of the command."""
     try:
         return builtin_tools() if target is None else load_tools(target)
     except TargetError as error:
@@ -30,7 +33,7 @@ def tools_for(target: str | None) -> Iterable[Tool]:
         refuse(str(error))
 
 
-def server_with(tools: Iterable[Tool], config: Config, **options: Any) -> Runtime:
+def server_with(tools: Iterable[Tool | Offer], config: Config, **options: Any) -> Runtime:
     """A server that has `tools`; or the end of the command."""
     try:
         return create_server(ServerOptions(config=config, tools=tools, **options))
@@ -38,8 +41,8 @@ def server_with(tools: Iterable[Tool], config: Config, **options: Any) -> Runtim
         refuse(str(error))
 
 
-def load_tools(target: str) -> list[Tool]:
-    """The tools that TARGET names: `tools.py`, `package.module`, or either with `:object`.
+def load_tools(target: str) -> list[Tool | Offer]:
+    """The tools, resources and prompts that TARGET names: `tools.py`, `package.module`, or either with `:object`.
 
     Raises `TargetError`. Whatever the file itself raises while it loads is the error's cause.
     """
@@ -51,7 +54,7 @@ def load_tools(target: str) -> list[Tool]:
         raise TargetError(target, f"there is no {name!r} in it")
     else:
         value = getattr(module, name)
-        tools = _tools_in([value] if isinstance(value, Tool) else value if isinstance(value, Iterable) else [])
+        tools = _tools_in(value if isinstance(value, Iterable) else [value])
     if not tools:
         raise TargetError(target, "it has no tools; decorate a function with @tool")
     return tools
@@ -108,6 +111,7 @@ def _look_in(folder: str) -> None:
         sys.path.insert(0, folder)
 
 
-def _tools_in(values: Iterable[Any]) -> list[Tool]:
-    found: dict[int, Tool] = {id(value): value for value in values if isinstance(value, Tool)}
+def _tools_in(values: Iterable[Any]) -> list[Tool | Offer]:
+    offered = (Tool, Resource, Prompt)
+    found: dict[int, Tool | Offer] = {id(value): value for value in values if isinstance(value, offered)}
     return list(found.values())

@@ -119,6 +119,33 @@ class Connection:
         return self.session.state
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the peer has left."""
+        return self.session.state is _CLOSED
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it can be told things that it did not ask about: those of the modern era ask for a stream."""
+        return self.session.era is Era.HANDSHAKE and self.session.state is State.RUNNING
+
+    @property
+    def listener(self) -> Connection:
+        return self
+
+    def client_for(self, meta: Mapping[str, Any], *, modern: bool) -> HandshakeClient | ModernClient:
+        """The client as the function sees it that serves a request with this `_meta`."""
+        return ModernClient(meta, self._tell) if modern else self.client
+
+    @property
+    def log_level(self) -> str | None:
+        """The least important log messages that a client of the handshake era wants."""
+        return self.client.log_level
+
+    @log_level.setter
+    def log_level(self, level: str | None) -> None:
+        self.client.log_level = level
+
+    @property
     def is_idle(self) -> bool:
         """Whether everything that was asked has been answered."""
         return not self._calls and not self._kernel_requests
@@ -178,11 +205,6 @@ class Connection:
     def _send_news(self, line: bytes) -> None:
         if self.session.state is not _CLOSED and not self.wire.is_full:
             self._send(line)
-
-    def tools_changed(self) -> None:
-        """Tell a handshake client to list the tools again; a modern one is told on the stream it asked for."""
-        if self.session.era is Era.HANDSHAKE and self.session.state is State.RUNNING:
-            self.notify("notifications/tools/list_changed")
 
     def _send(self, line: bytes) -> None:
         self.wire.send(line, more=self._receiving or bool(self._calls))

@@ -13,8 +13,8 @@ from dragoman.protocol.session import Identity, complete
 from dragoman.protocol.versions import MODERN_VERSIONS
 from dragoman.tools.catalogue import Catalogue
 
-# Clients may keep neither: both can change at any moment, and the list may differ by caller.
-_UNCACHED = {"ttlMs": 0, "cacheScope": "private"}
+UNCACHED = {"ttlMs": 0, "cacheScope": "private"}
+"""Clients may keep nothing of it: it can change at any moment, and may differ by caller."""
 _MOST_ENCODED = 64
 
 
@@ -31,12 +31,11 @@ class Listing:
 
         Raises `InvalidParams` for a cursor, as none is ever given out.
         """
-        if (params or {}).get("cursor") is not None:
-            raise InvalidParams("Invalid params: the list has one page, and no cursor was given out")
+        refuse_cursor((params or {}).get("cursor"))
         definitions = (registered.definition for registered in self._catalogue)
         listed = [definition.listing() for definition in definitions if caller.may_call(definition.name)]
         result: dict[str, Any] = {"tools": listed}
-        return {**result, **_UNCACHED} if modern else result
+        return {**result, **UNCACHED} if modern else result
 
     def encoded_tools(self, params: Mapping[str, Any] | None, *, modern: bool, caller: Caller = LOCAL) -> bytes:
         """`tools`, ready to send."""
@@ -55,9 +54,16 @@ class Listing:
         """What a client of the modern era learns in place of a handshake."""
         result: dict[str, Any] = {
             "supportedVersions": list(MODERN_VERSIONS),
-            "capabilities": self._identity.capabilities,
-            **_UNCACHED,
+            # There is no `logging/setLevel` any more: who wants log messages says so in each request.
+            "capabilities": {key: each for key, each in self._identity.capabilities.items() if key != "logging"},
+            **UNCACHED,
         }
         if self._identity.instructions is not None:
             result["instructions"] = self._identity.instructions
         return result
+
+
+def refuse_cursor(cursor: Any) -> None:
+    """Raise `InvalidParams` for any cursor: every list has one page."""
+    if cursor is not None:
+        raise InvalidParams("Invalid params: the list has one page, and no cursor was given out")

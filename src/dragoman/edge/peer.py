@@ -7,11 +7,28 @@ from typing import Any, Protocol
 
 from dragoman.access.callers import Caller
 from dragoman.protocol.session import Request, Session
+from dragoman.tools.client import Client
 from dragoman.tools.context import Progress
 
 
+class Listener(Protocol):
+    """A client that can be told something at any time, not only about a request of its own."""
+
+    log_level: str | None
+    """The least important log messages that it wants."""
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it is past its handshake, and still there."""
+        ...
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a notification."""
+        ...
+
+
 class Peer(Protocol):
-    """A connection, or the client of a single exchange."""
+    """A connection, a session, or the client of a single exchange."""
 
     @property
     def caller(self) -> Caller: ...
@@ -24,6 +41,20 @@ class Peer(Protocol):
     @property
     def session(self) -> Session | None:
         """The handshake that was made, if there was one."""
+        ...
+
+    @property
+    def listener(self) -> Listener:
+        """Whoever it is beyond the request; only in the handshake era."""
+        ...
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has left."""
+        ...
+
+    def client_for(self, meta: Mapping[str, Any], *, modern: bool) -> Client:
+        """The client as the function sees it that serves a request with this `_meta`."""
         ...
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from dragoman.access.callers import Caller
 from dragoman.calls.threads import Threads
 from dragoman.edge.listing import Listing
+from dragoman.edge.offers import Asked, Handle
 from dragoman.edge.peer import Peer
 from dragoman.errors import ClientCannotBeAsked, ClientRefused, InternalError, MethodNotFound, ProtocolError
 from dragoman.protocol.results import ToolResult
@@ -25,14 +26,15 @@ from dragoman.protocol.versions import VERSION_KEY
 from dragoman.tools.client import Client
 
 if TYPE_CHECKING:
+    from mcp.server.connection import Connection as SdkConnection
     from mcp.server.lowlevel import Server
     from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 
 CALLER = "dragoman.caller"
 TRANSPORT = "dragoman.transport"
 """What an HTTP request's scope says about whose it is, and how it came."""
-LOG_LEVEL = "dragoman.logLevel"
-"""Where a session's state keeps what `logging/setLevel` set."""
+_LISTENER = "dragoman.listener"
+"""Where a session's state keeps whoever is at its other end."""
 _MOST_QUEUED = 256
 
 CallTool: TypeAlias = Callable[[Peer, str, dict[str, Any], Mapping[str, Any], Client | None], Awaitable[ToolResult]]
@@ -54,10 +56,14 @@ class SdkError(ProtocolError):
 class SdkKernel:
     """A low-level SDK server that shares the runtime's tools and pipeline."""
 
-    def __init__(self, identity: Identity, listing: Listing, call_tool: CallTool) -> None:
+    def __init__(
+        self, identity: Identity, listing: Listing, call_tool: CallTool, handlers: Mapping[str, Handle]
+    ) -> None:
+        """`handlers` serve what is offered besides tools; they have the names that the SDK gives them."""
         self._identity = identity
         self._listing = listing
         self._call_tool = call_tool
+        self._handlers = handlers
         self._threads = Threads()
         self._exit = AsyncExitStack()
         self._loading: asyncio.Task[None] | None = None
@@ -91,12 +97,19 @@ class SdkKernel:
             self._loading = None  # The next request may have better luck.
             raise
 
-    async def tools_changed(self) -> None:
-        """Tell the clients of the modern era that listen for it."""
-        if self._bus is not None:
-            from mcp.shared.subscriptions import ToolsListChanged
+    async def list_changed(self, kind: str) -> None:
+        """Tell the clients of the modern era that listen for it; `kind` is `tools`, `resources` or `prompts`."""
+        await self._publish(f"{kind.capitalize()}ListChanged")
 
-            await self._bus.publish(ToolsListChanged())
+    async def resource_updated(self, uri: str) -> None:
+        """Tell the clients of the modern era that listen for what is at `uri`."""
+        await self._publish("ResourceUpdated", uri)
+
+    async def _publish(self, event: str, *facts: str) -> None:
+        if self._bus is not None:
+            from mcp.shared import subscriptions
+
+            await self._bus.publish(getattr(subscriptions, event)(*facts))
 
     def end_streams(self) -> None:
         """Let every stream that is open end with its last word."""
@@ -112,6 +125,7 @@ class SdkKernel:
         await self._threads.run(_import_sdk)
         from mcp.server.lowlevel import Server
         from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+        from mcp_types import SetLevelRequestParams
 
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus)
@@ -119,6 +133,7 @@ class SdkKernel:
         # The SDK takes results as plain dictionaries too, which its annotations do not say.
         on_list_tools: Any = self._on_list_tools
         on_call_tool: Any = self._on_call_tool
+        others: dict[str, Any] = {name: _serving(handle) for name, handle in self._handlers.items()}
         server: Server[Any] = Server(
             info["name"],
             version=info["version"],
@@ -126,7 +141,11 @@ class SdkKernel:
             on_list_tools=on_list_tools,
             on_call_tool=on_call_tool,
             on_subscriptions_listen=self._listen,
+            **others,
         )
+        # Not with the others: the SDK would warn that the modern era has it no more.
+        on_set_level: Any = self._on_set_level
+        server.add_request_handler("logging/setLevel", SetLevelRequestParams, on_set_level)
         self._lifespan = await self._exit.enter_async_context(server.lifespan(server))
         self._server = server
 
@@ -185,6 +204,11 @@ class SdkKernel:
         listed = self._listing.tools({"cursor": params.cursor}, modern=_is_modern(context), caller=caller)
         return _plain(listed, context)
 
+    async def _on_set_level(self, context: Any, params: Any) -> dict[str, Any]:
+        peer = _served.get() or SessionClient(context)
+        peer.listener.log_level = params.level
+        return {}
+
     async def _on_call_tool(self, context: Any, params: Any) -> dict[str, Any]:
         arguments, meta = params.arguments or {}, (context.params or {}).get("_meta") or {}
         served = _served.get()
@@ -195,6 +219,21 @@ class SdkKernel:
             return _plain(await self._call_tool(client, params.name, arguments, meta, client), context)
         finally:
             await client.told()
+
+
+def _serving(handle: Handle) -> Any:
+    """A handler as the SDK calls it."""
+
+    async def serve(context: Any, params: Any) -> dict[str, Any]:
+        peer = _served.get() or SessionClient(context)
+        asked = Asked(peer, params, context.params or {}, _is_modern(context))
+        try:
+            return _plain(await handle(asked), context)
+        finally:
+            if isinstance(peer, SessionClient):
+                await peer.told()
+
+    return serve
 
 
 def _plain(result: dict[str, Any] | ToolResult, context: Any) -> dict[str, Any]:
@@ -257,10 +296,39 @@ class _Channel:
             self._peer.notify("notifications/progress", {k: v for k, v in facts.items() if v is not None})
 
 
+class SessionListener:
+    """The client of an HTTP session, beyond any one request."""
+
+    def __init__(self, connection: SdkConnection) -> None:
+        self._connection = connection
+        self._telling: set[asyncio.Task[None]] = set()
+        self.log_level: str | None = "info"
+
+    @property
+    def is_listening(self) -> bool:
+        return self._connection.initialized.is_set()
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """On the session's own stream, or kept for when the client opens one."""
+        telling = asyncio.get_running_loop().create_task(self._connection.notify(method, params))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+
+
+def listener_of(connection: SdkConnection) -> SessionListener:
+    """The one listener that a session has."""
+    found: SessionListener | None = connection.state.get(_LISTENER)
+    if found is None:
+        found = connection.state[_LISTENER] = SessionListener(connection)
+    return found
+
+
 class SessionClient:
     """The client of an HTTP session, during one call: the SDK carries what it is told and asked."""
 
     session = None
+    is_gone = False
+    """What leaves is a stream, not the client: it may be back for the answer."""
 
     def __init__(self, context: Any) -> None:
         self._session = context.session
@@ -268,7 +336,7 @@ class SessionClient:
         self.caller: Caller = scope[CALLER]
         self.transport: str = scope[TRANSPORT]
         self.can_be_asked: bool = context.session.can_send_request
-        self._log_levels: dict[str, Any] = context.session._connection.state
+        self.listener = listener_of(context.session._connection)
         self._loop = asyncio.get_running_loop()
         self._queue: list[tuple[str, Mapping[str, Any] | None]] = []
         self._telling: asyncio.Task[None] | None = None
@@ -280,12 +348,15 @@ class SessionClient:
 
     @property
     def log_level(self) -> str | None:
-        level: str = self._log_levels.get(LOG_LEVEL, "info")
-        return level
+        return self.listener.log_level
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send in order and ahead of the answer; what a slow client cannot take is dropped."""
         self._loop.call_soon_threadsafe(self._put, method, params)
+
+    def client_for(self, meta: Mapping[str, Any], *, modern: bool) -> SessionClient:
+        """Itself: it is made for one request."""
+        return self
 
     async def drained(self) -> None:
         """Wait until the client has been told everything."""

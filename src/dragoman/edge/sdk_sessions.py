@@ -23,7 +23,7 @@ from dragoman.calls.call import Call
 from dragoman.config import Config
 from dragoman.edge.http.asgi import Receive, Scope, Send
 from dragoman.edge.http.replay import ReplayBuffer, SessionEvents
-from dragoman.edge.sdk_kernel import CALLER, TRANSPORT, SdkKernel
+from dragoman.edge.sdk_kernel import CALLER, TRANSPORT, SdkKernel, listener_of
 from dragoman.errors import InternalError, InvalidRequest, NotInitialized, ProtocolError, RequestCancelled
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.jsonrpc import Id, encode_error
@@ -46,6 +46,7 @@ class LaneSession:
         self.caller = caller
         self.connection = connection
         self.transport = transport
+        self.listener = listener_of(connection)
         self.calls: dict[Id, tuple[Call, asyncio.Future[bytes]]] = {}
         """What the lane is answering, by the request's id."""
         self._touched = 0.0
@@ -204,11 +205,11 @@ class SdkSessions:
             session.touch(math.inf)
             await reader.aclose()
 
-    async def tools_changed(self) -> None:
-        """Tell every session to list the tools again."""
+    def list_changed(self, kind: str) -> None:
+        """Tell every session to list the tools, resources or prompts again."""
         for session in tuple(self._index.values()):
             if session.is_running:
-                await session.connection.send_tool_list_changed()
+                session.listener.notify(f"notifications/{kind}/list_changed")
 
     def _introduce(self, scope: Scope, caller: Caller, transport: str) -> None:
         """Say whose request it is, to the handlers and to the SDK, which lets nobody else into a session."""

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
+from dragoman.app import ServerOptions, create_server
 from dragoman.cli.reload import Reloader
 from dragoman.cli.target import load_tools
-from dragoman.config import ToolsConfig
 from dragoman.errors import TargetError
 from dragoman.telemetry.log import StructuredLogger
-from dragoman.tools.catalogue import Catalogue
 
 TOOL = "from dragoman import tool\n@tool\ndef {name}() -> str:\n    return {value}\n"
 
@@ -130,19 +129,38 @@ def test_a_snapshot_sees_what_is_edited_added_and_removed(folder: Path) -> None:
 def test_tools_come_go_and_change_and_one_that_cannot_be_registered_changes_nothing(folder: Path) -> None:
     entries: list[Any] = []
     logger = StructuredLogger(entries.append)
-    catalogue = Catalogue(ToolsConfig(), logger)
+    server = create_server(ServerOptions(logger=logger))
+    catalogue = server.catalogue
     file = folder / "my_tools.py"
     reloader = Reloader("my_tools.py")
 
     def load(*names: str) -> list[str]:
         file.write_text("\n".join(TOOL.format(name=name, value="'a'") for name in names))
-        reloader.replace(catalogue, reloader.load(), logger)
+        reloader.replace(server, reloader.load())
         return [each.name for each in catalogue.list()]
 
-    assert load("one", "two") == ["one", "two"]
-    assert load("two", "three") == ["three", "two"]
+    assert load("one", "two") == ["health", "one", "two"]
+    assert load("two", "three") == ["health", "three", "two"]
     file.write_text(TOOL.format(name="one", value="'a'").replace("@tool", "@tool(name='no spaces')"))
-    reloader.replace(catalogue, load_tools("my_tools.py"), logger)
-    assert [each.name for each in catalogue.list()] == ["three", "two"]
+    reloader.replace(server, load_tools("my_tools.py"))
+    assert [each.name for each in catalogue.list()] == ["health", "three", "two"]
     assert [entry["message"] for entry in entries] == ["tools reloaded", "tools reloaded", "tools not reloaded"]
-    assert load("four") == ["four"]
+    assert load("four") == ["four", "health"]
+
+
+def test_resources_and_prompts_come_and_go_with_the_tools(folder: Path) -> None:
+    server = create_server(ServerOptions())
+    reloader = Reloader("my_tools.py")
+    kinds = {"tool": "@tool\ndef {0}() -> str: return ''", "prompt": "@prompt\ndef {0}() -> str: return ''"}
+    kinds["resource"] = "@resource('x:{0}')\ndef {0}() -> str: return ''"
+
+    def load(**offered: str) -> list[str]:
+        lines = [kinds[kind].format(name) for name, kind in offered.items()]
+        (folder / "my_tools.py").write_text("\n".join(["from dragoman import prompt, resource, tool", *lines]))
+        reloader.replace(server, reloader.load())
+        return [*(each.name for each in server.catalogue.list()), *(each.key for each in server.offers)]
+
+    assert load(a="tool", b="resource", c="prompt") == ["a", "health", "c", "x:b"]
+    assert load(a="prompt", b="resource", c="tool") == ["c", "health", "a", "x:b"]
+    assert load(health="tool", d="resource") == ["c", "health", "a", "x:b"]
+    assert load(d="resource") == ["health", "x:d"]

@@ -73,6 +73,20 @@ def test_an_object_may_be_a_tool_or_several(workplace: Path) -> None:
     assert names("my_tools.py:several") == ["two", "one"]
 
 
+def test_resources_and_prompts_are_loaded_like_tools(workplace: Path) -> None:
+    (workplace / "my_offers.py").write_text(
+        "from dragoman import prompt, resource\n"
+        "@resource('x:y')\n"
+        "def thing(): return ''\n"
+        "@prompt\n"
+        "def ask(): return ''\n"
+        "both = [ask, thing]\n"
+    )
+    assert [repr(each) for each in load_tools("my_offers.py")] == ["Resource('x:y')", "Prompt('ask')"]
+    assert [repr(each) for each in load_tools("my_offers.py:ask")] == ["Prompt('ask')"]
+    assert [repr(each) for each in load_tools("my_offers.py:both")] == ["Prompt('ask')", "Resource('x:y')"]
+
+
 def test_a_file_may_import_its_neighbours(workplace: Path) -> None:
     folder = workplace / "folder"
     folder.mkdir()

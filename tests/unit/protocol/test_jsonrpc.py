@@ -162,6 +162,7 @@ def test_the_error_codes_are_those_of_the_table() -> None:
         "InvalidParams": -32602,
         "InternalError": -32603,
         "NotInitialized": -32002,
+        "ResourceNotFound": -32002,
         "UnsupportedVersion": -32022,
         "HeaderMismatch": -32020,
         "MissingCapability": -32021,

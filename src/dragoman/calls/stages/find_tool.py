@@ -13,7 +13,10 @@ from dragoman.tools.catalogue import Catalogue
 
 @dataclass(frozen=True)
 class FindTool:
-    """Looks the tool up by its exact name."""
+    """Looks the tool up by its exact name.
+
+    A call for something else, such as to read a resource, has a name that no tool can have, and brings what it runs.
+    """
 
     catalogue: Catalogue
 
@@ -22,9 +25,10 @@ class FindTool:
 
         def find(call: Call) -> Awaitable[Any]:
             tool = get(call.name)
-            if tool is None:
+            if tool is not None:
+                call.tool = tool
+            elif call.tool is None:
                 raise NotFound(f"Unknown tool: {call.name[:200]}")
-            call.tool = tool
             return proceed(call)
 
         return find

@@ -491,7 +491,7 @@ class HttpApp:
 
     def _needs_no_way_back(self, event: ToolCall) -> bool:
         tool = self._catalogue.get(event.name)
-        if tool is not None and (tool.wants_context or bool(getattr(tool, "questions", ()))):
+        if tool is not None and (tool.wants_context or tool.questions):
             return False
         return "progressToken" not in event.meta
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from dragoman.access.callers import Caller
+from dragoman.edge.clients import ModernClient
 from dragoman.edge.http.asgi import JSON, STREAM, Receive, Send, answer
+from dragoman.errors import MethodNotFound
 from dragoman.protocol import jsonrpc
 
 WATCH_AFTER = 0.05
@@ -83,6 +85,19 @@ class Exchange:
         self._queue: list[bytes] = []
         self._woken: asyncio.Future[None] = watch.loop.create_future()
         self._receive: Receive
+
+    @property
+    def is_gone(self) -> bool:
+        return self._gone
+
+    @property
+    def listener(self) -> NoReturn:
+        """Beyond the request there is nobody: in this era a request of its own asks to be told."""
+        raise MethodNotFound("Method not found")
+
+    def client_for(self, meta: Mapping[str, Any], *, modern: bool) -> ModernClient:
+        """The client as the function sees it that serves a request with this `_meta`."""
+        return ModernClient(meta, self.notify)
 
     def finish(self, body: bytes, status: int = 200) -> None:
         """The answer. On a stream the status is 200 already, and the error in the body has to do."""

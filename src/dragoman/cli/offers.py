@@ -1,0 +1,49 @@
+"""`dragoman resources` and `dragoman prompts`: what a client would find besides tools, without a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dragoman.cli.options import AsJson, ConfigFile, Target, settings_from
+from dragoman.cli.output import kept_for_answers, print_columns, print_json
+
+if TYPE_CHECKING:
+    from dragoman.offers.catalogue import Offer, Offers
+
+resources = typer.Typer(no_args_is_help=True, help="List the resources of a target.")
+prompts = typer.Typer(no_args_is_help=True, help="List the prompts of a target.")
+
+
+@resources.command("list")
+def list_resources(target: Target = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List the resources that TARGET would be served with, and then its templates."""
+    offers = _offers(target, config)
+    _print([*offers.resources(), *offers.templates()], as_json)
+
+
+@prompts.command("list")
+def list_prompts(target: Target = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List the prompts that TARGET would be served with."""
+    _print(_offers(target, config).prompts(), as_json)
+
+
+def _offers(target: str | None, config: Path | None) -> Offers:
+    from dragoman.cli.target import server_with, tools_for
+
+    settings = settings_from(config)
+    with kept_for_answers():
+        return server_with(tools_for(target), settings.config, memory_tools=target is None).offers
+
+
+def _print(offers: Iterable[Offer], as_json: bool) -> None:
+    from dragoman.telemetry.clean import sanitize
+
+    if as_json:
+        print_json([each.listing() for each in offers])
+    else:
+        rows = ((each.key, (each.description or "").strip().partition("\n")[0]) for each in offers)
+        print_columns((sanitize(key), sanitize(said)) for key, said in rows)

@@ -1,0 +1,151 @@
+"""All the resources and prompts there are. Any thread may look, and change them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from dragoman.config import TimeoutsConfig, ToolsConfig
+from dragoman.errors import DuplicateOffer
+from dragoman.offers.prompt import Prompt
+from dragoman.offers.resource import Resource
+from dragoman.tools.catalogue import RegisteredTool
+from dragoman.tools.schema import compile_schema
+from dragoman.tools.tool import Tool
+
+Offer: TypeAlias = Resource | Prompt
+Kind: TypeAlias = Literal["resources", "prompts"]
+
+_serials = itertools.count()
+
+
+class RegisteredOffer(msgspec.Struct, frozen=True, eq=False):
+    """An offer that can be taken up: what it runs is compiled."""
+
+    offer: Offer
+    tool: RegisteredTool
+    completers: Mapping[str, RegisteredTool]
+
+    @property
+    def kind(self) -> Kind:
+        """Which list it is on."""
+        return "prompts" if isinstance(self.offer, Prompt) else "resources"
+
+
+class Offers:
+    """Resources by URI and prompts by name. A URI has a colon and a name has none, so one dictionary holds them all."""
+
+    def __init__(self, tools: ToolsConfig | None = None, timeouts: TimeoutsConfig | None = None) -> None:
+        self._default_timeout_ms = (tools or ToolsConfig()).default_timeout_ms
+        self._timeouts = (timeouts or TimeoutsConfig()).tool_overrides
+        self._offers: Mapping[str, RegisteredOffer] = {}  # Never changed, only replaced: readers need no lock.
+        self._templates: list[tuple[Resource, RegisteredTool]] = []
+        self._changing = threading.Lock()
+        self._listeners: list[Callable[[Kind], None]] = []
+        self.version = 0
+
+    def __len__(self) -> int:
+        return len(self._offers)
+
+    def __iter__(self) -> Iterator[Offer]:
+        """Sorted by URI or name."""
+        return iter([registered.offer for _, registered in sorted(self._offers.items())])
+
+    @property
+    def kinds(self) -> set[Kind]:
+        """Which lists have anything on them."""
+        return {registered.kind for registered in self._offers.values()}
+
+    def register(self, offer: Offer) -> None:
+        """Add a resource or a prompt; raises `DuplicateOffer` and leaves the rest as it was."""
+        self.replace((), [offer])
+
+    def unregister(self, key: str) -> bool:
+        """Remove a resource by its URI or template, or a prompt by its name; False when there is none."""
+        return self._change([key], ())
+
+    def replace(self, leaving: Iterable[str], coming: Iterable[Offer]) -> None:
+        """Remove offers and add others, all of it or, with a `RegistrationError`, nothing."""
+        self._change(leaving, coming)
+
+    def _change(self, leaving: Iterable[str], coming: Iterable[Offer]) -> bool:
+        """Whether anything has changed."""
+        compiled = [self._compile(offer) for offer in coming]
+        with self._changing:
+            offers = dict(self._offers)
+            gone = [registered for key in leaving if (registered := offers.pop(key, None)) is not None]
+            for registered in compiled:
+                offer = registered.offer
+                if offers.setdefault(offer.key, registered) is not registered:
+                    raise DuplicateOffer(type(offer).__name__.lower(), offer.key)
+            kinds = sorted({registered.kind for registered in (*gone, *compiled)})
+            if kinds:
+                self._offers = offers
+                self._templates = [
+                    (each.offer, each.tool)
+                    for each in offers.values()
+                    if isinstance(each.offer, Resource) and each.offer.is_template
+                ]
+                self.version += 1
+        for kind in kinds:
+            for listener in tuple(self._listeners):
+                listener(kind)
+        return bool(kinds)
+
+    def resources(self) -> list[Resource]:
+        """Those with a URI of their own, sorted by it."""
+        return [offer for offer in self if isinstance(offer, Resource) and not offer.is_template]
+
+    def templates(self) -> list[Resource]:
+        """Those that a template describes, sorted by it."""
+        return [offer for offer in self if isinstance(offer, Resource) and offer.is_template]
+
+    def prompts(self) -> list[Prompt]:
+        """All prompts, sorted by name."""
+        return [offer for offer in self if isinstance(offer, Prompt)]
+
+    def get(self, key: str) -> RegisteredOffer | None:
+        """The resource with exactly this URI or template, or the prompt of this name."""
+        return self._offers.get(key)
+
+    def at(self, uri: str) -> tuple[Resource, RegisteredTool, dict[str, str]] | None:
+        """What is read at `uri`: the resource with that URI, or the oldest template that it fits and its arguments."""
+        own = self._offers.get(uri)
+        if own is not None and isinstance(own.offer, Resource) and not own.offer.is_template:
+            return own.offer, own.tool, {}
+        for resource, tool in self._templates:
+            if (values := resource.uri.values_in(uri)) is not None:
+                return resource, tool, values
+        return None
+
+    def on_change(self, listener: Callable[[Kind], None]) -> Callable[[], None]:
+        """Call `listener` with each list that has changed, on the thread that did it; returns how to stop that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _compile(self, offer: Offer) -> RegisteredOffer:
+        completers = {name: self._compiled(tool) for name, tool in offer.completers.items()}
+        return RegisteredOffer(offer, self._compiled(offer.tool), completers)
+
+    def _compiled(self, tool: Tool) -> RegisteredTool:
+        definition = tool.definition
+        timeout_ms = self._timeouts.get(definition.name) or definition.timeout_ms or self._default_timeout_ms
+        return RegisteredTool(
+            definition=definition,
+            handler=tool.handler,
+            is_async=tool.is_async,
+            is_reserved=False,
+            wants_context=tool.wants_context,
+            convert=tool.convert,
+            questions=tool.questions,
+            validator=compile_schema(definition.input_schema),
+            output_validator=None,
+            timeout_ms=timeout_ms,
+            is_dynamic=False,
+            touches_results=False,
+            serial=next(_serials),
+        )

@@ -1,0 +1,185 @@
+"""Resources, prompts and completions: the official SDK's client against a spawned server, in both eras."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import msgspec
+import pytest
+from mcp import MCPError
+from mcp.client.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated
+
+from tests.interaction.offers_under_test import PNG
+from tests.interaction.test_sdk_client import Log, both_eras, connected
+
+pytestmark = pytest.mark.slow
+
+OFFERS = str(Path(__file__).with_name("offers_under_test.py"))
+SERVE = ("-m", "dragoman", "serve", OFFERS)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "stderr")
+
+
+@both_eras
+async def test_a_client_learns_what_is_offered(mode: str, log: Log) -> None:
+    async with connected(mode, log, SERVE) as client:
+        capabilities = client.server_capabilities
+        assert capabilities.resources == types.ResourcesCapability(subscribe=True, list_changed=True)
+        assert capabilities.prompts == types.PromptsCapability(list_changed=True)
+        assert capabilities.completions == types.CompletionsCapability()
+        assert capabilities.logging == (types.LoggingCapability() if mode == "legacy" else None)
+
+
+@both_eras
+async def test_resources_are_listed_and_read(mode: str, log: Log) -> None:
+    async with connected(mode, log, SERVE) as client:
+        listed = (await client.list_resources()).resources
+        assert [(each.uri, each.name, each.title, each.mime_type) for each in listed] == [
+            ("test://static-binary", "static_binary", None, "image/png"),
+            ("test://static-text", "static_text", None, None),
+            ("test://watched-resource", "watched", "Watched", None),
+        ]
+        (template,) = (await client.list_resource_templates()).resource_templates
+        assert (template.uri_template, template.description) == ("test://template/{id}/data", "Data by id.")
+        text, blob, data = [
+            (await client.read_resource(uri)).contents
+            for uri in ("test://static-text", "test://static-binary", "test://template/123/data")
+        ]
+        assert text == [
+            types.TextResourceContents(
+                uri="test://static-text",
+                mime_type="text/plain",
+                text="This is the content of the static text resource.",
+            )
+        ]
+        assert isinstance(blob[0], types.BlobResourceContents)
+        assert (blob[0].mime_type, blob[0].blob) == ("image/png", msgspec.json.decode(msgspec.json.encode(PNG)))
+        assert isinstance(data[0], types.TextResourceContents)
+        assert msgspec.json.decode(data[0].text) == {
+            "id": "123",
+            "templateTest": True,
+            "data": "Data for ID: 123",
+        }
+    assert log.records() == [
+        ("resources/read test://static-text", "success"),
+        ("resources/read test://static-binary", "success"),
+        ("resources/read test://template/{id}/data", "success"),
+    ]
+
+
+@both_eras
+@pytest.mark.parametrize(
+    ("uri", "codes", "message"),
+    [
+        ("test://nonexistent", (-32002, -32602), "Resource not found"),
+        ("test://template/404/data", (-32002, -32602), "There is no such data"),
+        ("test://template/500/data", (-32603, -32603), "Internal error"),
+        ("test://template/x/data", (-32602, -32602), 'Invalid params: id: the value is not of type "integer"'),
+    ],
+)
+async def test_what_cannot_be_read_is_an_error(
+    mode: str, log: Log, uri: str, codes: tuple[int, int], message: str
+) -> None:
+    async with connected(mode, log, SERVE) as client:
+        with pytest.raises(MCPError) as refused:
+            await client.read_resource(uri)
+        assert (refused.value.code, refused.value.message) == (codes[mode != "legacy"], message)
+        if codes[0] == -32002:
+            assert refused.value.data["uri"] == uri
+        assert "secret" not in str(refused.value.data)
+
+
+@both_eras
+async def test_prompts_are_listed_and_got(mode: str, log: Log) -> None:
+    async with connected(mode, log, SERVE) as client:
+        prompts = {each.name: each for each in (await client.list_prompts()).prompts}
+        assert prompts["test_prompt_with_arguments"].arguments == [
+            types.PromptArgument(name="arg1", required=True),
+            types.PromptArgument(name="arg2", required=True),
+        ]
+        with_arguments = await client.get_prompt("test_prompt_with_arguments", {"arg1": "hello", "arg2": "world"})
+        embedded = await client.get_prompt("test_prompt_with_embedded_resource", {"resourceUri": "test://example"})
+        image = await client.get_prompt("test_prompt_with_image")
+    assert with_arguments.description == "A prompt with two arguments."
+    assert with_arguments.messages == [
+        types.PromptMessage(
+            role="user", content=types.TextContent(text="Prompt with arguments: arg1='hello', arg2='world'")
+        )
+    ]
+    assert isinstance(embedded.messages[0].content, types.EmbeddedResource)
+    assert embedded.messages[0].content.resource.uri == "test://example"
+    assert isinstance(image.messages[0].content, types.ImageContent)
+    assert image.messages[1].content == types.TextContent(text="Please analyze the image above.")
+
+
+@both_eras
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [("nothing", {}, "unknown prompt: nothing"), ("test_prompt_with_arguments", {"arg1": "a"}, '"arg2" is a required')],
+)
+async def test_a_prompt_that_cannot_be_got_is_an_error(
+    mode: str, log: Log, name: str, arguments: dict[str, str], said: str
+) -> None:
+    async with connected(mode, log, SERVE) as client:
+        with pytest.raises(MCPError) as refused:
+            await client.get_prompt(name, arguments)
+        assert refused.value.code == -32602
+        assert said in refused.value.message
+
+
+@both_eras
+async def test_arguments_are_completed(mode: str, log: Log) -> None:
+    async with connected(mode, log, SERVE) as client:
+        prompt = types.PromptReference(name="test_prompt_with_arguments")
+        template = types.ResourceTemplateReference(uri="test://template/{id}/data")
+        cities = await client.complete(prompt, {"name": "arg1", "value": "par"})
+        numbers = await client.complete(template, {"name": "id", "value": "1"}, context_arguments={"other": "x"})
+    assert cities.completion == types.Completion(values=["paris", "park", "party"], total=3, has_more=False)
+    assert numbers.completion.values == [str(each) for each in range(10, 20)]
+
+
+@pytest.mark.filterwarnings("ignore:resources/(un)?subscribe is removed")
+async def test_a_handshake_client_is_told_of_what_it_subscribed_to_and_of_every_list(log: Log) -> None:
+    heard: list[str] = []
+    all_heard = asyncio.Event()
+
+    async def on_message(message: Any) -> None:
+        uri = getattr(getattr(message, "params", None), "uri", None)
+        heard.append(uri or message.method)
+        if len(heard) == 3:
+            all_heard.set()
+
+    async with connected("legacy", log, (OFFERS,), message_handler=on_message) as client:
+        await client.session.subscribe_resource("test://static-text")
+        await client.session.subscribe_resource("test://watched-resource")
+        await client.session.unsubscribe_resource("test://static-text")
+        await client.call_tool("change", {})
+        await all_heard.wait()
+        assert heard == [
+            "test://watched-resource",
+            "notifications/resources/list_changed",
+            "notifications/prompts/list_changed",
+        ]
+        assert "test://static-binary" in [each.uri for each in (await client.list_resources()).resources]
+
+
+async def test_a_modern_client_is_told_of_what_it_listens_for(log: Log) -> None:
+    async with (
+        connected("auto", log, (OFFERS,)) as client,
+        client.listen(
+            resource_subscriptions=["test://watched-resource"], resources_list_changed=True, prompts_list_changed=True
+        ) as changes,
+    ):
+        await client.call_tool("change", {})
+        assert [await anext(changes) for _ in range(3)] == [
+            ResourceUpdated("test://watched-resource"),
+            ResourcesListChanged(),
+            PromptsListChanged(),
+        ]
+        assert [each.name for each in (await client.list_prompts()).prompts] == ["test_simple_prompt"]

@@ -158,7 +158,7 @@ class Runtime:
         under_way: set[Call] = set()
         deadlines = Deadlines(under_way, self.clock, self.logger)
         threads = Threads()
-        patience = Patience(config.timeouts.input_ms, deadlines, self.clock)
+        self._patience = patience = Patience(config.timeouts.input_ms, deadlines, self.clock)
         seal = Seal(config.security.state_key, config.server.name)
         recorder = RecordCompletion(self.logger, self.clock, self.resources, self.guards, under_way)
         # The order is the contract: refuse cheaply before taking a slot, start the clock last.
@@ -253,6 +253,7 @@ class Runtime:
             return 0
         self.state = ServerState.DRAINING
         self._gate.is_open = False
+        self._patience.stop()
         if timeout is None:
             timeout = self.config.server.shutdown_timeout_ms / 1000
         await self.runner.drain(timeout)

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.access.callers import Caller
-from dragoman.errors import Aborted, ClientCannotBeAsked, ClientRefused, InvalidArgument
+from dragoman.errors import Aborted, ClientCannotBeAsked, ClientRefused, InvalidArgument, Stopping
 from dragoman.telemetry.log import Logger
 from dragoman.tools.client import Client
 from dragoman.tools.forms import make_form
@@ -169,6 +169,6 @@ class ToolContext:
             return None
         try:
             answer = kind.read(await self._ask(kind.method, kind.params(text)))
-        except (TimeoutError, ClientRefused, ClientCannotBeAsked, InvalidArgument):
+        except (TimeoutError, ClientRefused, ClientCannotBeAsked, InvalidArgument, Stopping):
             return None
         return None if answer is NO_ANSWER else answer

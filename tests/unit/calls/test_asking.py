@@ -360,13 +360,38 @@ async def test_a_client_that_leaves_while_it_is_asked_ends_the_call() -> None:
 
 
 async def test_a_server_that_stops_does_not_wait_for_a_person() -> None:
-    async with open_server(TOOLS) as server:
+    async with open_server([*TOOLS, confer]) as server:
         client = await server.client(capabilities=FORM)
-        call = begin(client, "delete", arguments={"path": "a"})
+        calls = begin(client, "delete", arguments={"path": "a"}), begin(client, "confer")
         await client.question()
-        assert await server.runtime.stop(0.01) == 0
-        assert error_in((await client.answer(call))["result"])["details"]["reason"] == "stopping"
-        assert [record["outcome"] for record in server.records] == ["tool_error"]
+        await client.question()
+        async with asyncio.timeout(FIVE_SECONDS):
+            assert await server.runtime.stop(60) == 0
+        assert error_in((await client.answer(calls[0]))["result"])["details"]["reason"] == "stopping"
+        assert text_in((await client.answer(calls[1]))["result"]) == [None, None, None]
+        assert sorted(record["outcome"] for record in server.records) == ["success", "tool_error"]
+
+
+async def test_nobody_is_asked_anything_more_by_a_server_that_stops() -> None:
+    held = Held()
+
+    @tool
+    async def late(ctx: ToolContext) -> Any:
+        """Asks when it is too late for that."""
+        held.begun.set()
+        await held.release.wait()
+        return await ctx.elicit("Sure?", bool)
+
+    async with open_server([late]) as server:
+        client = await server.client(capabilities=FORM)
+        call = begin(client, "late")
+        await held.begun.wait()
+        stopping = asyncio.create_task(server.runtime.stop(60))
+        await asyncio.sleep(0)
+        held.release.set()
+        assert await stopping == 0
+        assert text_in((await client.answer(call))["result"]) is None
+        assert [each["method"] for each in client.received() if "method" in each] == []
 
 
 async def test_the_questions_that_are_open_at_a_time_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -717,6 +742,36 @@ async def test_a_running_handlers_deadline_waits_for_the_person_too() -> None:
         await client.question()
         clock.advance(60)
         assert text_in((await client.answer(call))["result"]) == [None, None, None]
+
+
+@tool(timeout_ms=1000)
+async def confer_at_once(ctx: ToolContext) -> Any:
+    """Asks two things at once, and then takes too long."""
+    answers = await asyncio.gather(ctx.elicit("One?", bool), ctx.elicit("Two?", bool))
+    ctx.log("info", answers)
+    await ctx.cancellation.wait()
+
+
+async def test_a_handler_may_ask_several_things_at_once() -> None:
+    clock = ManualClock()
+    async with open_server([confer_at_once], clock=clock) as server:
+        client = await server.client(capabilities=FORM)
+        call = begin(client, "confer_at_once")
+        questions = [await client.question(), await client.question()]
+        clock.advance(100)
+        client.reply(questions[0], accept(value=True))
+        await asyncio.sleep(0.01)
+        clock.advance(100)
+        client.reply(questions[1], accept(value=False))
+        while not logged(client):
+            await client.wire.wait()
+        assert logged(client) == [{"level": "info", "data": [True, False]}]
+        clock.advance(0.9)
+        assert not server.log
+        clock.advance(0.1)
+        assert error_in((await client.answer(call))["result"])["code"] == "TIMEOUT"
+        await server.runtime.runner.drain(FIVE_SECONDS)
+        assert server.records[0]["waitedMs"] == 200_000.0
 
 
 async def test_the_deadline_goes_on_after_a_question() -> None:

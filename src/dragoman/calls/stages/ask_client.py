@@ -72,7 +72,7 @@ class AskClient:
                 raise InvalidParams("Invalid or expired requestState") from None
         brought = call.input_responses or {}
         new = {each.name: brought[each.name] for each in call.tool.questions if each.name in brought}
-        self._weigh(call, new)
+        self._weigh(new)
         answers.results = {**new, **answers.results}
         return answers
 
@@ -89,7 +89,7 @@ class AskClient:
                 call.undo.pop()(call)
             call.arguments = given
             answers.results[name] = await self._ask(call, request.method, request.params)
-            self._weigh(call, answers.results)
+            self._weigh(answers.results)
             await self._wait_for_room(call)
 
     async def _ask(self, call: Call, method: str, params: Any) -> dict[str, Any] | str:
@@ -120,7 +120,7 @@ class AskClient:
             except TimeoutError:
                 raise NoFreeSlot(self.resources.limit) from None
 
-    def _weigh(self, call: Call, results: dict[str, Any]) -> None:
+    def _weigh(self, results: dict[str, Any]) -> None:
         size, most = len(encode_arguments(results)), self.resources.max_payload_bytes
         if size > most:
             raise PayloadTooLarge(size, most)

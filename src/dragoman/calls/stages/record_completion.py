@@ -119,7 +119,8 @@ class RecordCompletion:
             record.cached = True
         if call.asked:
             record.asked = call.asked
-            record.waited_ms = call.waited_ms
+            if not call.is_modern:
+                record.waited_ms = call.waited_ms
         if completion is _SUCCESS:
             self.resources.consecutive_refusals = 0
         else:

@@ -18,7 +18,7 @@ from dragoman.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dragoman.access.callers import Caller
-    from dragoman.app import Runtime, ServerOptions, create_server, http_app
+    from dragoman.app import Runtime, ServerOptions, create_server, http_app, start_http_server
     from dragoman.app import open_runtime as open
     from dragoman.calls.call import Outcome
     from dragoman.config import Config
@@ -73,6 +73,7 @@ _HOMES = {
     "prompt": "dragoman.offers.prompt",
     "raise_if_cancelled": "dragoman.tools.context",
     "resource": "dragoman.offers.resource",
+    "start_http_server": "dragoman.app",
     "start_server": "dragoman.edge.stdio",
     "tool": "dragoman.tools.tool",
 }
@@ -109,6 +110,7 @@ __all__ = [
     "prompt",
     "raise_if_cancelled",
     "resource",
+    "start_http_server",
     "start_server",
     "tool",
 ]

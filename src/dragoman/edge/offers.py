@@ -208,9 +208,10 @@ def capabilities_with(offers: Offers, *, more_may_come: bool) -> dict[str, Any]:
 
 
 def _listed(asked: Asked, key: str, offers: Iterable[Offer]) -> dict[str, Any]:
-    """All of them, on one page."""
+    """All of them that the caller may take up, on one page."""
     refuse_cursor(asked.params.cursor)
-    result: dict[str, Any] = {key: [offer.listing() for offer in offers]}
+    may_call = asked.peer.caller.may_call
+    result: dict[str, Any] = {key: [offer.listing() for offer in offers if may_call(offer.tool.definition.name)]}
     return {**result, **UNCACHED} if asked.modern else result
 
 

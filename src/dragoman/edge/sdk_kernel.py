@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -123,7 +124,7 @@ class SdkKernel:
 
     async def _load(self) -> None:
         await self._threads.run(_import_sdk)
-        from mcp.server.lowlevel import Server
+        from mcp.server.lowlevel import NotificationOptions, Server
         from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
         from mcp_types import SetLevelRequestParams
 
@@ -143,6 +144,9 @@ class SdkKernel:
             on_subscriptions_listen=self._listen,
             **others,
         )
+        # Every list may change, and clients are told; the SDK would say that none does.
+        changing = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
+        server.create_initialization_options = partial(server.create_initialization_options, changing)  # type: ignore[method-assign]
         # Not with the others: the SDK would warn that the modern era has it no more.
         on_set_level: Any = self._on_set_level
         server.add_request_handler("logging/setLevel", SetLevelRequestParams, on_set_level)

@@ -25,6 +25,9 @@ _ROUTING = (VERSION, METHOD, NAME)
 NAMED_BY: Final[Mapping[str, str]] = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """The parameter that `Mcp-Name` repeats, by method."""
 
+_BLANK = b" \t"
+"""What may surround a header's value without being part of it."""
+
 ANNOTATION: Final = "x-mcp-header"
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _DECIMAL = re.compile(r"(-?[0-9]+)(?:\.(0+))?")
@@ -99,6 +102,7 @@ def decode_value(value: bytes | None) -> str | None:
     """A header's text, unwrapped when it is `=?base64?…?=`; None when it is absent or cannot be read."""
     if value is None:
         return None
+    value = value.strip(_BLANK)
     wrapped = _WRAPPED.fullmatch(value)
     if wrapped is None:
         return _text(value)
@@ -110,7 +114,7 @@ def decode_value(value: bytes | None) -> str | None:
 
 
 def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("latin-1")
+    return None if value is None else value.strip(_BLANK).decode("latin-1")
 
 
 def _refuse_doubles(pairs: Iterable[tuple[bytes, bytes]], names: tuple[bytes, ...]) -> None:

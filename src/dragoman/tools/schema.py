@@ -78,9 +78,13 @@ def _refuse_to_fetch(uri: str) -> Any:
     raise ValueError(f"the reference {uri!r} leaves the schema; only references within it are followed")
 
 
-def listed_schema(schema: Schema) -> Schema:
-    """The schema as clients are shown it: MCP takes a missing `$schema` for 2020-12, so draft-07 is spelled out."""
+def listed_schema(schema: Schema, *, is_own: bool = True) -> Schema:
+    """The schema as clients are shown it: MCP takes a missing `$schema` for 2020-12, so draft-07 is spelled out.
+
+    One that was made from type hints, and is not its author's own, leaves out what goes without saying: every model
+    that is shown the tool would have to read it.
+    """
     draft = schema.get("$schema")
-    if draft == DRAFT_2020_12:
+    if draft == DRAFT_2020_12 and not is_own:
         return {key: value for key, value in schema.items() if key != "$schema"}
     return schema if draft is not None else {"$schema": DRAFT_07, **schema}

@@ -52,18 +52,28 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     invalidates: tuple[str, ...] = ()
     """What is no longer as it was once the tool has run."""
 
+    from_hints: bool = False
+    """Whether the schemas were made from type hints."""
+
     def listing(self) -> dict[str, Any]:
         """The tool's entry in `tools/list`; keys that say nothing are left out."""
         entry: dict[str, Any] = {
             "name": self.name,
             "title": self.title,
             "description": self.description,
-            "inputSchema": listed_schema(self.input_schema),
-            "outputSchema": listed_schema(self.output_schema) if self.output_schema is not None else None,
+            "inputSchema": listed_schema(self.input_schema, is_own=not self.from_hints),
+            "outputSchema": (
+                listed_schema(self.output_schema, is_own=not self.from_hints)
+                if self.output_schema is not None
+                else None
+            ),
             "annotations": msgspec.to_builtins(self.hints) or None,
             "version": self.version,
         }
         return {key: value for key, value in entry.items() if value is not None}
+
+    def _listed(self, schema: Schema) -> Schema:
+        return listed_schema(schema, is_own=not self.from_hints)
 
 
 class Tool:
@@ -176,6 +186,7 @@ def tool(
             invalidates=tuple(invalidates),
             input_schema=input_schema if input_schema is not None else signature.input_schema,
             output_schema=output_schema if output_schema is not None else signature.output_schema,
+            from_hints=input_schema is None,
         )
         return Tool(
             definition,

@@ -38,6 +38,7 @@ def test_name_description_and_schema_come_from_the_function() -> None:
     assert repr(add) == "Tool('add')"
     assert add.definition == ToolDefinition(
         name="add",
+        from_hints=True,
         description="Adds.\n\nIndented as usual.",
         input_schema={
             "$schema": DRAFT_2020_12,

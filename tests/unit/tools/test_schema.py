@@ -60,7 +60,9 @@ def test_a_schema_may_name_another_draft() -> None:
 def test_the_draft_is_stated_to_clients_unless_it_is_the_one_they_assume() -> None:
     assert listed_schema({"type": "object"}) == {"$schema": DRAFT_07, "type": "object"}
     assert listed_schema({"$schema": DRAFT_07, "type": "object"}) == {"$schema": DRAFT_07, "type": "object"}
-    assert listed_schema({"$schema": DRAFT_2020_12, "type": "object"}) == {"type": "object"}
+    assert listed_schema({"$schema": DRAFT_2020_12, "type": "object"}, is_own=False) == {"type": "object"}
+    own = {"$schema": DRAFT_2020_12, "type": "object"}
+    assert listed_schema(own) == own
     draft_04 = {"$schema": "http://json-schema.org/draft-04/schema#", "type": "object"}
     assert listed_schema(draft_04) == draft_04
 

@@ -130,4 +130,4 @@ def _identity(call: Call) -> tuple[str, ...]:
     """Whom and what a state is for: it opens for no other caller, tool or arguments."""
     caller = call.caller
     arguments = hashlib.sha256(_encode_sorted(call.arguments)).hexdigest()
-    return caller.name, getattr(caller, "issuer", None) or "", call.name, arguments
+    return caller.principal, caller.client_id or "", call.name, arguments

@@ -318,7 +318,7 @@ class HttpApp:
                     if type(event) is Cancel and session.cancel(event.id, "client"):
                         await answer(send, 202, b"", (session.header,))
                         return
-            if rules.METHOD not in headers and not _is_modern(body):
+            if (version is not None or rules.METHOD not in headers) and not _is_modern(body):
                 await self._hand_to_session(scope, receive, send, headers, caller, body)
                 return
         if not takes_json:
@@ -387,14 +387,17 @@ class HttpApp:
     def _first_objection(self, refusal: Refusal, pairs: list[Header], headers: Headers, body: bytes) -> Refusal:
         """A request whose headers and body disagree is told so before it is told what else is wrong with it."""
         if refusal.code in (UnsupportedVersion.code, MethodNotFound.code):
-            message = jsonrpc.decode(body)
-            assert isinstance(message, jsonrpc.Message)
-            params = msgspec.json.decode(message.params)
-            request_id = None if message.id is msgspec.UNSET else message.id
+            message = msgspec.json.decode(body)
+            meta = (message.get("params") or {}).get("_meta") or {}
+            method = message["method"]
             try:
-                rules.check_routing(headers, pairs, params["_meta"][VERSION_KEY], message.method, None)
+                if VERSION_KEY in meta:
+                    rules.check_routing(headers, pairs, meta[VERSION_KEY], method, None)
             except HeaderMismatch as error:
-                return self._modern.refuse(error, request_id, params["_meta"])
+                return self._modern.refuse(error, message["id"], meta)
+            if method == "initialize" and meta.get(VERSION_KEY) in MODERN_VERSIONS:
+                # Nothing was opened in this era that the handshake would come too late for: there is just none.
+                return self._modern.refuse(MethodNotFound("Method not found: initialize"), message["id"], meta)
         return refusal
 
     def _annotations(self) -> dict[str, tuple[rules.ParameterHeader, ...]]:

@@ -8,7 +8,7 @@ NODE_STAMP := $(VENV)/.installed-node
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 FUZZ_SECONDS ?= 660
 
-.PHONY: run test check bench bench-short fuzz fuzz-short requirements docs lock node clean
+.PHONY: run test check conformance bench bench-short fuzz fuzz-short requirements docs lock node clean
 
 run: $(STAMP)  ## Serve the example tools, with a real client that shows the conversation.
 	@$(BIN)/python examples/conversation.py
@@ -26,6 +26,9 @@ check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests: se
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -m "not slow"
+
+conformance: $(NODE_STAMP)  ## MCP's public conformance suite, in both eras, against examples/conformance.py.
+	$(BIN)/python -m conformance
 
 bench: $(BENCH_STAMP)  ## Beside the alternatives, in one run; writes bench/out/ and docs/bench.svg.
 	$(BIN)/python -m bench
@@ -47,7 +50,7 @@ requirements: $(STAMP)  ## Which requirements are tested, settled or pending, by
 docs: $(STAMP)  ## Write the parts of docs/ that are made from the code.
 	$(BIN)/python docs/generate.py
 
-node: $(NODE_STAMP)  ## Node.js, for the tests that drive the Inspector.
+node: $(NODE_STAMP)  ## Node.js, for the Inspector and the conformance suite.
 
 lock:  ## Pin every dependency anew.
 	$(BIN)/pip install -q uv

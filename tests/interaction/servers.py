@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import subprocess
 import sys
 import threading
@@ -257,3 +258,11 @@ def error_in(result: Mapping[str, Any]) -> dict[str, Any]:
     assert result["isError"] is True, result
     error: dict[str, Any] = msgspec.json.decode(result["content"][0]["text"])
     return error
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

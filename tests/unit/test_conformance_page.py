@@ -1,0 +1,29 @@
+"""The published conformance figures are those of the suite, and what may fail there can only become less."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCORES = msgspec.json.decode((ROOT / "docs" / "conformance.json").read_bytes())["scores"]
+EXPECTED = tomllib.loads((ROOT / "conformance" / "expected-failures.toml").read_text())
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+def test_the_readme_shows_what_the_suite_found(revision: str) -> None:
+    score = SCORES[revision]
+    assert f"| {revision} | {score['passed']} of {score['checks']} |" in (ROOT / "README.md").read_text()
+    assert score["failing"] == EXPECTED[revision]
+
+
+def test_nothing_fails_but_the_tasks_extension_and_that_no_more_than_it_did() -> None:
+    assert EXPECTED["2025-11-25"] == {}
+    failures = EXPECTED["2026-07-28"]
+    assert all(scenario.startswith("tasks-") for scenario in failures)
+    assert sum(failures.values()) <= 25
+    assert SCORES["2025-11-25"]["checks"] >= 81
+    assert SCORES["2026-07-28"]["checks"] >= 194

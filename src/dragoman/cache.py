@@ -95,7 +95,7 @@ class Found(Struct, Generic[V], frozen=True):
             size_bytes=held.size,
             created_at=_milliseconds(self._epoch + held.created),
             last_accessed_at=_milliseconds(self._epoch + held.last_accessed),
-            access_count=held.accesses,
+            access_count=held.uses,
             ttl_ms=0 if held.lifetime == inf else _milliseconds(held.lifetime),
         )
 
@@ -138,9 +138,9 @@ class BoundedCache(Generic[V]):
                 now = self._monotonic()
                 if held.created + held.lifetime > now:
                     self._hits += 1
-                    held.accesses += 1
                     held.last_accessed = now
-                    self._orders[held.priority].touch(key)
+                    held.uses = uses = held.uses + 1
+                    self._orders[held.priority].touch(key, uses)
                     return Found(True, held.value, held, self._epoch)
                 self._drop(held)
             self._misses += 1
@@ -152,7 +152,6 @@ class BoundedCache(Generic[V]):
         self,
         key: str,
         value: V,
-        *,
         size_bytes: int | None = None,
         ttl_ms: int | None = None,
         priority: Priority = "normal",
@@ -160,6 +159,7 @@ class BoundedCache(Generic[V]):
     ) -> bool:
         """Store in place of what the key had. False: it is larger than the cache, which has nothing for the key now.
 
+        All but the key and the value are meant to be named; to insist on it would cost a thirtieth of the time.
         Without `size_bytes` it weighs what its JSON and its key take in UTF-8; bytes weigh their length and the key.
         Raises `ValueError` for a value that has no JSON to be weighed, and for arguments that no entry can have.
         """
@@ -174,31 +174,45 @@ class BoundedCache(Generic[V]):
         else:
             _check_whole("ttl_ms", ttl_ms)
             lifetime = _lifetime(ttl_ms)
-        order = self._orders.get(priority)
-        if order is None:
-            raise ValueError(f"priority must be one of {', '.join(self._orders)}, not {priority!r}")
+        try:
+            order = self._orders[priority]
+        except KeyError:
+            raise ValueError(f"priority must be one of {', '.join(self._orders)}, not {priority!r}") from None
         labels: Collection[str] = frozenset(tags) if tags else ()
         held = self._held
         self._lock.acquire()
         try:
-            # What goes is held on to until the lock is released: its end may run code that comes back here.
-            if key in held:
-                _replaced = self._drop(held[key])
-            if self._size + size_bytes > self._high_mark:
-                if size_bytes > self._max_size:
-                    return False
-                _displaced = self._make_room(size_bytes)
-            if len(held) >= self._max_entries:  # As `_evict`, which would cost a call for every entry in a full cache.
-                first, _first = (self._low or self._normal or self._high).popitem(False)
-                del held[first]
-                self._size -= _first.size
-                self._evictions += 1
-                if _first.tags:
-                    self._untag(_first)
             now = self._monotonic()
             new = _Held(key, value, size_bytes, lifetime, now, now, priority, labels)
-            held[key] = order[key] = new
-            self._size += size_bytes
+            # What goes is held on to until the lock is released: its end may run code that comes back here.
+            old = held.get(key)
+            if old is not None and old.priority == priority and self._size - old.size + size_bytes <= self._high_mark:
+                order.renew(key, old.uses)
+                held[key] = new
+                self._size += size_bytes - old.size
+                if old.tags:
+                    self._untag(old)
+            else:
+                if old is not None:
+                    self._drop(old)
+                if self._size + size_bytes > self._high_mark:
+                    if size_bytes > self._max_size:
+                        return False
+                    _displaced = self._make_room(size_bytes)
+                if len(held) < self._max_entries:
+                    self._size += size_bytes
+                else:  # As `_evict`, which would cost a call for every entry in a full cache.
+                    low, normal, high = self._low, self._normal, self._high
+                    bucket = low or low.after or normal or normal.after or high or high.after
+                    _first = held.pop(bucket.popitem(False)[0])
+                    self._size += size_bytes - _first.size
+                    self._evictions += 1
+                    if not bucket:
+                        bucket.leave()
+                    if _first.tags:
+                        self._untag(_first)
+                order[key] = None
+                held[key] = new
             if labels:
                 for tag in labels:
                     self._by_tag.setdefault(tag, {})[key] = new
@@ -289,9 +303,11 @@ class BoundedCache(Generic[V]):
         return gone
 
     def _evict(self) -> _Held[V]:
-        held: _Held[V]
-        key, held = (self._low or self._normal or self._high).popitem(False)
-        del self._held[key]
+        low, normal, high = self._low, self._normal, self._high
+        bucket = low or low.after or normal or normal.after or high or high.after
+        held = self._held.pop(bucket.popitem(False)[0])
+        if not bucket:
+            bucket.leave()
         self._size -= held.size
         self._evictions += 1
         if held.tags:
@@ -301,7 +317,7 @@ class BoundedCache(Generic[V]):
     def _drop(self, held: _Held[V]) -> _Held[V]:
         key = held.key
         del self._held[key]
-        del self._orders[held.priority][key]
+        self._orders[held.priority].remove(key, held.uses)
         self._size -= held.size
         if held.tags:
             self._untag(held)
@@ -320,11 +336,11 @@ class BoundedCache(Generic[V]):
         self.start()
 
 
-class _Held(Struct, Generic[V], eq=False):
+class _Held(Struct, Generic[V], eq=False, gc=False):
     """An entry, in seconds of the monotonic clock.
 
-    It names its priority instead of holding its order, so that the garbage collector need not look at an entry whose
-    value is text, bytes or a number.
+    The garbage collector is not told of it, so that many entries are no work to it, and making one never runs it. A
+    value that refers to the very cache that it is in keeps that alive.
     """
 
     key: str
@@ -335,7 +351,7 @@ class _Held(Struct, Generic[V], eq=False):
     last_accessed: float
     priority: Priority
     tags: Collection[str]
-    accesses: int = 0
+    uses: int = 0
 
 
 def _weigh(key: str, value: Any) -> int:

@@ -1,94 +1,122 @@
-"""Who leaves a full cache first. Each order holds entries by key, the next to go first, and is O(1) in all it does."""
+"""Who leaves a full cache first. Each order holds keys, the next to go first, and is O(1) in all it does."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 
-class Order(Protocol):
-    """What the cache needs of an order; `OrderedDict` has all of it but `touch`."""
+class Bucket(Protocol):
+    """Keys in the order in which they leave; `OrderedDict` has all of it but `leave`."""
 
-    def __setitem__(self, key: str, entry: Any, /) -> None: ...
-    def __delitem__(self, key: str, /) -> None: ...
     def __len__(self) -> int: ...
-    def popitem(self, last: bool = True) -> tuple[str, Any]: ...
+    def popitem(self, last: bool = True) -> tuple[str, None]: ...
 
-    def touch(self, key: str, /) -> None:
-        """The entry has been used."""
+    def leave(self) -> None:
+        """The last key is gone."""
         ...
 
 
-class LeastRecentlyUsed(OrderedDict[str, Any]):
+class Order(Bucket, Protocol):
+    """Itself the bucket of what has come and not been used, which goes before what is in the bucket `after` it.
+
+    The cache counts how often an entry has been used, so that the orders need not.
+    """
+
+    @property
+    def after(self) -> Bucket:
+        """Itself if there is no other."""
+        ...
+
+    def __setitem__(self, key: str, nothing: None, /) -> None: ...
+
+    def touch(self, key: str, uses: int, /) -> None:
+        """The entry has been used: so often now."""
+        ...
+
+    def renew(self, key: str, uses: int, /) -> None:
+        """The entry had been used so often, and begins anew."""
+        ...
+
+    def remove(self, key: str, uses: int, /) -> None:
+        """The entry had been used so often, and is gone."""
+        ...
+
+
+class LeastRecentlyUsed(OrderedDict[str, None]):
     """By last use."""
 
-    # Not a method of our own around it: this is called for every hit.
-    touch = OrderedDict.move_to_end
+    __slots__ = ("after",)
+
+    def __init__(self) -> None:
+        self.after = self
+
+    # Not a method of our own around it: this is called for every hit. The number of uses is `last`, and never 0.
+    touch: ClassVar[Any] = OrderedDict.move_to_end
+
+    def renew(self, key: str, uses: int, /) -> None:
+        self.move_to_end(key)
+
+    def remove(self, key: str, uses: int, /) -> None:
+        del self[key]
+
+    def leave(self) -> None:
+        """There is but one bucket."""
 
 
-class OldestFirst(OrderedDict[str, Any]):
+class OldestFirst(LeastRecentlyUsed):
     """By arrival."""
 
-    def touch(self, key: str, /) -> None:
+    __slots__ = ()
+
+    def touch(self, key: str, uses: int, /) -> None:
         """Changes nothing."""
 
 
-class LeastUsed:
+class LeastUsed(OrderedDict[str, None]):
     """By number of uses, and the least recently used first among those with equally many.
 
-    The buckets form a ring of ascending uses, so that an entry's next bucket is always one step away.
+    Each number of uses has a bucket. They form a ring of ascending uses, so that the next to go are always one step
+    away. The bucket of no uses is always there, and is the order; the others leave the ring with their last entry.
     """
 
-    def __init__(self) -> None:
-        self._ring = _Bucket(-1)
-        self._bucket_of: dict[str, _Bucket] = {}
+    __slots__ = ("_before", "_buckets", "_uses", "after")
 
-    def __setitem__(self, key: str, entry: Any, /) -> None:
-        self._put_above(self._ring, key, entry)
+    def __init__(self, uses: int = 0, before: LeastUsed | None = None) -> None:
+        self._uses = uses
+        self._before = self.after = self
+        self._buckets: dict[int, LeastUsed] = {}
+        if before is not None:
+            self._before, self.after, self._buckets = before, before.after, before._buckets
+            self._before.after = self.after._before = self
+        self._buckets[uses] = self
 
-    def __delitem__(self, key: str, /) -> None:
-        self._bucket_of.pop(key).take(key)
+    def touch(self, key: str, uses: int, /) -> None:
+        bucket = self._buckets[uses - 1]
+        if uses not in self._buckets:
+            LeastUsed(uses, bucket)
+        self._buckets[uses][key] = None
+        del bucket[key]
+        if not bucket:
+            bucket.leave()
 
-    def __len__(self) -> int:
-        return len(self._bucket_of)
+    def renew(self, key: str, uses: int, /) -> None:
+        if uses:
+            self.remove(key, uses)
+            self[key] = None
+        else:
+            self.move_to_end(key)
 
-    def popitem(self, last: bool = True) -> tuple[str, Any]:
-        bucket = self._ring.before if last else self._ring.after
-        key = next(reversed(bucket) if last else iter(bucket))
-        del self._bucket_of[key]
-        return key, bucket.take(key)
+    def remove(self, key: str, uses: int, /) -> None:
+        bucket = self._buckets[uses]
+        del bucket[key]
+        if not bucket:
+            bucket.leave()
 
-    def touch(self, key: str, /) -> None:
-        bucket = self._bucket_of[key]
-        self._put_above(bucket, key, bucket[key])
-        bucket.take(key)
-
-    def _put_above(self, bucket: _Bucket, key: str, entry: Any) -> None:
-        above = bucket.after
-        if above.uses != bucket.uses + 1:
-            above = _Bucket(bucket.uses + 1, bucket)
-        above[key] = entry
-        self._bucket_of[key] = above
-
-
-class _Bucket(OrderedDict[str, Any]):
-    """Entries with equally many uses. It leaves the ring with the last of them."""
-
-    before: _Bucket
-    after: _Bucket
-
-    def __init__(self, uses: int, before: _Bucket | None = None) -> None:
-        super().__init__()
-        self.uses = uses
-        self.before = self if before is None else before
-        self.after = self if before is None else before.after
-        self.before.after = self.after.before = self
-
-    def take(self, key: str) -> Any:
-        entry = self.pop(key)
-        if not self:
-            self.before.after, self.after.before = self.after, self.before
-        return entry
+    def leave(self) -> None:
+        if self._uses:
+            self._before.after, self.after._before = self.after, self._before
+            del self._buckets[self._uses]
 
 
 ORDERS: dict[str, type[Order]] = {"lru": LeastRecentlyUsed, "lfu": LeastUsed, "fifo": OldestFirst}

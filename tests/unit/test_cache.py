@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 from collections.abc import Iterator
@@ -58,6 +59,23 @@ def test_hit_has_the_value_and_its_entry_with_the_moments_of_the_wall_clock() ->
         last_accessed_at=START + 3000,
         access_count=1,
         ttl_ms=5000,
+    )
+
+
+@pytest.mark.requirement("PRD-CACHE-08")
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("then", ["a", "b"])
+def test_what_was_found_stays_as_it_was_whatever_takes_its_place(policy: str, then: str) -> None:
+    clock = ManualClock()
+    cache = small(clock, max_entries=1, eviction_policy=policy)
+    cache.set("a", "old", size_bytes=7, ttl_ms=5000)
+    found = cache.get("a")
+    clock.advance(1)
+    cache.set(then, "new", size_bytes=9)
+    cache.get(then)
+    assert (found.value, cache.get(then).value) == ("old", "new")
+    assert found.entry == CacheEntry(
+        key="a", value="old", size_bytes=7, created_at=START, last_accessed_at=START, access_count=1, ttl_ms=5000
     )
 
 
@@ -702,6 +720,43 @@ def test_value_that_comes_back_to_the_cache_at_its_end_finds_it_whole(
     cache.set("z", Farewell(cache, "z", 7), size_bytes=1)
     cache.clear()
     assert cache.get("z").value == "farewell"
+
+
+class Unreachable(Farewell):
+    """One that only the garbage collector can let go of."""
+
+    def __init__(self, cache: BoundedCache[Any], key: str, size: int) -> None:
+        super().__init__(cache, key, size)
+        self._self = self
+
+
+@pytest.mark.requirement("INV-MCP-CACHE-005", "INV-MCP-CACHE-001", "INV-MCP-CACHE-002", "INV-MCP-CACHE-006")
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("before", "key"), [("", "a"), ("a", "a"), ("ab", "a"), ("abc", "a"), ("bcd", "e")])
+def test_garbage_collected_while_something_is_stored_finds_the_cache_whole(policy: str, before: str, key: str) -> None:
+    cache = small(max_entries=3, eviction_policy=policy)
+    fill(cache, before)
+    thresholds = gc.get_threshold()
+    gc.collect()
+    Unreachable(cache, key, 10)
+    gc.set_threshold(1)  # It runs for whatever is made next that it has to look after.
+    try:
+        cache.set("a", "A", size_bytes=20)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.collect()
+    held = [found.entry.size_bytes for key in "abcde" if (found := cache.get(key)).entry]
+    assert (cache.stats().entry_count, cache.stats().current_size_bytes) == (len(held), sum(held))
+    assert cache.get("a").hit
+
+
+def test_entries_are_no_work_for_the_garbage_collector() -> None:
+    cache = small(max_entries=1000)
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(1000):
+        cache.set(str(number), [], size_bytes=0)
+    assert len(gc.get_objects()) - before < 1100  # The thousand values themselves.
 
 
 @pytest.mark.requirement("INV-MCP-CACHE-005", "INV-MCP-CACHE-001", "INV-MCP-CACHE-002", "INV-MCP-CACHE-006")

@@ -337,6 +337,19 @@ async def test_a_read_sees_every_write_that_was_awaited(memories: Memories) -> N
         assert entry.value == number
 
 
+async def test_the_index_of_a_word_begins_with_what_was_stored_last(tmp_path: Path) -> None:
+    async with opened("sqlite", tmp_path) as made:
+        for key in "abca":
+            await made.memories.store(ADA, key, "word")
+        await made.memories.delete(ADA, ["b"])
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    rows = connection.execute("SELECT rowid FROM memory_word WHERE memory_word MATCH '00000001word'").fetchall()
+    ids = connection.execute("SELECT -id FROM memory_entry ORDER BY id DESC").fetchall()
+    connection.execute("INSERT INTO memory_word (memory_word) VALUES ('integrity-check')")
+    connection.close()
+    assert (len(rows), rows) == (2, ids)
+
+
 # The work of an operation does not grow with the number of entries.
 
 

@@ -51,7 +51,8 @@ CREATE TABLE memory_entry (
   UNIQUE (space, key)
 );
 
--- Words as `dragoman.tools.words` has them: all that is ASCII here is a digit, a letter or a space.
+-- Words as `dragoman.tools.words` has them: all that is ASCII here is a digit, a letter or a space. The row of an entry
+-- has its id below zero: the last stored are found first, and where the index of a common word begins.
 CREATE VIRTUAL TABLE memory_word USING fts5 (
   words,
   tokenize = 'ascii',

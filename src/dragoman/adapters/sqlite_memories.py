@@ -20,6 +20,8 @@ _SPACE = "SELECT id, entries FROM memory_space WHERE owner = ? AND namespace = ?
 _ENTRY = "SELECT id, bytes FROM memory_entry WHERE space = ? AND key = ?"
 _VALUE = "SELECT value, bytes, updated_at FROM memory_entry WHERE space = ? AND key = ?"
 _KEEP = "INSERT INTO memory_entry (space, key, bytes, updated_at, preview, value) VALUES (?, ?, ?, ?, ?, ?)"
+_DROP = "DELETE FROM memory_entry WHERE id = ?"
+_UNINDEX = "DELETE FROM memory_word WHERE rowid = -?"
 _USE = """
     INSERT INTO memory_owner (name, bytes) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET bytes = bytes + ?2
     """
@@ -29,8 +31,8 @@ _LIST = """
     """
 _SEARCH = """
     SELECT entry.key, entry.preview, entry.bytes, entry.updated_at, entry.id
-    FROM memory_word AS word CROSS JOIN memory_entry AS entry ON entry.id = word.rowid
-    WHERE word.memory_word MATCH ? AND word.rowid < ? ORDER BY word.rowid DESC LIMIT ?
+    FROM memory_word AS word CROSS JOIN memory_entry AS entry ON entry.id = -word.rowid
+    WHERE word.memory_word MATCH ? AND word.rowid > ? ORDER BY word.rowid LIMIT ?
     """
 _NEWEST = 2**63 - 1
 _LAST_CHARACTER = "\U0010ffff"
@@ -79,11 +81,13 @@ class SqliteMemories:
         if actual > self._limit and entry.bytes > old_bytes:
             raise over_quota(self._limit, actual)
         if replaced:
-            _forget(connection, old_id)
+            connection.execute(_DROP, (old_id,))
         row = (kept.id, key, entry.bytes, updated_at, entry.preview, entry.value)
         new_id = connection.execute(_KEEP, row).lastrowid
         words = " ".join([_term(kept.id, word) for word in entry.words])
-        connection.execute("INSERT INTO memory_word (rowid, words) VALUES (?, ?)", (new_id, words))
+        connection.execute("INSERT INTO memory_word (rowid, words) VALUES (-?, ?)", (new_id, words))
+        if replaced:  # Only now: the index takes what comes in its own order together, and writes it out at once.
+            connection.execute(_UNINDEX, (old_id,))
         _account(connection, space, kept, 0 if replaced else 1, entry.bytes - old_bytes)
         return Stored(key, not replaced, entry.bytes, updated_at)
 
@@ -113,7 +117,7 @@ def _search(
     if kept is None:
         return Matches((), None)
     terms = " ".join(f'"{_term(kept.id, word)}"{" *" if finds_longer_words(word) else ""}' for word in words)
-    rows = connection.execute(_SEARCH, (terms, _NEWEST if resume is None else resume, limit + 1)).fetchall()
+    rows = connection.execute(_SEARCH, (terms, -_NEWEST if resume is None else -resume, limit + 1)).fetchall()
     items = tuple(Item(*row[:4]) for row in rows[:limit])
     return Matches(items, rows[limit - 1][4] if len(rows) > limit else None)
 
@@ -148,8 +152,8 @@ def _make(connection: sqlite3.Connection, space: Space) -> _Kept:
 
 
 def _forget(connection: sqlite3.Connection, entry: int) -> None:
-    connection.execute("DELETE FROM memory_entry WHERE id = ?", (entry,))
-    connection.execute("DELETE FROM memory_word WHERE rowid = ?", (entry,))
+    connection.execute(_DROP, (entry,))
+    connection.execute(_UNINDEX, (entry,))
 
 
 def _account(connection: sqlite3.Connection, space: Space, kept: _Kept, entries: int, size: int) -> None:

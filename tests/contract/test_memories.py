@@ -241,6 +241,20 @@ async def test_search_gives_the_last_stored_first_page_by_page(memories: Memorie
     assert (keys(second), second.resume) == (["k3", "k1"], None)
 
 
+async def test_where_a_search_goes_on_tells_nothing_of_what_others_have(memories: Memories) -> None:
+    for number in range(3):
+        await memories.store(BOB, f"k{number}", "word")
+        await memories.store(Space("ada", "other"), f"k{number}", "word")
+        await memories.store(ADA, f"k{number}", "word")
+    await memories.store(ADA, "k0", "word")
+    pages = [await memories.search(ADA, ("word",), 1)]
+    while pages[-1].resume is not None:
+        pages.append(await memories.search(ADA, ("word",), 1, resume=pages[-1].resume))
+    assert [(keys(page), page.resume) for page in pages] == [(["k0"], 4), (["k2"], 3), (["k1"], None)]
+    assert keys(await memories.search(ADA, ("word",), 9, resume=2**63 - 1)) == ["k0", "k2", "k1"]
+    assert keys(await memories.search(ADA, ("word",), 9, resume=0)) == []
+
+
 @pytest.mark.parametrize(
     "query",
     [

@@ -81,6 +81,7 @@ class _Shelf:
     """The entries of one space."""
 
     def __init__(self) -> None:
+        self.count = count(1)
         self.by_key: dict[str, _Kept] = {}
         self.by_number: dict[int, _Kept] = {}
         self.keys: Runs[str] = Runs()
@@ -143,7 +144,6 @@ class DictMemories:
         self._clock = clock
         self._bytes: dict[str, int] = {}
         self._shelves: dict[Space, _Shelf] = {}
-        self._numbers = count(1)
 
     async def store(self, space: Space, key: str, value: Any) -> Stored:
         entry = await draft(space, key, value)
@@ -154,7 +154,7 @@ class DictMemories:
         if actual > self._limit and growth > 0:
             raise over_quota(self._limit, actual)
         item = Item(key, entry.preview, entry.bytes, self._clock.timestamp())
-        shelf.put(_Kept(next(self._numbers), item, entry))
+        shelf.put(_Kept(next(shelf.count), item, entry))
         self._shelves[space] = shelf
         self._bytes[space.owner] = actual
         return Stored(key, replaced is None, entry.bytes, item.updated_at)

@@ -36,12 +36,14 @@ CREATE TABLE memory_space (
   owner TEXT NOT NULL,
   namespace TEXT NOT NULL,
   entries INTEGER NOT NULL,
+  stored INTEGER NOT NULL,
   UNIQUE (owner, namespace)
 );
 
--- A new value is a new row: ids are in the order of storing. `value` comes last, so that lists need not read it.
+-- A new value is a new row: the id is the space's and below it, in 32 bits, how many it had stored. `value` comes last,
+-- so that lists need not read it.
 CREATE TABLE memory_entry (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  id INTEGER PRIMARY KEY,
   space INTEGER NOT NULL,
   key TEXT NOT NULL,
   bytes INTEGER NOT NULL,

@@ -16,12 +16,13 @@ from dragoman.tools.words import finds_longer_words
 if TYPE_CHECKING:
     import sqlite3
 
-_SPACE = "SELECT id, entries FROM memory_space WHERE owner = ? AND namespace = ?"
+_SPACE = "SELECT id, entries, stored FROM memory_space WHERE owner = ? AND namespace = ?"
 _ENTRY = "SELECT id, bytes FROM memory_entry WHERE space = ? AND key = ?"
 _VALUE = "SELECT value, bytes, updated_at FROM memory_entry WHERE space = ? AND key = ?"
-_KEEP = "INSERT INTO memory_entry (space, key, bytes, updated_at, preview, value) VALUES (?, ?, ?, ?, ?, ?)"
+_KEEP = "INSERT INTO memory_entry (id, space, key, bytes, updated_at, preview, value) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM memory_entry WHERE id = ?"
 _UNINDEX = "DELETE FROM memory_word WHERE rowid = -?"
+_COUNT = "UPDATE memory_space SET entries = entries + ?, stored = stored + ? WHERE id = ?"
 _USE = """
     INSERT INTO memory_owner (name, bytes) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET bytes = bytes + ?2
     """
@@ -34,7 +35,8 @@ _SEARCH = """
     FROM memory_word AS word CROSS JOIN memory_entry AS entry ON entry.id = -word.rowid
     WHERE word.memory_word MATCH ? AND word.rowid > ? ORDER BY word.rowid LIMIT ?
     """
-_NEWEST = 2**63 - 1
+_MOST_STORED = 2**32 - 1
+"""Of one space, ever."""
 _LAST_CHARACTER = "\U0010ffff"
 
 
@@ -43,6 +45,11 @@ class _Kept(NamedTuple):
 
     id: int
     entries: int
+    stored: int
+
+    def entry(self, number: int) -> int:
+        """The id of what was stored as the first, the second and so on."""
+        return self.id << 32 | min(number, _MOST_STORED)
 
 
 class SqliteMemories:
@@ -82,13 +89,13 @@ class SqliteMemories:
             raise over_quota(self._limit, actual)
         if replaced:
             connection.execute(_DROP, (old_id,))
-        row = (kept.id, key, entry.bytes, updated_at, entry.preview, entry.value)
-        new_id = connection.execute(_KEEP, row).lastrowid
+        new_id = kept.entry(kept.stored + 1)
+        connection.execute(_KEEP, (new_id, kept.id, key, entry.bytes, updated_at, entry.preview, entry.value))
         words = " ".join([_term(kept.id, word) for word in entry.words])
         connection.execute("INSERT INTO memory_word (rowid, words) VALUES (-?, ?)", (new_id, words))
         if replaced:  # Only now: the index takes what comes in its own order together, and writes it out at once.
             connection.execute(_UNINDEX, (old_id,))
-        _account(connection, space, kept, 0 if replaced else 1, entry.bytes - old_bytes)
+        _account(connection, space, kept, 0 if replaced else 1, entry.bytes - old_bytes, stored=1)
         return Stored(key, not replaced, entry.bytes, updated_at)
 
 
@@ -117,9 +124,11 @@ def _search(
     if kept is None:
         return Matches((), None)
     terms = " ".join(f'"{_term(kept.id, word)}"{" *" if finds_longer_words(word) else ""}' for word in words)
-    rows = connection.execute(_SEARCH, (terms, -_NEWEST if resume is None else -resume, limit + 1)).fetchall()
+    end = kept.entry(kept.stored + 1 if resume is None else resume)
+    rows = connection.execute(_SEARCH, (terms, -end, limit + 1)).fetchall()
     items = tuple(Item(*row[:4]) for row in rows[:limit])
-    return Matches(items, rows[limit - 1][4] if len(rows) > limit else None)
+    # A number within the space: an id would tell how much others keep.
+    return Matches(items, rows[limit - 1][4] & _MOST_STORED if len(rows) > limit else None)
 
 
 def _delete(space: Space, keys: Sequence[str], connection: sqlite3.Connection) -> int:
@@ -145,10 +154,11 @@ def _find(connection: sqlite3.Connection, space: Space) -> _Kept | None:
 
 def _make(connection: sqlite3.Connection, space: Space) -> _Kept:
     made = connection.execute(
-        "INSERT INTO memory_space (owner, namespace, entries) VALUES (?, ?, 0)", (space.owner, space.namespace)
+        "INSERT INTO memory_space (owner, namespace, entries, stored) VALUES (?, ?, 0, 0)",
+        (space.owner, space.namespace),
     )
     assert made.lastrowid is not None
-    return _Kept(made.lastrowid, 0)
+    return _Kept(made.lastrowid, 0, 0)
 
 
 def _forget(connection: sqlite3.Connection, entry: int) -> None:
@@ -156,12 +166,14 @@ def _forget(connection: sqlite3.Connection, entry: int) -> None:
     connection.execute(_UNINDEX, (entry,))
 
 
-def _account(connection: sqlite3.Connection, space: Space, kept: _Kept, entries: int, size: int) -> None:
+def _account(
+    connection: sqlite3.Connection, space: Space, kept: _Kept, entries: int, size: int, *, stored: int = 0
+) -> None:
     """Keep the sums right. Spaces and owners that have nothing left leave nothing behind."""
     if kept.entries + entries == 0:
         connection.execute("DELETE FROM memory_space WHERE id = ?", (kept.id,))
-    elif entries:
-        connection.execute("UPDATE memory_space SET entries = entries + ? WHERE id = ?", (entries, kept.id))
+    else:
+        connection.execute(_COUNT, (entries, stored, kept.id))
     connection.execute(_USE, (space.owner, size))
     connection.execute("DELETE FROM memory_owner WHERE name = ? AND bytes = 0", (space.owner,))
 

@@ -35,7 +35,7 @@ from dragoman.calls.stages.enforce_deadline import EnforceDeadline
 from dragoman.calls.stages.fill_answers import FillAnswers
 from dragoman.calls.stages.find_tool import FindTool
 from dragoman.calls.stages.limit_rate import LimitRate
-from dragoman.calls.stages.record_completion import RecordCompletion
+from dragoman.calls.stages.record_completion import RecordCompletion, Watcher
 from dragoman.calls.stages.reuse_results import ReuseResults
 from dragoman.calls.stages.take_slot import TakeSlot
 from dragoman.calls.stages.validate_arguments import ValidateArguments
@@ -155,12 +155,13 @@ class Runtime:
         self.connections: set[Connection] = set()
         self.pressure = PressureMonitor(self.clock, config.guards.memory_budget_bytes)
         self.guards = Guards(config.guards, config.limits, self.pressure)
+        self.watchers: list[Watcher] = []
         under_way: set[Call] = set()
         deadlines = Deadlines(under_way, self.clock, self.logger)
         threads = Threads()
         self._patience = patience = Patience(config.timeouts.input_ms, deadlines, self.clock)
         seal = Seal(config.security.state_key, config.server.name)
-        recorder = RecordCompletion(self.logger, self.clock, self.resources, self.guards, under_way)
+        recorder = RecordCompletion(self.logger, self.clock, self.resources, self.guards, under_way, self.watchers)
         # The order is the contract: refuse cheaply before taking a slot, start the clock last.
         self.stages: tuple[Stage, ...] = (
             recorder,

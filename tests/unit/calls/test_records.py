@@ -284,3 +284,13 @@ async def test_slot_is_free_when_the_answer_goes_out_and_the_record_follows_it()
         runtime.runner.submit(Call("echo", {"message": "hi"}, "run-1", "corr-1", reply))
         assert await runtime.runner.drain(5)
     assert order == [({"message": "hi"}, 0), "tool call completed"]
+
+
+async def test_whoever_watches_is_shown_each_record_and_its_call() -> None:
+    shown: list[tuple[str, str, str]] = []
+    async with open_server([echo_tool(), fail]) as server:
+        server.runtime.watchers.append(lambda record, call: shown.append((record.run_id, call.run_id, record.outcome)))
+        client = await server.client()
+        await client.call_tool("echo", {"message": "x"})
+        await client.call_tool("fail", {})
+        assert [(seen == made, outcome) for seen, made, outcome in shown] == [(True, "success"), (True, "tool_error")]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from dragoman.calls.call import Call, Completion, Outcome, Service
 from dragoman.calls.guards import NEAR_TIMEOUT, Guards
@@ -12,6 +14,9 @@ from dragoman.clock import Clock
 from dragoman.errors import Aborted, InternalError, InternalFailure, ProtocolError, ResourceExhausted, ToolError
 from dragoman.telemetry.log import CompletionRecord, Logger, exception_facts
 from dragoman.tools.tool import MOST_NAME
+
+Watcher: TypeAlias = Callable[[CompletionRecord, Call], None]
+"""Looks at a record and its call, quickly, and changes neither; never raises."""
 
 RETRY_HINT = "Clients should retry with exponential backoff and jitter."
 _SUCCESS = Completion.SUCCESS
@@ -33,6 +38,8 @@ class RecordCompletion:
     guards: Guards
     under_way: set[Call]
     """Calls that have not ended: answered, recorded, and their slots given back."""
+    watchers: list[Watcher] = field(default_factory=list)
+    """Who else is shown every record, on the event loop, once it is written."""
 
     def __call__(self, proceed: Service, /) -> Service:
         monotonic, record_end, ended = self.clock.monotonic, self.record, self.under_way.discard
@@ -126,6 +133,8 @@ class RecordCompletion:
         else:
             self._particulars(record, call, completion, error)
         self.logger.record(record)
+        for watch in self.watchers:
+            watch(record, call)
 
     def _particulars(
         self, record: CompletionRecord, call: Call, completion: Completion, error: ToolError | ProtocolError | None

@@ -8,7 +8,7 @@ NODE_STAMP := $(VENV)/.installed-node
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 FUZZ_SECONDS ?= 660
 
-.PHONY: run test check conformance bench bench-short fuzz fuzz-short requirements docs lock node clean
+.PHONY: run test check conformance bench bench-short fuzz fuzz-short requirements docs lock node clients clean
 
 run: $(STAMP)  ## Serve the example tools, with a real client that shows the conversation.
 	@$(BIN)/python examples/conversation.py
@@ -51,6 +51,8 @@ docs: $(STAMP)  ## Write the parts of docs/ that are made from the code.
 	$(BIN)/python docs/generate.py
 
 node: $(NODE_STAMP)  ## Node.js, for the Inspector and the conformance suite.
+
+clients: $(BENCH_STAMP)  ## FastMCP, for the tests that drive its client.
 
 lock:  ## Pin every dependency anew.
 	$(BIN)/pip install -q uv

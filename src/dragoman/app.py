@@ -48,7 +48,7 @@ from dragoman.edge.interests import Interests
 from dragoman.edge.listing import Listing
 from dragoman.edge.offers import OfferRequests, capabilities_with
 from dragoman.edge.peer import Peer, progress_of
-from dragoman.edge.sdk_kernel import SdkKernel
+from dragoman.edge.sdk_kernel import SdkKernel, SessionClient
 from dragoman.errors import ConfigError, ProtocolError, RegistrationError
 from dragoman.ids import Ids, RandomIds
 from dragoman.offers.catalogue import Kind, Offer, Offers
@@ -403,7 +403,8 @@ class Runtime:
         try:
             return await done
         except asyncio.CancelledError:
-            call.withdraw("client")
+            call.disconnected = isinstance(client, SessionClient) and not client.has_withdrawn
+            call.withdraw("disconnect" if call.disconnected else "client")
             raise
 
 

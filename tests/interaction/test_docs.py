@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import pkgutil
 import re
+import socket
 import subprocess
 import sys
 import tomllib
@@ -23,6 +25,7 @@ from dragoman.calls.call import Completion
 from dragoman.clock import SystemClock
 from dragoman.config import AuthConfig, make_config
 from dragoman.errors import ErrorCode, ProtocolError
+from tests.interaction.servers import PATIENCE, Lines, command, running
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -56,14 +59,40 @@ def test_every_file_of_a_page_prints_what_the_page_says(page: str, count: int, t
     assert {script: run(script, tmp_path) for script, _ in shown} == dict(shown)
 
 
+def in_readme(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+
+
 @pytest.mark.slow
 @pytest.mark.requirement("FND-DOC-04")
 def test_the_readmes_example_runs_as_it_stands(tmp_path: Path) -> None:
-    greeter, caller = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    greeter, caller, _ = in_readme("python")
     (tmp_path / "greeter.py").write_text(greeter, "utf-8")
     (tmp_path / "caller.py").write_text(caller, "utf-8")
     assert run("caller.py", tmp_path) == "Hello, Ada!\n"
     assert "ctx.cancellation.raise_if_set()" in greeter
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("FND-DOC-04")
+def test_the_readmes_example_over_http_runs_as_it_stands(tmp_path: Path) -> None:
+    greeter, _, client = in_readme("python")
+    (shown,) = re.findall(r"\$ dragoman serve (greeter.py --transport .*)", "".join(in_readme("console")))
+    configured = json.loads(in_readme("json")[1])["mcpServers"]["greeter"]["url"]
+    assert f'Client("{configured}")' in client
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    (tmp_path / "greeter.py").write_text(greeter, "utf-8")
+    (tmp_path / "client.py").write_text(client.replace("8000", port), "utf-8")
+    arguments = command(*shown.replace("8000", port).split())
+    with running(arguments, cwd=tmp_path, stderr=subprocess.PIPE) as server:
+        errors = Lines(server.stderr.fileno())
+        errors.start()
+        started = errors.wait_until(lambda lines: next((json.loads(each) for each in lines if each), None))
+        assert started["address"] == configured.replace("8000", port)
+        assert run("client.py", tmp_path) == '"Hello, Ada!"\n'
+        server.terminate()
+        assert server.wait(PATIENCE) == 0
 
 
 def generator() -> ModuleType:

@@ -75,12 +75,13 @@ def inspect(node: Node, inspector: Path, era: str) -> Inspector:
 @both_eras
 def test_the_inspector_connects(inspect: Inspector, era: str) -> None:
     version = {"legacy": "2025-11-25", "modern": "2026-07-28"}[era]
+    logging = {"logging": {}} if era == "legacy" else {}
     assert inspect("initialize") == Inspection(
         0,
         {
             "serverInfo": {"name": "dragoman", "version": "0.1.0"},
             "protocolVersion": version,
-            "capabilities": {"tools": {"listChanged": True}},
+            "capabilities": {"tools": {"listChanged": True}, **logging},
         },
         None,
     )

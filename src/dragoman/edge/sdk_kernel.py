@@ -37,6 +37,8 @@ TRANSPORT = "dragoman.transport"
 _LISTENER = "dragoman.listener"
 """Where a session's state keeps whoever is at its other end."""
 _MOST_QUEUED = 256
+_LAST_WORDS = 1.0
+"""Seconds, at most, between the end of a call and that of its stream."""
 
 CallTool: TypeAlias = Callable[[Peer, str, dict[str, Any], Mapping[str, Any], Client | None], Awaitable[ToolResult]]
 """Whose call it is, its name, arguments and `_meta`, and the way back; gives its `tools/call` result."""
@@ -221,6 +223,9 @@ class SdkKernel:
         client = SessionClient(context)
         try:
             return _plain(await self._call_tool(client, params.name, arguments, meta, client), context)
+        except asyncio.CancelledError:
+            await client.questions_withdrawn()
+            raise
         finally:
             await client.told()
 
@@ -305,7 +310,7 @@ class SessionListener:
 
     def __init__(self, connection: SdkConnection) -> None:
         self._connection = connection
-        self._telling: set[asyncio.Task[None]] = set()
+        self._telling: dict[tuple[str, str], asyncio.Task[None]] = {}
         self.log_level: str | None = "info"
 
     @property
@@ -313,10 +318,12 @@ class SessionListener:
         return self._connection.initialized.is_set()
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """On the session's own stream, or kept for when the client opens one."""
-        telling = asyncio.get_running_loop().create_task(self._connection.notify(method, params))
-        self._telling.add(telling)
-        telling.add_done_callback(self._telling.discard)
+        """On the session's own stream, or kept for when the client opens one; once, while it is still to be read."""
+        said = method, str(params)
+        if said not in self._telling and len(self._telling) < _MOST_QUEUED:
+            telling = asyncio.get_running_loop().create_task(self._connection.notify(method, params))
+            self._telling[said] = telling
+            telling.add_done_callback(lambda _: self._telling.pop(said, None))
 
 
 def listener_of(connection: SdkConnection) -> SessionListener:
@@ -344,11 +351,18 @@ class SessionClient:
         self._loop = asyncio.get_running_loop()
         self._queue: list[tuple[str, Mapping[str, Any] | None]] = []
         self._telling: asyncio.Task[None] | None = None
+        self._asking: set[asyncio.Task[Any]] = set()
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
         declared = self._session.client_capabilities
         return {} if declared is None else declared.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    @property
+    def has_withdrawn(self) -> bool:
+        """Whether it has cancelled the call."""
+        withdrawn: bool = self._session._request_outbound.cancel_requested.is_set()
+        return withdrawn
 
     @property
     def log_level(self) -> str | None:
@@ -369,14 +383,31 @@ class SessionClient:
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request on the call's own stream, and wait for the result."""
         from mcp.shared.exceptions import MCPError, NoBackChannelError
+        from mcp_types import CONNECTION_CLOSED
 
+        asking = asyncio.current_task()
+        assert asking is not None
+        self._asking.add(asking)
         try:
             answer: dict[str, Any] = await self._session._request_outbound.send_raw_request(method, params)
         except NoBackChannelError:
             raise ClientCannotBeAsked(method) from None
         except MCPError as error:
-            raise ClientRefused(error.code, error.message[:200]) from None
+            if error.code != CONNECTION_CLOSED:
+                raise ClientRefused(error.code, error.message[:200]) from None
+            await asyncio.sleep(_LAST_WORDS)  # The call is about to be withdrawn, which says better what happened.
+            raise ClientCannotBeAsked(method) from None
+        finally:
+            self._asking.discard(asking)
         return answer
+
+    async def questions_withdrawn(self) -> None:
+        """The call is cancelled: its stream must not end before the client knows that its questions are, too."""
+        import anyio
+
+        with anyio.move_on_after(_LAST_WORDS, shield=True):
+            while self._asking:
+                await asyncio.wait(self._asking)
 
     async def told(self) -> None:
         """Wait until everything that was to be said has been."""

@@ -5,6 +5,7 @@
 2. Before `initialized` nothing but `initialize` is served, and that once.
 3. A stream that broke is resumed where it broke: who resumes is listening before the past is replayed, so nothing falls
    between the two, and nothing that came both ways is sent twice.
+4. Whoever resumes a stream has it from then on, even if an earlier connection still looks alive.
 
 As in `sdk_kernel`, the internals touched are those of mcp 2.3.
 """
@@ -13,16 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from dragoman.access.callers import Caller
 from dragoman.calls.call import Call
 from dragoman.config import Config
-from dragoman.edge.http.asgi import Receive, Scope, Send
-from dragoman.edge.http.replay import ReplayBuffer, SessionEvents
+from dragoman.edge.http.asgi import JSON, Receive, Refused, Scope, Send, answer
+from dragoman.edge.http.replay import Event, ReplayBuffer, SessionEvents
 from dragoman.edge.sdk_kernel import CALLER, TRANSPORT, SdkKernel, listener_of
 from dragoman.errors import InternalError, InvalidRequest, NotInitialized, ProtocolError, RequestCancelled
 from dragoman.protocol import jsonrpc
@@ -36,6 +39,9 @@ _HANDSHAKE_GRACE = 0.5
 """Seconds that a request waits for an `initialized` that was acknowledged and is still on its way."""
 _TOUCH_EVERY = 1.0
 """Seconds between two notes of a session that it is in use; noting it for every call would cost more than the call."""
+
+_LAST_WORDS = 0.5
+"""Seconds that the last answers have to reach those who wait for them."""
 
 
 class LaneSession:
@@ -60,13 +66,33 @@ class LaneSession:
     def version(self) -> str:
         return self.connection.protocol_version
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether somebody waits at a stream for an answer."""
+        from mcp.server.streamable_http import GET_STREAM_KEY
+
+        return any(name != GET_STREAM_KEY for name in self.transport._request_streams)
+
     def touch(self, now: float) -> None:
         """Note that the session is in use, which the SDK does not see when the lane answers."""
         if now - self._touched > _TOUCH_EVERY:
             self._touched = now
             transport = self.transport
-            if transport.idle_scope is not None and not transport._requests_in_flight:
-                transport.idle_scope.deadline = now + transport._idle_timeout
+            if not transport._requests_in_flight:
+                transport.idle_scope.deadline = now + transport._idle_timeout + _TOUCH_EVERY
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep the session, as the SDK does during the requests that it serves."""
+        transport = self.transport
+        transport._requests_in_flight += 1
+        transport.idle_scope.deadline = math.inf
+        try:
+            yield
+        finally:
+            transport._requests_in_flight -= 1
+            self._touched = 0.0
+            self.touch(asyncio.get_running_loop().time())
 
     def hear(self, body: bytes) -> None:
         """Before the handshake is through: the client goes on as soon as its `initialized` is acknowledged, which the
@@ -121,7 +147,7 @@ class SdkSessions:
     def find(self, session_id: str, caller: Caller) -> LaneSession | None:
         """A session of this caller."""
         session = self._index.get(session_id)
-        return None if session is None or session.caller != caller else session
+        return None if session is None or session.caller != caller or session.transport.is_terminated else session
 
     async def load(self) -> None:
         """Import the SDK and start its session manager, once."""
@@ -131,7 +157,11 @@ class SdkSessions:
         await asyncio.shield(self._ready)
 
     async def stop(self) -> None:
-        """End every session, its streams included."""
+        """End every session, its streams included, when what was answered has been sent."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                while any(session.is_answering for session in self._index.values()):  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
         self._stopping.set()
         for session in tuple(self._index.values()):
             session.close()
@@ -174,36 +204,19 @@ class SdkSessions:
 
         The answer goes into the session whether or not anybody is listening when it comes.
         """
-        import anyio
-        from sse_starlette import EventSourceResponse
-
         transport = session.transport
         if transport.is_terminated:
-            return
+            raise Refused(404, InvalidRequest("The session is over"))
         name = str(request_id)
+        if name in transport._request_streams:  # To the SDK, 1 and "1" are one.
+            await answer(send, 200, await answered, (JSON, session.header))
+            return
         priming = await transport._mint_priming_event(name, session.version)
-        writer, reader = anyio.create_memory_object_stream[dict[str, Any]](0)
-        transport._sse_stream_writers[name] = writer
-        transport._request_streams[name] = anyio.create_memory_object_stream[Any](16)
         delivering = asyncio.create_task(self._deliver(transport, answered))
         self._delivering.add(delivering)
         delivering.add_done_callback(self._delivering.discard)
-        response = EventSourceResponse(
-            content=reader,
-            data_sender_callable=partial(
-                transport._run_sse_writer, name, writer, transport._request_streams[name][1], priming
-            ),
-            headers={"cache-control": "no-cache, no-transform", "mcp-session-id": transport.mcp_session_id},
-        )
-        transport._requests_in_flight += 1
-        if transport.idle_scope is not None:
-            transport.idle_scope.deadline = math.inf
-        try:
-            await response(scope, receive, send)
-        finally:
-            transport._requests_in_flight -= 1
-            session.touch(math.inf)
-            await reader.aclose()
+        with session.in_use():
+            await transport.serve_stream(name, [] if priming is None else [priming], scope, receive, send)
 
     def list_changed(self, kind: str) -> None:
         """Tell every session to list the tools, resources or prompts again."""
@@ -318,19 +331,36 @@ async def _is_initialized(connection: SdkConnection) -> bool:
 def _manager_class() -> Any:
     """The SDK's session manager with streams that can be resumed; made here, as the SDK is imported late."""
     import anyio
-    from mcp.server.streamable_http import EventMessage, EventStore, StreamableHTTPServerTransport
+    from anyio.lowlevel import checkpoint
+    from mcp.server.streamable_http import (
+        GET_STREAM_KEY,
+        LAST_EVENT_ID_HEADER,
+        REQUEST_STREAM_BUFFER_SIZE,
+        EventMessage,
+        EventStore,
+        StreamableHTTPServerTransport,
+        check_accept_headers,
+    )
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+    from mcp_types import JSONRPCError, JSONRPCResponse
     from sse_starlette import EventSourceResponse
+
+    def is_answer(message: Any) -> bool:
+        # An error without an id answers nothing: it is for whoever listens.
+        return isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None
 
     class Events(EventStore):
         """One session's streams, in the buffer that all sessions share."""
 
         def __init__(self, buffer: ReplayBuffer) -> None:
-            self.events = SessionEvents(buffer)
+            self.streams = SessionEvents(buffer)
 
         async def store_event(self, stream_id: str, message: Any) -> str:
-            size = 0 if message is None else len(message.model_dump_json(by_alias=True, exclude_unset=True))
-            return self.events.store(stream_id, message, size + 64)
+            if message is None:
+                return self.streams.store(stream_id)
+            text = message.model_dump_json(by_alias=True, exclude_unset=True)
+            return self.streams.store(stream_id, text, is_last=is_answer(message))
 
         async def replay_events_after(self, last_event_id: str, send_callback: Any) -> None:
             raise NotImplementedError("the transport below replays by itself")
@@ -338,55 +368,90 @@ def _manager_class() -> Any:
     class Transport(StreamableHTTPServerTransport):
         """A transport whose streams are resumed without a gap."""
 
-        async def _replay_events(self, last_event_id: str, request: Any, send: Send) -> None:
-            store = self._event_store
-            assert isinstance(store, Events)
-            found = store.events.after(last_event_id)
-            if found is None:
-                response = self._create_error_response("Last-Event-ID was not given out in this session", 400)  # type: ignore[arg-type]
-                await response(request.scope, request.receive, send)
-                return
-            name, _ = found
-            self.close_sse_stream(name)  # Whoever had the stream before is gone, or has been given up by the client.
+        _was_listened_to = False
+
+        async def serve_stream(
+            self, name: str, first: Iterable[Any], scope: Scope, receive: Receive, send: Send
+        ) -> None:
+            """Give a stream to a connection: what is to be sent first, then what comes."""
             writer, reader = anyio.create_memory_object_stream[dict[str, Any]](0)
-            live, listening = anyio.create_memory_object_stream[EventMessage](math.inf)
+            live, listening = anyio.create_memory_object_stream[EventMessage](REQUEST_STREAM_BUFFER_SIZE)
             self._sse_stream_writers[name] = writer
             self._request_streams[name] = (live, listening)
-
-            async def resume() -> None:
-                sent = set()
-                try:
-                    async with writer, listening:
-                        _, missed = store.events.after(last_event_id) or (name, [])
-                        for event_id, message in missed:
-                            if message is not None:
-                                sent.add(event_id)
-                                await writer.send(self._create_event_data(EventMessage(message, event_id)))
-                                if _is_answer(message):
-                                    return
-                        async for event in listening:
-                            if event.event_id not in sent:
-                                await writer.send(self._create_event_data(event))
-                                if _is_answer(event.message):
-                                    return
-                except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-                    pass  # Resumed once more, or ended with its session.
-                finally:
-                    if self._request_streams.get(name) == (live, listening):
-                        self._sse_stream_writers.pop(name, None)
-                        await self._clean_up_memory_streams(name)
-
-            headers = {"cache-control": "no-cache, no-transform", "mcp-session-id": self.mcp_session_id or ""}
-            response_ = EventSourceResponse(content=reader, data_sender_callable=resume, headers=headers)
+            sending = partial(self._forward, name, writer, listening, first)
+            response = EventSourceResponse(reader, headers=self._stream_headers(), data_sender_callable=sending)
             try:
-                await response_(request.scope, request.receive, send)
+                await response(scope, receive, send)
             finally:
                 await reader.aclose()
 
+        async def _forward(self, name: Any, writer: Any, listening: Any, first: Iterable[Any]) -> None:
+            try:
+                async with writer, listening:
+                    for event in first:
+                        await writer.send(event)
+                    async for message in listening:
+                        await writer.send(self._create_event_data(message))
+                        if is_answer(message.message):
+                            break
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                pass  # Somebody else has the stream now, or it ended with its session.
+            finally:
+                held = self._request_streams.get(name)
+                if held is not None and held[1] is listening:
+                    self._sse_stream_writers.pop(name, None)
+                    await self._clean_up_memory_streams(name)
+
+        async def _run_sse_writer(
+            self, request_id: Any, sse_stream_writer: Any, request_stream_reader: Any, priming_event: Any
+        ) -> None:
+            first = [] if priming_event is None else [priming_event]
+            await self._forward(request_id, sse_stream_writer, request_stream_reader, first)
+
+        async def _handle_get_request(self, request: Any, send: Send) -> None:
+            """As the SDK, but what was said before anybody listened is not lost, and the first event can be missed."""
+            _, takes_streams = check_accept_headers(request)
+            is_resumed = request.headers.get(LAST_EVENT_ID_HEADER)
+            if not takes_streams or is_resumed or GET_STREAM_KEY in self._request_streams:
+                await super()._handle_get_request(request, send)
+                return
+            first = [] if self._was_listened_to else _as_sent(self._events.streams.held(GET_STREAM_KEY))
+            self._was_listened_to = True
+            version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER, "")
+            priming = await self._mint_priming_event(GET_STREAM_KEY, version)
+            if priming is not None:
+                first.append(priming)
+            await self.serve_stream(GET_STREAM_KEY, first, request.scope, request.receive, send)
+
+        async def _replay_events(self, last_event_id: str, request: Any, send: Send) -> None:
+            found = self._events.streams.find(last_event_id)
+            if found is None:
+                reason = "Last-Event-ID is not one of this session, or too old"
+                response = self._create_error_response(reason, HTTPStatus.BAD_REQUEST)
+                await response(request.scope, request.receive, send)
+                return
+            stream, number = found
+            while not stream.has_ended and stream.name in self._request_streams:
+                self.close_sse_stream(stream.name)  # Whoever had it is gone, or was given up by the client.
+                await checkpoint()  # Whoever was about to send there notices, and lets go of the name.
+            first = _as_sent(event for event in stream.events.values() if event.number > number)
+            if stream.has_ended:
+                past = EventSourceResponse(_each(first), headers=self._stream_headers())
+                await past(request.scope, request.receive, send)
+            else:
+                await self.serve_stream(stream.name, first, request.scope, request.receive, send)
+
+        @property
+        def _events(self) -> Events:
+            assert isinstance(self._event_store, Events)
+            return self._event_store
+
+        def _stream_headers(self) -> dict[str, str]:
+            return {"cache-control": "no-cache, no-transform", "mcp-session-id": self.mcp_session_id or ""}
+
         async def terminate(self) -> None:
             await super().terminate()
-            assert isinstance(self._event_store, Events)
-            self._event_store.events.close()
+            self._events.streams.close()
 
     class Manager(StreamableHTTPSessionManager):
         """Gives each session streams of its own, so that ids of different sessions cannot meet."""
@@ -410,7 +475,10 @@ def _manager_class() -> Any:
     return Manager
 
 
-def _is_answer(message: Any) -> bool:
-    from mcp_types import JSONRPCError, JSONRPCResponse
+def _as_sent(events: Iterable[Event]) -> list[dict[str, Any]]:
+    return [{"event": "message", "id": event.id, "data": event.text} for event in events if event.text]
 
-    return isinstance(message, JSONRPCResponse | JSONRPCError)
+
+async def _each(events: Iterable[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+    for event in events:
+        yield event

@@ -242,7 +242,7 @@ class HttpApp:
             send = self._with_cors(send, headers[b"origin"])
         path: str = scope["path"]
         root: str = scope.get("root_path", "")
-        if root and path.startswith(root):
+        if root and path.startswith(f"{root}/"):
             path = path[len(root) :]
         if path == self._endpoint:
             if scope["method"] == "POST":

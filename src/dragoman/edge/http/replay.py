@@ -1,29 +1,46 @@
-"""What clients may still ask for again after their stream broke, bounded, the oldest forgotten first."""
+"""What clients may still ask for again after their stream broke, bounded, the oldest forgotten first.
+
+A stream is remembered for as long as something on it is held or still to come, so what is kept in all is bounded too.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Any
+from collections import OrderedDict
 
 from msgspec import Struct
 
+_OVERHEAD = 512
+"""Bytes, about, that holding an event takes besides its text."""
+
 
 class Event(Struct, eq=False):
-    """A message that was sent, or would have been, on a stream."""
+    """A message that was sent, or would have been, on a stream; without text it only marks where to resume."""
 
+    stream: Stream
     number: int
-    message: Any
-    size: int
+    text: str
+    is_last: bool
+
+    @property
+    def id(self) -> str:
+        """What the client names it by."""
+        return f"{self.stream.number}-{self.number}"
+
+    @property
+    def size(self) -> int:
+        return len(self.text) + _OVERHEAD
 
 
 class Stream:
     """The events of one stream that are still held, in order."""
 
-    def __init__(self, name: str, number: int) -> None:
+    def __init__(self, session: SessionEvents, name: str, number: int) -> None:
+        self.session = session
         self.name = name
         self.number = number
-        self.events: deque[Event] = deque()
-        self.last = 0
+        self.events: dict[int, Event] = {}
+        self.count = 0
+        self.has_ended = False
 
 
 class ReplayBuffer:
@@ -31,35 +48,22 @@ class ReplayBuffer:
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._order: deque[Stream] = deque()
+        self._held: OrderedDict[Event, None] = OrderedDict()
         self.size = 0
 
-    def add(self, stream: Stream, message: Any, size: int) -> Event:
+    def add(self, event: Event) -> None:
         """Hold an event, and forget as many of the oldest, of whichever session, as it takes to stay within bounds."""
-        stream.last += 1
-        event = Event(stream.last, message, size)
-        stream.events.append(event)
-        self._order.append(stream)
-        self.size += size
+        self._held[event] = None
+        self.size += event.size
         while self.size > self._most:
-            self._forget_one()
-        return event
+            oldest = next(iter(self._held))
+            self.discard(oldest)
+            oldest.stream.session.forget(oldest)
 
-    def forget(self, stream: Stream) -> None:
-        """The stream's session is over."""
-        self.size -= sum(event.size for event in stream.events)
-        stream.events.clear()
-        # Its places in the order stay until they are the oldest, and then stand for nothing.
-        if len(self._order) > 1024 and len(self._order) > 4 * self._held():
-            self._order = deque(each for each in self._order if each.events)
-
-    def _forget_one(self) -> None:
-        stream = self._order.popleft()
-        if stream.events:
-            self.size -= stream.events.popleft().size
-
-    def _held(self) -> int:
-        return sum(len(stream.events) for stream in set(self._order))
+    def discard(self, event: Event) -> None:
+        """Nobody will ask for it."""
+        del self._held[event]
+        self.size -= event.size
 
 
 class SessionEvents:
@@ -67,34 +71,49 @@ class SessionEvents:
 
     def __init__(self, buffer: ReplayBuffer) -> None:
         self._buffer = buffer
-        self._streams: dict[str, Stream] = {}
-        self._by_number: list[Stream] = []
+        self._open: dict[str, Stream] = {}
+        self._by_number: dict[int, Stream] = {}
+        self._count = 0
 
-    def store(self, name: str, message: Any, size: int) -> str:
-        """Hold an event, and give its id."""
-        stream = self._streams.get(name)
+    def store(self, name: str, text: str = "", *, is_last: bool = False) -> str:
+        """Hold an event, and give its id. After its last one a stream is over: the name stands for another then."""
+        stream = self._open.get(name)
         if stream is None:
-            stream = self._streams[name] = Stream(name, len(self._by_number))
-            self._by_number.append(stream)
-        event = self._buffer.add(stream, message, size)
-        return f"{stream.number}-{event.number}"
+            stream = self._open[name] = self._by_number[self._count] = Stream(self, name, self._count)
+            self._count += 1
+        stream.count += 1
+        event = stream.events[stream.count] = Event(stream, stream.count, text, is_last)
+        if is_last:
+            stream.has_ended = True
+            del self._open[name]
+        self._buffer.add(event)
+        return event.id
 
-    def after(self, event_id: str) -> tuple[str, list[tuple[str, Any]]] | None:
-        """The stream of the event, and what came on it afterwards; None for an id that was never given out."""
-        number, _, position = event_id.partition("-")
-        if not (number.isascii() and number.isdigit() and position.isascii() and position.isdigit()):
+    def find(self, event_id: str) -> tuple[Stream, int] | None:
+        """The stream and the number of an event; None for an id that was never given out, or is forgotten."""
+        stream_number, _, number = event_id.partition("-")
+        if not all(part.isascii() and part.isdigit() and len(part) <= 12 for part in (stream_number, number)):
             return None
-        if len(number) > 12 or len(position) > 12 or int(number) >= len(self._by_number):
-            return None
-        stream = self._by_number[int(number)]
-        if int(position) > stream.last:
-            return None
-        missed = [event for event in stream.events if event.number > int(position)]
-        return stream.name, [(f"{stream.number}-{event.number}", event.message) for event in missed]
+        stream = self._by_number.get(int(stream_number))
+        return None if stream is None or int(number) > stream.count else (stream, int(number))
+
+    def held(self, name: str) -> list[Event]:
+        """What is held of a stream that goes on."""
+        stream = self._open.get(name)
+        return [] if stream is None else list(stream.events.values())
+
+    def forget(self, event: Event) -> None:
+        """The buffer has no room for it any longer."""
+        stream = event.stream
+        del stream.events[event.number]
+        if stream.has_ended and not stream.events:
+            del self._by_number[stream.number]
 
     def close(self) -> None:
         """Forget everything."""
-        for stream in self._by_number:
-            self._buffer.forget(stream)
-        self._streams.clear()
+        for stream in self._by_number.values():
+            for event in stream.events.values():
+                self._buffer.discard(event)
+            stream.events.clear()  # Each leads back to it: without this, only the garbage collector would end them.
         self._by_number.clear()
+        self._open.clear()

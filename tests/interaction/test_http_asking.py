@@ -1,0 +1,211 @@
+"""Tools that talk back to the official SDK's client over HTTP: they ask, log and report, from the loop and threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import mcp_types as types
+import msgspec
+import pytest
+from mcp import Client, MCPError
+
+from dragoman import ToolContext, tool
+from dragoman.errors import ClientCannotBeAsked, ClientRefused
+from tests.interaction import asking_tools
+from tests.interaction.http_servers import Serving, open_session, serving
+from tests.interaction.test_asking import Person, text_of
+from tests.interaction.test_sdk_client import both_eras, error_of
+
+pytestmark = pytest.mark.slow
+
+TOOLS = [
+    asking_tools.delete,
+    asking_tools.test_elicitation,
+    asking_tools.test_input_required_result_multi_round,
+    asking_tools.test_input_required_result_multiple_inputs,
+    asking_tools.test_sampling,
+    asking_tools.test_tool_with_logging,
+]
+
+
+@asynccontextmanager
+async def connected(mode: str, *more: Any, **options: Any) -> AsyncIterator[tuple[Client, Serving]]:
+    async with serving([*TOOLS, *more]) as server, Client(server.url, mode=mode, **options) as client:
+        yield client, server
+
+
+async def never(context: Any, params: Any) -> types.ElicitResult:
+    """Somebody who does not answer."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+@both_eras
+async def test_a_person_a_model_and_the_client_itself_are_asked(mode: str) -> None:
+    ada = Person({"name": "Ada"})
+    async with connected(mode, **ada.callbacks()) as (client, _):
+        assert await text_of(client, "test_input_required_result_multiple_inputs") == "Paris Ada file:///work"
+    assert ada.asked == ["What is your name?", "Generate a greeting"]
+
+
+@both_eras
+async def test_a_question_can_depend_on_an_answer(mode: str) -> None:
+    ada = Person({"name": "Ada"}, {"color": "blue"})
+    async with connected(mode, **ada.callbacks()) as (client, _):
+        assert await text_of(client, "test_input_required_result_multi_round") == "Ada likes blue"
+
+
+@both_eras
+async def test_a_person_can_say_no(mode: str) -> None:
+    async with connected(mode, **Person("decline").callbacks()) as (client, server):
+        error = error_of(await client.call_tool("delete", {"path": "a"}))
+        assert (error["code"], error["details"]["reason"]) == ("UNAUTHORIZED", "declined")
+        assert server.records()[-1] == ("delete", "tool_error")
+
+
+async def test_a_client_that_cannot_be_asked_is_told_so() -> None:
+    async with connected("legacy") as (client, _):
+        assert error_of(await client.call_tool("delete", {"path": "a"}))["details"]["reason"] == "unsupported"
+    async with connected("auto") as (client, _):
+        with pytest.raises(MCPError) as refused:
+            await client.call_tool("delete", {"path": "a"})
+        assert refused.value.code == types.MISSING_REQUIRED_CLIENT_CAPABILITY
+
+
+async def test_asking_in_the_middle_of_the_work_takes_a_session() -> None:
+    ada = Person({"username": "ada", "email": "ada@example.com"})
+    async with connected("legacy", **ada.callbacks()) as (client, _):
+        said = await text_of(client, "test_elicitation", {"message": "Who?"})
+        assert said == "User response: Contact(username='ada', email='ada@example.com')"
+        assert await text_of(client, "test_sampling", {"prompt": "Where?"}) == "LLM response: Paris"
+    async with connected("auto", **ada.callbacks()) as (client, _):
+        assert await text_of(client, "test_elicitation", {"message": "Who?"}) == "User response: None"
+
+
+async def test_a_client_that_stops_waiting_takes_its_question_with_it() -> None:
+    asked = asyncio.Event()
+    withdrawn = asyncio.Event()
+
+    async def wait_for_ever(context: Any, params: Any) -> types.ElicitResult:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            withdrawn.set()
+        raise AssertionError
+
+    async with connected("legacy", elicitation_callback=wait_for_ever) as (client, server):
+        call = asyncio.create_task(client.call_tool("delete", {"path": "a"}))
+        await asked.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await withdrawn.wait()
+        assert await text_of(client, "test_tool_with_logging") == "done"
+        await server.recorded(("delete", "aborted"), ("test_tool_with_logging", "success"))
+
+
+async def test_a_client_that_leaves_while_it_is_asked_leaves_nothing_behind() -> None:
+    asked = asyncio.Event()
+
+    async def wait_for_ever(context: Any, params: Any) -> types.ElicitResult:
+        asked.set()
+        return await never(context, params)
+
+    async with serving(TOOLS) as server:
+        async with Client(server.url, mode="legacy", elicitation_callback=wait_for_ever) as client:
+            call = asyncio.create_task(client.call_tool("delete", {"path": "a"}))
+            await asked.wait()
+        await asyncio.gather(call, return_exceptions=True)
+        await server.recorded(("delete", "aborted"))
+
+
+async def test_a_question_is_asked_again_on_the_stream_that_is_resumed() -> None:
+    async with serving(TOOLS) as server:
+        session = await open_session(server.port, capabilities={"elicitation": {}})
+        reply = await (await session.call(7, "delete", path="a")).begin()
+        priming = await reply.event()
+        assert priming is not None
+        reply.drop()
+        resumed = await session.listen(priming.id)
+        question = await resumed.event()
+        assert question is not None
+        assert question.message is not None
+        assert question.message["params"]["message"] == "Really delete a?"
+        result = {"action": "accept", "content": {"sure": True}}
+        accepted = await session.post(
+            msgspec.json.encode({"jsonrpc": "2.0", "id": question.message["id"], "result": result})
+        )
+        assert (await accepted.begin()).status == 202
+        answer = await resumed.answer()
+        assert (answer["id"], answer["result"]["content"][0]["text"]) == (7, '"a: True"')
+
+
+@both_eras
+async def test_log_messages_reach_a_client_that_wants_them(mode: str) -> None:
+    said: list[Any] = []
+
+    async def on_log(params: types.LoggingMessageNotificationParams) -> None:
+        said.append(params.data)
+
+    async with connected(mode, logging_callback=on_log, log_level="info") as (client, _):
+        await text_of(client, "test_tool_with_logging")
+    assert said == ["Tool execution started", "Tool processing data", "Tool execution completed"]
+
+
+@tool
+def report_from_threads(ctx: ToolContext) -> str:
+    """Reports from threads of its own, one after the other."""
+    for step in range(1, 21):
+        thread = threading.Thread(target=ctx.progress, args=(step, 20, threading.current_thread().name))
+        thread.start()
+        thread.join()
+    return "reported"
+
+
+@both_eras
+async def test_what_threads_report_arrives_in_order_and_before_the_answer(mode: str) -> None:
+    steps: list[float] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        steps.append(progress)
+
+    async with connected(mode, report_from_threads) as (client, _):
+        await client.call_tool("report_from_threads", {}, progress_callback=on_progress)
+        assert steps == list(range(1, 21))
+
+
+@tool
+async def ask_anything(method: str, ctx: ToolContext) -> str:
+    """Asks the client as the context itself does."""
+    assert ctx._client is not None
+    try:
+        return str(await ctx._client.ask(method, {}))
+    except ClientRefused as error:
+        return f"refused: {error.code}"
+    except ClientCannotBeAsked:
+        return "cannot be asked"
+
+
+async def test_a_client_answers_or_refuses_what_it_is_asked() -> None:
+    async with connected("legacy", ask_anything, **Person().callbacks()) as (client, _):
+        assert "file:///work" in await text_of(client, "ask_anything", {"method": "roots/list"})
+        assert await text_of(client, "ask_anything", {"method": "no/such"}) == f"refused: {types.METHOD_NOT_FOUND}"
+    async with connected("auto", ask_anything, **Person().callbacks()) as (client, _):
+        assert await text_of(client, "ask_anything", {"method": "roots/list"}) == "cannot be asked"
+
+
+async def test_many_clients_are_each_asked_their_own_questions() -> None:
+    async with serving(TOOLS) as server:
+
+        async def use(number: int) -> None:
+            person = Person({"name": f"Person {number}"}, {"color": f"colour {number}"})
+            async with Client(server.url, mode="legacy", **person.callbacks()) as client:
+                said = await text_of(client, "test_input_required_result_multi_round")
+                assert said == f"Person {number} likes colour {number}"
+                assert person.asked[1].endswith(f"Person {number}?")
+
+        await asyncio.gather(*(use(number) for number in range(10)))

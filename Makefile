@@ -8,7 +8,7 @@ NODE_STAMP := $(VENV)/.installed-node
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 FUZZ_SECONDS ?= 660
 
-.PHONY: run test check conformance bench bench-short fuzz fuzz-short requirements docs lock node clients clean
+.PHONY: run test check conformance bench bench-short fuzz fuzz-http fuzz-short requirements docs lock node clients clean
 
 run: $(STAMP)  ## Serve the example tools, with a real client that shows the conversation.
 	@$(BIN)/python examples/conversation.py
@@ -41,8 +41,13 @@ fuzz: $(FUZZ_STAMP)  ## Coverage-guided fuzzing of the request path, for eleven 
 	$(BIN)/python -m fuzz.request_path -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=1024 -verbosity=0 \
 	  -print_final_stats=1 -artifact_prefix=fuzz/out/ fuzz/out/corpus fuzz/corpus
 
-fuzz-short:  ## The same, for twenty seconds.
-	@$(MAKE) fuzz FUZZ_SECONDS=20
+fuzz-http: $(FUZZ_STAMP)  ## The same for requests over HTTP.
+	@mkdir -p fuzz/out/http_corpus
+	$(BIN)/python -m fuzz.http_requests -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=1024 -verbosity=0 \
+	  -print_final_stats=1 -artifact_prefix=fuzz/out/ fuzz/out/http_corpus fuzz/http_corpus
+
+fuzz-short:  ## Both, for twenty seconds each.
+	@$(MAKE) fuzz fuzz-http FUZZ_SECONDS=20
 
 requirements: $(STAMP)  ## Which requirements are tested, settled or pending, by area.
 	@$(BIN)/python tests/requirements.py

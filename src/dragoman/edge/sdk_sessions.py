@@ -24,7 +24,7 @@ from uuid import uuid4
 from dragoman.access.callers import Caller
 from dragoman.calls.call import Call
 from dragoman.config import Config
-from dragoman.edge.http.asgi import JSON, Receive, Refused, Scope, Send, answer
+from dragoman.edge.http.asgi import JSON, Receive, Refused, Scope, Send, Stopping, answer
 from dragoman.edge.http.replay import Event, ReplayBuffer, SessionEvents
 from dragoman.edge.sdk_kernel import CALLER, TRANSPORT, SdkKernel, listener_of
 from dragoman.errors import InternalError, InvalidRequest, NotInitialized, ProtocolError, RequestCancelled
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _HANDSHAKE_GRACE = 0.5
 """Seconds that a request waits for an `initialized` that was acknowledged and is still on its way."""
 _TOUCH_EVERY = 1.0
-"""Seconds between two notes of a session that it is in use; noting it for every call would cost more than the call."""
+"""Seconds, at most, between two notes of a session that it is in use; one for every call would cost more than it."""
 
 _LAST_WORDS = 0.5
 """Seconds that the last answers have to reach those who wait for them."""
@@ -56,6 +56,7 @@ class LaneSession:
         self.calls: dict[Id, tuple[Call, asyncio.Future[bytes]]] = {}
         """What the lane is answering, by the request's id."""
         self._touched = 0.0
+        self._touch_every = min(_TOUCH_EVERY, transport._idle_timeout / 10)
 
     @property
     def is_running(self) -> bool:
@@ -75,11 +76,19 @@ class LaneSession:
 
     def touch(self, now: float) -> None:
         """Note that the session is in use, which the SDK does not see when the lane answers."""
-        if now - self._touched > _TOUCH_EVERY:
+        if now - self._touched > self._touch_every:
             self._touched = now
             transport = self.transport
             if not transport._requests_in_flight:
-                transport.idle_scope.deadline = now + transport._idle_timeout + _TOUCH_EVERY
+                transport.idle_scope.deadline = now + transport._idle_timeout + self._touch_every
+
+    def uses(self, request_id: Id, *, in_lane: bool) -> bool:
+        """Whether a request with this id is being answered. To the SDK, and only to it, 1 and "1" are the same one."""
+        if request_id in self.calls:
+            return True
+        if str(request_id) not in self.transport._request_streams:
+            return False
+        return not in_lane or str(request_id) not in map(str, self.calls)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -113,7 +122,7 @@ class LaneSession:
         call.disconnected = reason == "disconnect"
         call.withdraw(reason)
         if not answered.done():
-            answered.set_result(encode_error(RequestCancelled(), request_id, call.correlation_id))
+            answered.set_result(encode_error(RequestCancelled(), call.request_id, call.correlation_id))
         return True
 
     def close(self) -> None:
@@ -136,6 +145,8 @@ class SdkSessions:
         self._ready: asyncio.Future[None] | None = None
         self._stopping = asyncio.Event()
         self._delivering: set[asyncio.Task[None]] = set()
+        self._requests = 0
+        self._are_ending = False
         self._manager: Any = None
         self._sse_transport: Any = None
 
@@ -145,9 +156,11 @@ class SdkSessions:
         return len(self._index)
 
     def find(self, session_id: str, caller: Caller) -> LaneSession | None:
-        """A session of this caller."""
+        """A session of this caller; none once they end."""
         session = self._index.get(session_id)
-        return None if session is None or session.caller != caller or session.transport.is_terminated else session
+        if session is None or session.caller != caller or session.transport.is_terminated or self._are_ending:
+            return None
+        return session
 
     async def load(self) -> None:
         """Import the SDK and start its session manager, once."""
@@ -157,14 +170,18 @@ class SdkSessions:
         await asyncio.shield(self._ready)
 
     async def stop(self) -> None:
-        """End every session, its streams included, when what was answered has been sent."""
+        """End every session, its streams included, once what there is to say on them is said."""
+        self._are_ending = True
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS):
-                while any(session.is_answering for session in self._index.values()):  # noqa: ASYNC110 - nobody tells
+                while self._is_speaking:  # noqa: ASYNC110 -- the SDK tells nobody.
                     await asyncio.sleep(0.01)
         self._stopping.set()
         for session in tuple(self._index.values()):
             session.close()
+        if self._sse_transport is not None:
+            for writer in tuple(self._sse_transport._read_stream_writers.values()):
+                await writer.aclose()
         if self._running is not None:
             await asyncio.wait((self._running,), timeout=2.0)
         for task in self._delivering:
@@ -172,23 +189,20 @@ class SdkSessions:
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Serve a request at the endpoint of streamable HTTP."""
-        await self.load()
-        self._introduce(scope, caller, "http")
+        await self._enter_transport(scope, caller, "http")
         await self._manager.handle_request(scope, receive, send)
 
     async def handle_sse(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Serve the stream that opens a session of the deprecated transport, for as long as it lasts."""
         from mcp.server.runner import serve_loop
 
-        await self.load()
-        self._introduce(scope, caller, "sse")
+        await self._enter_transport(scope, caller, "sse")
         async with self._sse_transport.connect_sse(scope, receive, send) as (read, write):
             await serve_loop(self._kernel.server, read, write, lifespan_state=self._manager._lifespan_state)
 
     async def handle_sse_message(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Take a message in a session of the deprecated transport."""
-        await self.load()
-        self._introduce(scope, caller, "sse")
+        await self._enter_transport(scope, caller, "sse")
         await self._sse_transport.handle_post_message(scope, receive, send)
 
     async def stream(
@@ -224,8 +238,18 @@ class SdkSessions:
             if session.is_running:
                 session.listener.notify(f"notifications/{kind}/list_changed")
 
-    def _introduce(self, scope: Scope, caller: Caller, transport: str) -> None:
+    @property
+    def _is_speaking(self) -> bool:
+        """Whether a request is being answered, or an answer on its way."""
+        sessions = self._index.values()
+        return bool(self._requests or self._delivering) or any(each.calls or each.is_answering for each in sessions)
+
+    async def _enter_transport(self, scope: Scope, caller: Caller, transport: str) -> None:
         """Say whose request it is, to the handlers and to the SDK, which lets nobody else into a session."""
+        if self._are_ending:
+            raise Stopping
+        await self.load()
+
         from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
         from mcp.server.auth.provider import AccessToken
 
@@ -285,7 +309,11 @@ class SdkSessions:
             if not await _is_initialized(connection):
                 unready = NotInitialized()
                 raise MCPError(unready.code, unready.message)
-            return await call_next(context)
+            self._requests += 1
+            try:
+                return await call_next(context)
+            finally:
+                self._requests -= 1
         except (MCPError, ValidationError):
             raise
         except Exception as error:

@@ -28,16 +28,17 @@ from dragoman.edge.clients import ModernClient
 from dragoman.edge.connection import Services
 from dragoman.edge.http.asgi import (
     JSON,
+    Bodies,
     Disconnected,
     Header,
     Receive,
     Refused,
     Scope,
     Send,
+    Stopping,
     TooLarge,
     answer,
     error_body,
-    read_body,
     replayed,
 )
 from dragoman.edge.http.exchange import Exchange, Watch
@@ -83,6 +84,9 @@ if TYPE_CHECKING:
 STREAM_AFTER = 0.25
 """Seconds before a call in a session goes on as a stream, which the client can resume if it breaks."""
 
+MOST_READ_AT_ONCE = 256 * 1024 * 1024
+"""Bytes of unfinished bodies that are held, of all clients together."""
+
 STATUS_OF = {
     error.code: status
     for status, errors in {
@@ -98,7 +102,15 @@ Route: TypeAlias = Callable[[Scope, Receive, Send, Headers], Awaitable[None]]
 
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _MOST_REMEMBERED = 256
-_SINGLE = (b"host", b"origin", b"authorization", b"content-type", b"content-length", b"mcp-session-id")
+_SINGLE = (
+    b"host",
+    b"origin",
+    b"authorization",
+    b"content-type",
+    b"content-length",
+    b"mcp-session-id",
+    b"last-event-id",
+)
 _CORS_ALLOWED = (
     b"authorization, content-type, last-event-id, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id"
 )
@@ -147,6 +159,7 @@ class HttpApp:
         self._accepts: dict[bytes | None, tuple[bool, bool]] = {}
         self._annotated: tuple[int, dict[str, tuple[rules.ParameterHeader, ...]]] = (-1, {})
         self._most = config.limits.max_request_bytes
+        self._read = Bodies(self._most, MOST_READ_AT_ONCE).read
         self._watch: Watch
         self._began = time.monotonic()
         self._starting: asyncio.Task[None] | None = None
@@ -182,9 +195,12 @@ class HttpApp:
         try:
             if len(headers) != len(pairs):
                 _refuse_doubles(pairs)
+            self._let_in(headers)
+            if b"origin" in headers:
+                send = self._with_cors(send, headers[b"origin"])
             await self._route(scope, receive, send, headers)
         except Refused as refused:
-            await answer(send, refused.status, error_body(refused.error), (JSON, *refused.headers))
+            await answer(send, refused.status, error_body(refused.error, refused.id), (JSON, *refused.headers))
         except Disconnected:
             pass
         except Exception as error:  # The boundary: a defect of ours costs one request.
@@ -234,12 +250,6 @@ class HttpApp:
 
     def _route(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> Awaitable[None]:
         """What will answer the request. Not a coroutine: each level of them costs, and the way is the same for all."""
-        refusal = self._guard.refusal(headers)
-        if refusal is not None:
-            self._logger.warn("request refused", {"status": refusal[0], "reason": refusal[1]})
-            raise Refused(refusal[0], InvalidRequest(refusal[1]))
-        if b"origin" in headers:
-            send = self._with_cors(send, headers[b"origin"])
         path: str = scope["path"]
         root: str = scope.get("root_path", "")
         if root and path.startswith(f"{root}/"):
@@ -254,6 +264,12 @@ class HttpApp:
         return route(scope, receive, send, headers)
 
     # Who is asking.
+
+    def _let_in(self, headers: Headers) -> None:
+        refusal = self._guard.refusal(headers)
+        if refusal is not None:
+            self._logger.warn("request refused", {"status": refusal[0], "reason": refusal[1]})
+            raise Refused(refusal[0], InvalidRequest(refusal[1]))
 
     async def _caller(self, headers: Headers) -> Caller:
         authenticator = self._authenticator
@@ -302,23 +318,29 @@ class HttpApp:
             raise TooLarge(self._most)
         accept = headers.get(b"accept")
         takes_json, takes_stream = self._accepts.get(accept) or self._accepted(accept)
-        body = await read_body(receive, self._most)
+        body = await self._read(receive)
         version = headers.get(rules.VERSION)
         session_id = headers.get(b"mcp-session-id")
-        if version is None or version in _HANDSHAKE:
+        is_marked = version is not None or rules.METHOD in headers or rules.NAME in headers
+        if version in _HANDSHAKE or not is_marked:
             if session_id is not None and takes_json and takes_stream:
                 session = self._sessions.find(session_id.decode("latin-1"), caller)
                 if session is not None and not session.is_running:
                     session.hear(body)
                 elif session is not None:
                     event = self._in_session.read(body)
-                    if type(event) is ToolCall and self._needs_no_way_back(event):
-                        await self._call_in_session(event, session, scope, receive, send)
+                    in_lane = type(event) is ToolCall and self._needs_no_way_back(event)
+                    if isinstance(event, ToolCall | Request) and session.uses(event.id, in_lane=in_lane):
+                        error = InvalidRequest("Invalid request: a request with this id is under way")
+                        raise Refused(400, error, (session.header,), event.id)
+                    if in_lane:
+                        assert isinstance(event, ToolCall)
+                        await self._call_in_session(event, session, caller, scope, receive, send)
                         return
                     if type(event) is Cancel and session.cancel(event.id, "client"):
                         await answer(send, 202, b"", (session.header,))
                         return
-            if (version is not None or rules.METHOD not in headers) and not _is_modern(body):
+            if not _is_modern(body):
                 await self._hand_to_session(scope, receive, send, headers, caller, body)
                 return
         if not takes_json:
@@ -343,6 +365,8 @@ class HttpApp:
         self, pairs: list[Header], headers: Headers, body: bytes, caller: Caller, takes_stream: bool
     ) -> Exchange | tuple[int, bytes]:
         """An exchange under way, or the status and body of an answer that there is already."""
+        if not body or body.isspace():
+            raise Refused(400, ParseError("Parse error: there is no body"))
         event = self._modern.read(body)
         if event is None or type(event) is Cancel:
             self._check_version(headers)
@@ -499,7 +523,7 @@ class HttpApp:
         return "progressToken" not in event.meta
 
     async def _call_in_session(
-        self, event: ToolCall, session: LaneSession, scope: Scope, receive: Receive, send: Send
+        self, event: ToolCall, session: LaneSession, caller: Caller, scope: Scope, receive: Receive, send: Send
     ) -> None:
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[bytes] = loop.create_future()
@@ -519,14 +543,10 @@ class HttpApp:
                 answered.set_result(line)
                 wake()
 
-        if event.id in session.calls:
-            error = InvalidRequest("Invalid request: a request with this id is under way")
-            raise Refused(400, error, (session.header,))
         session.touch(loop.time())
         correlation_id = (correlation_id_in(event.meta) if event.meta else None) or self._correlation_id()
-        call = Call(
-            event.name, event.arguments, self._run_id(), correlation_id, reply, session.caller, "http", event.id
-        )
+        # The caller as it is now: a later token may allow less than the one that the session was opened with.
+        call = Call(event.name, event.arguments, self._run_id(), correlation_id, reply, caller, "http", event.id)
         session.calls[event.id] = (call, answered)
         answered.add_done_callback(wake)
         self._submit(call)
@@ -543,12 +563,17 @@ class HttpApp:
     async def _hand_to_session(
         self, scope: Scope, receive: Receive, send: Send, headers: Headers, caller: Caller, body: bytes
     ) -> None:
+        try:
+            message = jsonrpc.decode(body)
+        except ProtocolError as error:
+            raise Refused(400, error, id=getattr(error, "id", None)) from None
         if b"mcp-session-id" not in headers:
-            opening = _opening(body)
-            if opening is not None:
-                raise Refused(400, opening)
+            request_id = None if message.id is msgspec.UNSET else message.id
+            if isinstance(message, Answer) or message.method != "initialize":
+                reason = "Bad request: Mcp-Session-Id is missing, and only initialize opens a session"
+                raise Refused(400, InvalidRequest(reason), id=request_id)
             if not self._runtime.is_running:
-                raise Refused(503, InternalError("The server is stopping"), ((b"retry-after", b"1"),))
+                raise Stopping(request_id)
         await self._sessions.handle(scope, replayed(body, receive), send, caller)
 
     # The deprecated transport.
@@ -623,6 +648,8 @@ def _refuse_doubles(pairs: list[Header]) -> None:
     for name in _SINGLE:
         if names.count(name) > 1:
             raise Refused(400, InvalidRequest(f"{name.decode()} is there more than once"))
+    if names.count(rules.VERSION) > 1:
+        raise Refused(400, HeaderMismatch(f"Header mismatch: {rules.VERSION.decode()} is there more than once"))
 
 
 def _is_json(content_type: bytes) -> bool:
@@ -636,16 +663,5 @@ def _is_modern(body: bytes) -> bool:
     try:
         meta = msgspec.json.decode(body)["params"]["_meta"]
         return isinstance(meta, dict) and VERSION_KEY in meta
-    except (msgspec.DecodeError, RecursionError, KeyError, TypeError, IndexError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, IndexError):
         return False
-
-
-def _opening(body: bytes) -> ProtocolError | None:
-    """What is wrong with a message that should open a session."""
-    try:
-        message = jsonrpc.decode(body)
-    except ProtocolError as error:
-        return error
-    if isinstance(message, Answer) or message.method != "initialize":
-        return InvalidRequest("Bad request: Mcp-Session-Id is missing, and only initialize opens a session")
-    return None

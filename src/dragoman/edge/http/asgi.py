@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
-from dragoman.errors import InvalidRequest, ProtocolError
+from dragoman.errors import InternalError, InvalidRequest, ProtocolError
 from dragoman.protocol import jsonrpc
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -24,11 +24,14 @@ STREAM: tuple[Header, ...] = (
 class Refused(Exception):
     """The request cannot be served; what to answer instead."""
 
-    def __init__(self, status: int, error: ProtocolError, headers: Iterable[Header] = ()) -> None:
+    def __init__(
+        self, status: int, error: ProtocolError, headers: Iterable[Header] = (), id: jsonrpc.Id | None = None
+    ) -> None:
         super().__init__(error.message)
         self.status = status
         self.error = error
         self.headers = tuple(headers)
+        self.id = id
 
 
 class TooLarge(Refused):
@@ -37,6 +40,13 @@ class TooLarge(Refused):
     def __init__(self, most: int) -> None:
         error = InvalidRequest(f"The body is longer than {most} bytes")
         super().__init__(413, error, ((b"connection", b"close"),))
+
+
+class Stopping(Refused):
+    """The server takes nothing new; another one, or this one later, may."""
+
+    def __init__(self, id: jsonrpc.Id | None = None) -> None:
+        super().__init__(503, InternalError("The server is stopping"), ((b"retry-after", b"1"),), id)
 
 
 class Disconnected(Exception):
@@ -55,27 +65,44 @@ def error_body(error: ProtocolError, request_id: jsonrpc.Id | None = None) -> by
     return jsonrpc.encode(jsonrpc.to_json_rpc_error(error.code, error.message, error.data, request_id))
 
 
-async def read_body(receive: Receive, most: int) -> bytes:
-    """All of the body. Raises `TooLarge` as soon as it is longer than `most` bytes, and `Disconnected`."""
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise Disconnected
-    body: bytes = message.get("body", b"")
-    if len(body) > most:
-        raise TooLarge(most)
-    if not message.get("more_body", False):
-        return body
-    parts, size = [body], len(body)
-    while message.get("more_body", False):
+class Bodies:
+    """Reads bodies, each up to `most_each` bytes, and up to `most_together` of those that come in pieces."""
+
+    def __init__(self, most_each: int, most_together: int) -> None:
+        self._most_each = most_each
+        self._most_together = max(most_each, most_together)
+        self.held = 0
+
+    async def read(self, receive: Receive) -> bytes:
+        """All of a body. Raises `TooLarge` as soon as it is longer than it may be, `Disconnected`, and `Refused` when
+        others send so much that there is no room for it."""
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Disconnected
-        part = message.get("body", b"")
-        size += len(part)
-        if size > most:
-            raise TooLarge(most)
-        parts.append(part)
-    return b"".join(parts)
+        body: bytes = message.get("body", b"")
+        if len(body) > self._most_each:
+            raise TooLarge(self._most_each)
+        if not message.get("more_body", False):
+            return body
+        parts, size = [body], len(body)
+        self.held += size
+        try:
+            while message.get("more_body", False):
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Disconnected
+                part = message.get("body", b"")
+                parts.append(part)
+                size += len(part)
+                self.held += len(part)
+                if size > self._most_each:
+                    raise TooLarge(self._most_each)
+                if self.held > self._most_together:
+                    headers = ((b"connection", b"close"), (b"retry-after", b"1"))
+                    raise Refused(503, InternalError("Too much is being sent at once"), headers)
+            return b"".join(parts)
+        finally:
+            self.held -= size
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:

@@ -7,11 +7,16 @@ they are listed, and pages only from this machine, this server or a listed origi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 _MOST_REMEMBERED = 1024
+_LONGEST_REMEMBERED = 300
+# Strict, where the standard library's parsers are not: they read `[::1]evil.example.org` as `::1`.
+_AUTHORITY = re.compile(
+    r"(?:(?P<name>[a-z0-9._~-]+)|\[(?P<address>[0-9a-f.]*:[0-9a-f:.]*)\])(?::(?P<port>[0-9]{1,5}))?"
+)
 
 
 class Guard:
@@ -31,7 +36,7 @@ class Guard:
             return 421, f"Host {_shown(host)} is not served here; list it in http.allowed_hosts if it should be"
         if origin is not None and not self.is_known_origin(origin, host):
             return 403, f"Origin {_shown(origin)} may not call this server; list it in http.allowed_origins if it may"
-        if len(self._let_in) < _MOST_REMEMBERED:
+        if len(self._let_in) < _MOST_REMEMBERED and len(host or b"") + len(origin or b"") < _LONGEST_REMEMBERED:
             self._let_in.add((host, origin))
         return None
 
@@ -40,26 +45,25 @@ class Guard:
         text = _text(origin).rstrip("/")
         if text in self._origins or "*" in self._origins:
             return True
-        try:
-            parts = urlsplit(text)
-            name = parts.hostname or ""
-        except ValueError:
+        scheme, _, authority = text.partition("://")
+        if scheme not in ("http", "https"):
             return False
-        if parts.scheme not in ("http", "https"):
-            return False
-        return parts.netloc == _text(host) or _is_loopback(name)
+        name = _name_in(authority)
+        return name is not None and (authority == _text(host) or _is_loopback(name))
 
     def _is_known_host(self, host: str) -> bool:
         if "*" in self._hosts or host in self._hosts:
             return True
-        try:
-            parts = urlsplit(f"//{host}")
-            name, _ = parts.hostname or "", parts.port
-        except ValueError:
-            return False
-        if parts.netloc != host or parts.username is not None or parts.path or parts.query or parts.fragment:
-            return False
-        return name in self._hosts or name == "localhost" or _is_address(name)
+        name = _name_in(host)
+        return name is not None and (name in self._hosts or name == "localhost" or _is_address(name))
+
+
+def _name_in(authority: str) -> str | None:
+    """The name or address in `name:port`; None if it is anything else, such as `user@name`."""
+    found = _AUTHORITY.fullmatch(authority)
+    if found is None or int(found["port"] or 0) > 65_535:
+        return None
+    return found["name"] or found["address"]
 
 
 def _text(value: bytes | None) -> str:

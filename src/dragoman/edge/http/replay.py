@@ -95,7 +95,7 @@ class SessionEvents:
         if not all(part.isascii() and part.isdigit() and len(part) <= 12 for part in (stream_number, number)):
             return None
         stream = self._by_number.get(int(stream_number))
-        return None if stream is None or int(number) > stream.count else (stream, int(number))
+        return None if stream is None or not 0 < int(number) <= stream.count else (stream, int(number))
 
     def held(self, name: str) -> list[Event]:
         """What is held of a stream that goes on."""

@@ -1,7 +1,7 @@
 """The HTTP server process: binding, slow clients, signals and an orderly end.
 
 1. A client that takes too long to send a request, or to read its answer, is disconnected; so is one whose head is too
-   large. Connections beyond the limit are refused with 503.
+   large. Connections beyond the limit are refused with 503, and those within it are not.
 2. A signal makes `/ready` say 503 and new calls be refused as retryable, while what is running finishes; then streams
    end, and every answer that was made is sent before the process ends.
 """
@@ -17,16 +17,20 @@ from typing import TYPE_CHECKING, Any
 from uvicorn import Config, Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from dragoman.edge.http.asgi import error_body
 from dragoman.edge.signals import on_signals
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, InternalError, InvalidRequest
 
 if TYPE_CHECKING:
     from dragoman.config import AuthConfig, HttpConfig
     from dragoman.edge.http.app import HttpApp
 
 MOST_HEAD_BYTES = 64 * 1024
-_UNBOUNDED = 1 << 62
+"""Of a head, and of anything else that is not body: trailers, sizes of chunks and what is written beside them."""
+_LINGER = 5.0
+"""Seconds in which a client that was refused may go on sending before it notices."""
 _LARGE = 32 * 1024
+_BACKLOG = 2048
 _SWEEP_EVERY = 0.5
 _LAST_ANSWERS = 2.0
 
@@ -42,6 +46,7 @@ def bind(host: str, port: int) -> socket.socket:
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
         listening.bind(address)
+        listening.listen(_BACKLOG)  # At once: until somebody listens, others may bind to the address as well.
         listening.set_inheritable(True)
     except BaseException:
         listening.close()
@@ -59,64 +64,141 @@ def raise_file_limit() -> None:
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, with the times and sizes that it does not watch."""
+    """uvicorn's protocol, with the times, sizes and ends that it does not watch."""
 
     reading_since: float | None = None
+    """When the client began to send what it has not sent all of; None while nothing is expected of it."""
     paused_since: float | None = None
-    _head_size = 0
+    """When the client stopped reading, or when it was left to read the rest."""
+    is_in_body = False
+    """Whether the head of a request has come, and its end has not."""
+    _overhead = 0
+    _is_deaf = False
+    _answering: Any = None
 
     def connection_made(self, transport: Any) -> None:
         self.reading_since = self.loop.time()
-        super().connection_made(_Transport(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(_Transport(transport, self))  # type: ignore[arg-type]
+        # uvicorn would refuse every request of those who are in already, too.
+        most, self.limit_concurrency = self.limit_concurrency, None
+        if most is not None and len(self.connections) > most:
+            self.connections.discard(self)  # While it takes its leave, it is in nobody's place.
+            self.refuse(503, "Service Unavailable", "There are too many connections")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._give_up()
 
     def data_received(self, data: bytes) -> None:
-        if self._head_size > MOST_HEAD_BYTES:
-            self.refuse(431, "Request Header Fields Too Large")
-            return
-        self._head_size += len(data)
-        super().data_received(data)
+        if self.reading_since is None and not self._is_busy:
+            self.reading_since = self.loop.time()
+        while data and not self._is_deaf and not self.transport.is_closing():
+            part, data = data[: MOST_HEAD_BYTES - self._overhead], data[MOST_HEAD_BYTES - self._overhead :]
+            self._overhead += len(part)
+            super().data_received(part)
+            if self._overhead >= MOST_HEAD_BYTES:
+                reason = f"The head is longer than {MOST_HEAD_BYTES} bytes"
+                self.refuse(431, "Request Header Fields Too Large", reason)
+
+    def eof_received(self) -> None:
+        if self.is_in_body or self._overhead:
+            self.refuse(400, "Bad Request", "The request has no end")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.is_in_body = False
         if self.reading_since is None:
             self.reading_since = self.loop.time()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.is_in_body:  # What comes after the body is nothing that anybody on the way has looked at.
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._head_size = -_UNBOUNDED
+        self._overhead = 0
+        self.is_in_body = True
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._overhead = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self.reading_since = None
-        self._head_size = 0
+        self._overhead = 0
+        self.is_in_body = False
         super().on_message_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():
+            # It was answered before it was read, and what came since has stopped the clock.
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def pause_writing(self) -> None:
         self.paused_since = self.loop.time()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self.paused_since = None
+        if not self.transport.is_closing():
+            self.paused_since = None
         super().resume_writing()
 
-    def refuse(self, status: int, reason: str) -> None:
-        """Answer on the connection itself, if nothing was answered yet, and close it."""
-        if not self.transport.is_closing():
-            if self.cycle is None or not self.cycle.response_started:
-                self.transport.write(_last_words(status, reason))
-            self.transport.close()
+    def _unsupported_upgrade_warning(self) -> None:
+        # The parser takes what follows for the other protocol, and would read the next packet as a request.
+        self._is_deaf = True
+        self.cycle.keep_alive = False
+
+    def send_400_response(self, msg: str) -> None:
+        self.refuse(400, "Bad Request", msg)
+
+    def refuse(self, status: int, phrase: str, reason: str) -> None:
+        """Answer on the connection itself, unless another answer would be taken for this one, and close it."""
+        if self.transport.is_closing():
+            return
+        if not self._is_busy or (self.is_in_body and self.cycle is self._answering and not self.cycle.response_started):
+            self.transport.write(_last_words(status, phrase, reason))
+        self.transport.linger()  # type: ignore[attr-defined]
+        self._give_up()
+
+    def is_late(self, now: float, patience: float) -> bool:
+        """Whether the client has taken too long to send a request, and it is not us who did not read it."""
+        since = self.reading_since
+        return since is not None and now - since > patience and not self.flow.read_paused
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._answering is not None and not self._answering.response_complete
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _give_up(self) -> None:
+        """Tell whoever answers that nobody is there: uvicorn tells the last of several requests only."""
+        if self._is_busy:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
 
 
 class _Transport:
     """Sends at once what is written within one turn of the loop, so that a head and its body are one packet."""
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, transport: asyncio.Transport, protocol: _Protocol) -> None:
         self._transport = transport
-        self._loop = loop
+        self._protocol = protocol
+        self._loop = protocol.loop
         self._held: list[bytes] = []
-        for name in ("get_extra_info", "pause_reading", "resume_reading", "is_closing", "set_protocol", "abort"):
+        self._lingers = False
+        for name in ("get_extra_info", "pause_reading", "resume_reading", "set_protocol", "abort"):
             setattr(self, name, getattr(transport, name))
 
+    def is_closing(self) -> bool:
+        return self._lingers or self._transport.is_closing()
+
     def write(self, data: bytes) -> None:
+        if self._lingers:
+            return
         if not self._held:
             self._loop.call_soon(self._flush)
         self._held.append(data)
@@ -124,7 +206,27 @@ class _Transport:
             self._flush()
 
     def close(self) -> None:
+        if self._protocol.is_in_body and not self.is_closing():
+            self.linger()
+        else:
+            self._close()
+
+    def linger(self) -> None:
+        """Close after the client has stopped sending: closed with bytes unread, a socket is reset, and what was written
+        last may never be seen."""
         self._flush()
+        if self._transport.can_write_eof():
+            self._lingers = True
+            self._transport.write_eof()
+            self._protocol.flow.resume_reading()
+            self._loop.call_later(_LINGER, self._close)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self._flush()
+        if self._protocol.paused_since is None:
+            self._protocol.paused_since = self._loop.time()  # The rest has to be read in time as well.
         self._transport.close()
 
     def _flush(self) -> None:
@@ -133,9 +235,11 @@ class _Transport:
             self._transport.write(b"".join(held))
 
 
-def _last_words(status: int, reason: str) -> bytes:
-    head = f"HTTP/1.1 {status} {reason}\r\ncontent-type: text/plain\r\nconnection: close\r\n"
-    return f"{head}content-length: {len(reason)}\r\n\r\n{reason}".encode()
+def _last_words(status: int, phrase: str, reason: str) -> bytes:
+    body = error_body(InvalidRequest(reason) if status < 500 else InternalError(reason))
+    later = "retry-after: 1\r\n" if status == 503 else ""
+    head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n{later}"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
 class HttpServer(Server):
@@ -155,7 +259,7 @@ class HttpServer(Server):
                 timeout_keep_alive=max(1, settings.keep_alive_ms // 1000),
                 limit_concurrency=settings.max_connections,
                 timeout_graceful_shutdown=int(_LAST_ANSWERS),
-                backlog=2048,
+                backlog=_BACKLOG,
             )
         )
         self._read_timeout = settings.read_timeout_ms / 1000
@@ -175,9 +279,9 @@ class HttpServer(Server):
             for connection in tuple(self.server_state.connections):
                 if not isinstance(connection, _Protocol):
                     continue
-                reading, paused = connection.reading_since, connection.paused_since
-                if reading is not None and now - reading > self._read_timeout:
-                    connection.refuse(408, "Request Timeout")
+                paused = connection.paused_since
+                if connection.is_late(now, self._read_timeout):
+                    connection.refuse(408, "Request Timeout", "The request took too long to arrive")
                 elif paused is not None and now - paused > self._write_timeout:
                     connection.transport.abort()
 

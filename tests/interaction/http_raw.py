@@ -1,0 +1,301 @@
+"""`dragoman serve` over HTTP in a process of its own, and clients that send it bytes of their choice."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from dragoman.testing import is_json_rpc
+from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
+from tests.interaction.servers import PATIENCE, TOOLS, ServerProcess
+
+BOTH = "application/json, text/event-stream"
+MODERN = "2026-07-28"
+LATEST = "2025-11-25"
+_ids = count(1_000_000)
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a server answered."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, which must be JSON and say so."""
+        assert self.headers["content-type"].startswith("application/json"), self
+        return msgspec.json.decode(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The JSON-RPC error in the body."""
+        message = self.message
+        assert is_json_rpc(message), message
+        error: dict[str, Any] = message["error"]
+        return error
+
+    @property
+    def code(self) -> int:
+        code: int = self.error["code"]
+        return code
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer: the body itself, or the last event of the stream that it is."""
+        if self.headers["content-type"].startswith("text/event-stream"):
+            return self.messages[-1]
+        message: dict[str, Any] = self.json
+        return message
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages on a stream."""
+        return [msgspec.json.decode(data) for _, data in events_in(self.body) if data]
+
+
+def events_in(body: bytes) -> list[tuple[str | None, str]]:
+    """The id and the data of the events of a stream; comments are left out."""
+    found = []
+    for block in body.decode().replace("\r\n", "\n").split("\n\n"):
+        fields = [line.partition(":") for line in block.split("\n") if line and not line.startswith(":")]
+        values = {name: value.removeprefix(" ") for name, _, value in fields}
+        if values:
+            found.append((values.get("id"), values.get("data", "")))
+    return found
+
+
+class Wire:
+    """A connection to a server, byte by byte."""
+
+    def __init__(self, port: int, host: str = "127.0.0.1", patience: float = PATIENCE) -> None:
+        self.port = port
+        self.socket = socket.create_connection((host, port), timeout=patience)
+        self._file = self.socket.makefile("rb")
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def head(self) -> tuple[int, dict[str, str]]:
+        """The status and the headers of the next response."""
+        line = self._file.readline()
+        if not line:
+            raise ConnectionResetError("closed without a response")
+        assert line.startswith(b"HTTP/1.1 "), f"no response: {line!r}"
+        headers = {}
+        while (field := self._file.readline()) not in (b"\r\n", b""):
+            name, _, value = field.decode("latin-1").partition(":")
+            headers[name.lower()] = value.strip()
+        return int(line.split()[1]), headers
+
+    def chunk(self) -> bytes:
+        """The next chunk of a body that comes in chunks; empty at its end."""
+        size = int(self._file.readline(), 16)
+        data = self._file.read(size)
+        assert self._file.readline() == b"\r\n"
+        return data
+
+    def read(self, *, is_head: bool = False) -> Response:
+        """The next response, whole."""
+        status, headers = self.head()
+        while status == 100:
+            status, headers = self.head()
+        if is_head or status == 204:
+            body = b""
+        elif headers.get("transfer-encoding") == "chunked":
+            body = b"".join(iter(self.chunk, b""))
+        elif "content-length" in headers:
+            body = self._file.read(int(headers["content-length"]))
+            assert len(body) == int(headers["content-length"])
+        else:
+            body = self._file.read()
+        return Response(status, headers, body)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the server has closed the connection; waits for it, or for more to come."""
+        try:
+            return self._file.read(1) == b""
+        except ConnectionError:
+            return True
+
+    def ask(self, data: bytes, *, is_head: bool = False) -> Response:
+        self.send(data)
+        return self.read(is_head=is_head)
+
+
+def request(
+    body: bytes | Mapping[str, Any] | list[Any] | None = None,
+    headers: Mapping[str, str | None] | Iterable[tuple[str, str]] = (),
+    *,
+    method: str = "POST",
+    path: str = "/mcp",
+    version: str = "HTTP/1.1",
+) -> bytes:
+    """A request as a well-behaved client sends it, but for what is said; None leaves a header out."""
+    if body is not None and not isinstance(body, bytes):
+        body = msgspec.json.encode(body)
+    usual: dict[str, str | None] = {"host": "127.0.0.1", "accept": BOTH}
+    if body is not None:
+        usual |= {"content-type": "application/json", "content-length": str(len(body))}
+    if isinstance(headers, Mapping):
+        fields = [*(usual | {name.lower(): value for name, value in headers.items()}).items()]
+    else:
+        given = list(headers)
+        fields = [*(each for each in usual.items() if each[0] not in {name.lower() for name, _ in given}), *given]
+    lines = [f"{method} {path} {version}", *(f"{name}: {value}" for name, value in fields if value is not None)]
+    return "\r\n".join((*lines, "", "")).encode("latin-1") + (body or b"")
+
+
+def modern(
+    method: str,
+    params: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str | None] | None = None,
+    *,
+    id: Any = 1,
+    meta: Mapping[str, Any] | None = None,
+) -> bytes:
+    """A request of the modern era, with the headers that it must have."""
+    body = {
+        "jsonrpc": "2.0",
+        "id": id,
+        "method": method,
+        "params": {**(params or {}), "_meta": {**ENVELOPE, **(meta or {})}},
+    }
+    named = {"mcp-name": (params or {})["name"]} if method == "tools/call" else {}
+    return request(body, {"mcp-protocol-version": MODERN, "mcp-method": method, **named, **(headers or {})})
+
+
+def modern_call(name: str, headers: Mapping[str, str | None] | None = None, *, id: Any = 1, **arguments: Any) -> bytes:
+    return modern("tools/call", {"name": name, "arguments": arguments}, headers, id=id)
+
+
+def message(method: str, params: Mapping[str, Any] | None = None, id: Any = None) -> dict[str, Any]:
+    """A message of the handshake era."""
+    found: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if id is not None:
+        found["id"] = id
+    if params is not None:
+        found["params"] = params
+    return found
+
+
+INITIALIZE = message(
+    "initialize", {"protocolVersion": LATEST, "capabilities": {}, "clientInfo": CLIENT_INFO}, "the handshake"
+)
+INITIALIZED = message("notifications/initialized")
+
+
+class HttpProcess(ServerProcess):
+    """A server that listens on a free port of this machine. Left running at the end of the block, it is stopped."""
+
+    def __init__(
+        self,
+        target: str | None = TOOLS,
+        *arguments: str,
+        settings: Mapping[str, Any] | None = None,
+        extra: Mapping[str, str] | None = None,
+        transport: str = "streamable-http",
+        is_measured: bool = True,
+    ) -> None:
+        self.port = free_port()
+        targets = () if target is None else (target,)
+        super().__init__(
+            *targets, "--transport", transport, "--port", str(self.port), *arguments,
+            settings=settings, extra=extra, is_measured=is_measured,
+        )  # fmt: skip
+        self.wait_for_log("server started")
+
+    def __enter__(self) -> HttpProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self.signal(signal.SIGTERM)
+            self._process.wait(PATIENCE)
+        super().__exit__(kind, error, trace)
+
+    def wire(self) -> Wire:
+        return Wire(self.port)
+
+    def ask(self, data: bytes, *, is_head: bool = False) -> Response:
+        """The response to one request on a connection of its own."""
+        with self.wire() as wire:
+            return wire.ask(data, is_head=is_head)
+
+    def get(self, path: str) -> Response:
+        return self.ask(request(None, method="GET", path=path))
+
+    def check_health(self) -> None:
+        """The server is well, and answers calls of both eras correctly."""
+        assert self.get("/health").json["status"] == "ok"
+        word = f"still well {next(_ids)}"
+        answered = self.ask(modern_call("echo", id=word, message=word))
+        assert (answered.status, answered.json["id"]) == (200, word)
+        assert msgspec.json.decode(answered.json["result"]["content"][0]["text"]) == {"message": word}
+
+    def open(self, headers: Mapping[str, str | None] | None = None, *, is_running: bool = True) -> HttpSession:
+        """A session of the handshake era."""
+        opened = self.ask(request(INITIALIZE, headers or {}))
+        assert (opened.status, opened.message["id"]) == (200, "the handshake"), opened
+        session = HttpSession(self, opened.headers["mcp-session-id"], headers or {})
+        if is_running:
+            assert session.post(INITIALIZED).status == 202
+        return session
+
+
+class HttpSession:
+    """A session of the handshake era; each request has a connection of its own."""
+
+    def __init__(self, server: HttpProcess, id: str, headers: Mapping[str, str | None]) -> None:
+        self._server = server
+        self.id = id
+        self.headers = {"mcp-session-id": id, "mcp-protocol-version": LATEST, **headers}
+
+    def request(self, body: Any, headers: Mapping[str, str | None] | None = None, **options: Any) -> bytes:
+        return request(body, {**self.headers, **(headers or {})}, **options)
+
+    def post(self, body: Any, headers: Mapping[str, str | None] | None = None) -> Response:
+        return self._server.ask(self.request(body, headers))
+
+    def call(self, name: str, id: Any = 1, **arguments: Any) -> Response:
+        return self.post(message("tools/call", {"name": name, "arguments": arguments}, id))
+
+    def delete(self, headers: Mapping[str, str | None] | None = None) -> Response:
+        return self._server.ask(self.request(None, headers, method="DELETE"))
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def text_in(response: Response) -> Any:
+    """What a tool returned."""
+    result = response.message["result"]
+    assert result["isError"] is False, result
+    return msgspec.json.decode(result["content"][0]["text"])

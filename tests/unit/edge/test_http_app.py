@@ -1,0 +1,308 @@
+"""The application as others mount and start it, and what becomes of requests when something of ours breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman.access.callers import Caller
+from dragoman.app import Runtime, ServerOptions, create_server
+from dragoman.config import make_config
+from dragoman.edge.http.asgi import Bodies, Disconnected, Refused, TooLarge
+from dragoman.errors import ConfigError, Unauthenticated, VerifierUnavailable
+from dragoman.telemetry.log import Entry, StructuredLogger
+from tests.interaction.http_raw import INITIALIZE, INITIALIZED, message, modern, modern_call, request, text_in
+from tests.interaction.servers import error_in
+from tests.unit.edge.asgi_driver import Driver, scope_of
+
+HEALTH = request(None, method="GET", path="/health")
+
+
+@dragoman.tool
+async def echo(message: str) -> dict[str, str]:
+    """Returns the message it was given."""
+    return {"message": message}
+
+
+@dragoman.tool
+async def count(to: int, ctx: dragoman.ToolContext) -> int:
+    """Reports progress with every step."""
+    for step in range(to):
+        ctx.progress(step + 1, to)
+        await asyncio.sleep(0)
+    return to
+
+
+@dragoman.tool
+async def wait(ctx: dragoman.ToolContext) -> str:
+    """Ends when nobody wants the answer any longer."""
+    await ctx.cancellation.wait()
+    return "cancelled"
+
+
+class Scene:
+    """A server in memory, its log, and a client."""
+
+    def __init__(self, settings: dict[str, Any] | None = None) -> None:
+        config = make_config(settings or {})
+        self.entries: list[Entry] = []
+        logger = StructuredLogger(self.entries.append, None, config.logging)
+        self.server: Runtime = create_server(ServerOptions(config=config, tools=[echo, count, wait], logger=logger))
+        self.app = self.server.http()
+        self.driver = Driver(self.app)
+        self.ask = self.driver.ask
+
+
+@asynccontextmanager
+async def scene(settings: dict[str, Any] | None = None) -> AsyncIterator[Scene]:
+    made = Scene(settings)
+    yield made
+    await made.app.stop()
+
+
+async def test_the_first_request_starts_what_nobody_has_started() -> None:
+    async with scene() as here:
+        answers = await asyncio.gather(*(here.ask(modern_call("echo", message=str(n), id=n)) for n in range(20)))
+        assert [text_in(each) for each in answers] == [{"message": str(n)} for n in range(20)]
+        assert here.server.is_running
+
+
+async def test_a_lifespan_starts_and_stops_it() -> None:
+    made = Scene()
+    incoming: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    sent: asyncio.Queue[Any] = asyncio.Queue()
+    incoming.put_nowait({"type": "lifespan.startup"})
+    living = asyncio.create_task(made.app({"type": "lifespan"}, incoming.get, sent.put))
+    assert (await sent.get())["type"] == "lifespan.startup.complete"
+    assert made.server.is_running
+    incoming.put_nowait({"type": "lifespan.shutdown"})
+    assert (await sent.get())["type"] == "lifespan.shutdown.complete"
+    await living
+    assert not made.server.is_running
+
+
+async def test_the_lifespan_of_another_application_can_hold_it() -> None:
+    made = Scene()
+    async with made.app.lifespan():
+        assert (await made.ask(HEALTH)).status == 200
+        assert made.server.is_running
+    assert not made.server.is_running
+
+
+async def test_mounted_it_answers_below_its_root_and_says_where_it_is() -> None:
+    async with scene() as here:
+        for path, status in (("/tools/health", 200), ("/tools/mcp", 400), ("/tools/x", 404)):
+            scope, _ = scope_of(request(None, method="GET", path=path))
+            scope["root_path"] = "/tools"
+            found: list[Any] = []
+
+            async def receive() -> Any:
+                return {"type": "http.disconnect"}
+
+            async def send(sent: Any, found: list[Any] = found) -> None:
+                found.append(sent)
+
+            await here.app(scope, receive, send)
+            assert (path, found[0]["status"]) == (path, status)
+        assert b"MCP is at /tools/mcp" in found[1]["body"]
+
+
+async def test_what_is_no_http_is_closed() -> None:
+    async with scene() as here:
+        sent: list[Any] = []
+
+        async def send(each: Any) -> None:
+            sent.append(each)
+
+        await here.app({"type": "websocket"}, asyncio.Queue[Any]().get, send)
+        assert sent == [{"type": "websocket.close", "code": 1003}]
+
+
+async def test_a_defect_of_ours_costs_one_request_and_tells_nobody_its_reasons() -> None:
+    async with scene() as here:
+        await here.ask(HEALTH)
+
+        def broken(*_: object) -> None:
+            raise ValueError("the secret reason")
+
+        works, here.app._modern.read = here.app._modern.read, broken  # type: ignore[assignment]
+        answered = await here.ask(modern_call("echo", message="hi"))
+        here.app._modern.read = works
+        assert (answered.status, answered.error) == (500, {"code": -32603, "message": "Internal error"})
+        errors = [entry for entry in here.entries if isinstance(entry, dict) and entry["level"] == "error"]
+        assert [entry["message"] for entry in errors] == ["request failed"]
+        assert text_in(await here.ask(modern_call("echo", message="hi"))) == {"message": "hi"}
+
+
+async def test_a_client_that_is_gone_before_its_body_is_read_is_forgotten() -> None:
+    async with scene() as here:
+        scope, _ = scope_of(modern_call("echo", message="hi"))
+
+        async def receive() -> Any:
+            return {"type": "http.disconnect"}
+
+        async def send(sent: Any) -> None:
+            raise AssertionError("there is nobody to be told")
+
+        await here.app(scope, receive, send)
+        assert here.server.runner.under_way == 0
+
+
+async def test_a_body_that_comes_in_pieces_is_read_to_its_end_or_to_the_limit() -> None:
+    async with scene({"limits": {"max_request_bytes": 2000}}) as here:
+        asked = modern_call("echo", message="hi")
+        scope, body = scope_of(asked)
+
+        async def ask_in_pieces(pieces: list[bytes]) -> int:
+            sent: list[Any] = []
+            queue = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
+            queue[-1]["more_body"] = False
+
+            async def receive() -> Any:
+                return queue.pop(0) if queue else await asyncio.Event().wait()
+
+            async def send(each: Any) -> None:
+                sent.append(each)
+
+            await here.app(dict(scope), receive, send)
+            return int(sent[0]["status"])
+
+        assert await ask_in_pieces([bytes([byte]) for byte in body]) == 200
+        assert await ask_in_pieces([body, b" " * (2000 - len(body))]) == 200
+        assert await ask_in_pieces([body, b" " * (2000 - len(body)), b" "]) == 413
+        assert await ask_in_pieces([b" " * 2001]) == 413
+
+
+async def test_clients_together_cannot_send_more_than_there_is_room_for() -> None:
+    bodies = Bodies(most_each=10, most_together=25)
+
+    def sending(*pieces: bytes) -> tuple[asyncio.Task[bytes], asyncio.Queue[Any]]:
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+        for piece in pieces:
+            queue.put_nowait({"type": "http.request", "body": piece, "more_body": True})
+        return asyncio.create_task(bodies.read(queue.get)), queue
+
+    first, first_queue = sending(b"x" * 10)
+    second, second_queue = sending(b"y", b"y" * 9)
+    third, _ = sending(b"z" * 5, b"z")
+    with pytest.raises(Refused) as refused:
+        await third
+    assert (refused.value.status, bodies.held) == (503, 20)
+    first_queue.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+    assert await first == b"x" * 10
+    second_queue.put_nowait({"type": "http.disconnect"})
+    with pytest.raises(Disconnected):
+        await second
+    large, _ = sending(b"x" * 10, b"x")
+    with pytest.raises(TooLarge):
+        await large
+    assert bodies.held == 0
+
+
+async def test_progress_makes_a_modern_answer_a_stream_and_a_client_without_streams_is_spared_it() -> None:
+    async with scene() as here:
+        asked = {"name": "count", "arguments": {"to": 3}}
+        told = await here.ask(modern("tools/call", asked, meta={"progressToken": "p"}))
+        assert [each.get("method") for each in told.messages] == [*["notifications/progress"] * 3, None]
+        quiet = await here.ask(modern("tools/call", asked, {"accept": "application/json"}, meta={"progressToken": "p"}))
+        assert (text_in(quiet), quiet.headers["content-type"]) == (3, "application/json")
+
+
+# Who is asking.
+
+
+class Tokens:
+    """An authenticator whose tokens say themselves what they are good for: `name:scope,scope`."""
+
+    def known(self, authorization: bytes | None) -> Caller | None:
+        return None
+
+    async def authenticate(self, authorization: bytes | None) -> Caller:
+        if authorization == b"Bearer later":
+            raise VerifierUnavailable("the issuer does not answer")
+        if authorization is None:
+            raise Unauthenticated("there is no token")
+        name, _, scopes = authorization.decode().removeprefix("Bearer ").partition(":")
+        return Caller(name, scopes=frozenset(scopes.split(",")))
+
+    def challenge(self, error: str | None, *, reason: str) -> bytes:
+        return b"Bearer"
+
+
+@pytest.mark.parametrize("as_stream", [False, True], ids=["lane", "SDK"])
+async def test_in_a_session_the_token_of_the_request_decides_and_not_the_one_that_opened_it(as_stream: bool) -> None:
+    async with scene() as here:
+        here.app._authenticator = Tokens()  # type: ignore[assignment]
+        opened = await here.ask(request(INITIALIZE, {"authorization": "Bearer ada:tool:*"}))
+        session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+        await here.ask(request(INITIALIZED, {**session, "authorization": "Bearer ada:tool:*"}))
+        params: dict[str, Any] = {"name": "echo", "arguments": {"message": "hi"}}
+        if as_stream:
+            params["_meta"] = {"progressToken": 1}
+
+        async def call(token: str, number: int) -> Any:
+            body = message("tools/call", params, number)
+            return await here.ask(request(body, {**session, "authorization": f"Bearer {token}"}))
+
+        assert text_in(await call("ada:tool:echo", 1)) == {"message": "hi"}
+        refused = await call("ada:tool:other", 2)
+        assert error_in(refused.message["result"])["code"] == "UNAUTHORIZED"
+        assert (await call("ben:tool:*", 3)).status == 404
+
+
+async def test_a_token_that_cannot_be_verified_now_may_be_tried_again() -> None:
+    async with scene() as here:
+        here.app._authenticator = Tokens()  # type: ignore[assignment]
+        answered = await here.ask(modern_call("echo", {"authorization": "Bearer later"}, message="hi"))
+        assert (answered.status, answered.code, answered.headers["retry-after"]) == (503, -32603, "5")
+        assert "issuer" not in answered.body.decode()
+
+
+def test_an_application_that_anybody_may_call_has_to_be_asked_for() -> None:
+    with pytest.raises(ConfigError, match="nobody is authenticated"):
+        dragoman.http_app([echo])
+    assert not dragoman.http_app([echo], allow_unauthenticated=True).is_authenticated
+
+
+# How it ends.
+
+
+async def test_a_request_in_a_session_after_the_end_is_refused_as_retryable() -> None:
+    made = Scene()
+    opened = await made.ask(request(INITIALIZE))
+    session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+    await made.ask(request(INITIALIZED, session))
+    await made.app.stop()
+    call = message("tools/call", {"name": "echo", "arguments": {"message": "hi"}}, 1)
+    for asked in (
+        request(call, session),
+        request(message("ping", None, 2), session),
+        request(None, session, method="GET"),
+        request(None, session, method="DELETE"),
+        request(INITIALIZE),
+    ):
+        answered = await made.ask(asked)
+        assert (answered.status, answered.code, answered.headers["retry-after"]) == (503, -32603, "1")
+    error = error_in((await made.ask(modern_call("echo", message="hi"))).message["result"])
+    assert (error["code"], error["details"]["retryable"]) == ("RESOURCE_EXHAUSTED", True)
+    assert (await made.ask(request(None, method="GET", path="/ready"))).json == {"status": "closed"}
+
+
+async def test_a_session_that_is_ended_ends_the_calls_in_it() -> None:
+    async with scene() as here:
+        opened = await here.ask(request(INITIALIZE))
+        session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+        await here.ask(request(INITIALIZED, session))
+        asked = here.driver.begin(request(message("tools/call", {"name": "wait"}, 1), session))
+        async with asyncio.timeout(5):
+            while here.server.runner.under_way == 0:  # noqa: ASYNC110 -- the SDK takes a few turns.
+                await asyncio.sleep(0.001)
+            assert (await here.ask(request(None, session, method="DELETE"))).status == 200
+            while here.server.runner.under_way:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            await asked.task

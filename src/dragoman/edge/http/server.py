@@ -29,7 +29,6 @@ MOST_HEAD_BYTES = 64 * 1024
 """Of a head, and of anything else that is not body: trailers, sizes of chunks and what is written beside them."""
 _LINGER = 5.0
 """Seconds in which a client that was refused may go on sending before it notices."""
-_LARGE = 32 * 1024
 _BACKLOG = 2048
 _SWEEP_EVERY = 0.5
 _LAST_ANSWERS = 2.0
@@ -73,6 +72,7 @@ class _Protocol(HttpToolsProtocol):
     is_in_body = False
     """Whether the head of a request has come, and its end has not."""
     _overhead = 0
+    _header_count = 0
     _is_deaf = False
     _answering: Any = None
 
@@ -110,13 +110,10 @@ class _Protocol(HttpToolsProtocol):
         if self.reading_since is None:
             self.reading_since = self.loop.time()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.is_in_body:  # What comes after the body is nothing that anybody on the way has looked at.
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         self._overhead = 0
         self.is_in_body = True
+        self._header_count = len(self.headers)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -127,6 +124,8 @@ class _Protocol(HttpToolsProtocol):
         self.reading_since = None
         self._overhead = 0
         self.is_in_body = False
+        # What came after the body is nothing that anybody on the way has looked at.
+        del self.headers[self._header_count :]
         super().on_message_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             # It was answered before it was read, and what came since has stopped the clock.
@@ -134,6 +133,10 @@ class _Protocol(HttpToolsProtocol):
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
+
+    def on_response_complete(self) -> None:
+        self.transport.flush()  # type: ignore[attr-defined]
+        super().on_response_complete()
 
     def pause_writing(self) -> None:
         self.paused_since = self.loop.time()
@@ -182,13 +185,13 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _Transport:
-    """Sends at once what is written within one turn of the loop, so that a head and its body are one packet."""
+    """Sends the head of a response that is not streamed together with its body, as one packet."""
 
     def __init__(self, transport: asyncio.Transport, protocol: _Protocol) -> None:
         self._transport = transport
         self._protocol = protocol
         self._loop = protocol.loop
-        self._held: list[bytes] = []
+        self._head = b""
         self._lingers = False
         for name in ("get_extra_info", "pause_reading", "resume_reading", "set_protocol", "abort"):
             setattr(self, name, getattr(transport, name))
@@ -199,11 +202,20 @@ class _Transport:
     def write(self, data: bytes) -> None:
         if self._lingers:
             return
-        if not self._held:
-            self._loop.call_soon(self._flush)
-        self._held.append(data)
-        if len(data) > _LARGE:
-            self._flush()
+        if not self._head and data.startswith(b"HTTP/1.1 ") and b"\r\ncontent-length: " in data:
+            self._head = data
+        else:
+            self._send(self._head + data)
+
+    def flush(self) -> None:
+        """The response is complete, and may have had no body."""
+        if self._head:
+            self._send(self._head)
+
+    def _send(self, data: bytes) -> None:
+        self._head = b""
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def close(self) -> None:
         if self._protocol.is_in_body and not self.is_closing():
@@ -214,7 +226,7 @@ class _Transport:
     def linger(self) -> None:
         """Close after the client has stopped sending: closed with bytes unread, a socket is reset, and what was written
         last may never be seen."""
-        self._flush()
+        self.flush()
         if self._transport.can_write_eof():
             self._lingers = True
             self._transport.write_eof()
@@ -224,15 +236,10 @@ class _Transport:
             self._close()
 
     def _close(self) -> None:
-        self._flush()
+        self.flush()
         if self._protocol.paused_since is None:
             self._protocol.paused_since = self._loop.time()  # The rest has to be read in time as well.
         self._transport.close()
-
-    def _flush(self) -> None:
-        held, self._held = self._held, []
-        if held and not self._transport.is_closing():
-            self._transport.write(b"".join(held))
 
 
 def _last_words(status: int, phrase: str, reason: str) -> bytes:

@@ -9,6 +9,7 @@ DragomanError
 │   │   ├── Conflict
 │   │   │   └── AlreadyExists
 │   │   ├── Unauthorized
+│   │   │   └── MissingScope
 │   │   ├── Unanswered
 │   │   └── ResourceExhausted
 │   │       ├── PayloadTooLarge
@@ -87,6 +88,7 @@ __all__ = [
     "MemoryPressure",
     "MethodNotFound",
     "MissingCapability",
+    "MissingScope",
     "NoFreeSlot",
     "NotFound",
     "NotInitialized",
@@ -221,6 +223,15 @@ class Unauthorized(Refused):
     """The caller may not do this."""
 
     code = ErrorCode.UNAUTHORIZED
+
+
+class MissingScope(Unauthorized):
+    """The caller was not granted the tool; `details.scope` is what it would take."""
+
+    def __init__(self, scope: str) -> None:
+        details = {"reason": "insufficient_scope", "scope": scope, "retryable": False}
+        super().__init__(f"The scope {scope} is needed", details)
+        self.scope = scope
 
 
 class Unanswered(Refused):

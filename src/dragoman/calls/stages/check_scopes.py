@@ -8,7 +8,7 @@ from typing import Any
 
 from dragoman.access.callers import scope_of
 from dragoman.calls.call import Call, Service
-from dragoman.errors import Unauthorized
+from dragoman.errors import MissingScope
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,7 @@ class CheckScopes:
     def __call__(self, proceed: Service, /) -> Service:
         def check(call: Call) -> Awaitable[Any]:
             if call.caller.scopes is not None and not call.caller.may_call(call.name):
-                raise _missing(scope_of(call.name))
+                raise MissingScope(scope_of(call.name))
             return proceed(call)
 
         return check
-
-
-def _missing(scope: str) -> Unauthorized:
-    return Unauthorized(
-        f"The scope {scope} is needed", {"reason": "insufficient_scope", "scope": scope, "retryable": False}
-    )

@@ -51,6 +51,7 @@ from dragoman.errors import (
     InvalidRequest,
     MethodNotFound,
     MissingCapability,
+    MissingScope,
     ParseError,
     ProtocolError,
     Unauthenticated,
@@ -290,6 +291,13 @@ class HttpApp:
             later = ((b"retry-after", b"5"),)
             raise Refused(503, InternalError("Tokens cannot be verified at the moment"), later) from None
 
+    def _step_up(self, error: MissingScope, caller: Caller) -> tuple[int, tuple[Header, ...]]:
+        """How a client that gets its tokens from an issuer is told to ask for more; others can only read the answer."""
+        if self._authenticator is None or caller.issuer is None:
+            return 200, ()
+        challenge = self._authenticator.challenge("insufficient_scope", reason=error.message, scope=error.scope)
+        return 403, ((b"www-authenticate", challenge),)
+
     # The endpoint.
 
     async def _mcp(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
@@ -446,7 +454,11 @@ class HttpApp:
             elif type(outcome.value) is InputRequired:
                 exchange.finish(self._modern.input_required(event.id, outcome.value, meta_of(call)))
             else:
-                exchange.finish(self._modern.tool_result(event.id, self._render(call, outcome)))
+                body = self._modern.tool_result(event.id, self._render(call, outcome))
+                if error is not None and isinstance(error, MissingScope):
+                    exchange.finish(body, *self._step_up(error, call.caller))
+                else:
+                    exchange.finish(body)
 
         def gone() -> None:
             call.disconnected = True
@@ -528,13 +540,18 @@ class HttpApp:
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[bytes] = loop.create_future()
         woken: asyncio.Future[None] = loop.create_future()
+        status = 200
+        headers: tuple[Header, ...] = ()
 
         def wake(_: object = None) -> None:
             if not woken.done():
                 woken.set_result(None)
 
         def reply(call: Call, outcome: Outcome) -> None:
+            nonlocal status, headers
             session.calls.pop(event.id, None)
+            if isinstance(outcome.error, MissingScope):
+                status, headers = self._step_up(outcome.error, call.caller)
             if outcome.error is not None and isinstance(outcome.error, ProtocolError):
                 line = encode_error(outcome.error, event.id, call.correlation_id)
             else:
@@ -556,7 +573,7 @@ class HttpApp:
         finally:
             timer.cancel()
         if answered.done():
-            await answer(send, 200, answered.result(), (JSON, session.header))
+            await answer(send, status, answered.result(), (JSON, session.header, *headers))
         else:
             await self._sessions.stream(session, event.id, answered, scope, receive, send)
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from dragoman.access.callers import Caller
 from dragoman.edge.clients import ModernClient
-from dragoman.edge.http.asgi import JSON, STREAM, Receive, Send, answer
+from dragoman.edge.http.asgi import JSON, STREAM, Header, Receive, Send, answer
 from dragoman.errors import MethodNotFound
 from dragoman.protocol import jsonrpc
 
@@ -71,6 +71,7 @@ class Exchange:
 
     # What most exchanges never need.
     _status = 200
+    _headers: tuple[Header, ...] = ()
     _body: bytes | None = None
     _gone = False
     _drained: asyncio.Future[None] | None = None
@@ -99,10 +100,10 @@ class Exchange:
         """The client as the function sees it that serves a request with this `_meta`."""
         return ModernClient(meta, self.notify)
 
-    def finish(self, body: bytes, status: int = 200) -> None:
+    def finish(self, body: bytes, status: int = 200, headers: tuple[Header, ...] = ()) -> None:
         """The answer. On a stream the status is 200 already, and the error in the body has to do."""
         if self._body is None:
-            self._body, self._status = body, status
+            self._body, self._status, self._headers = body, status, headers
             self._wake()
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
@@ -131,7 +132,7 @@ class Exchange:
             if self._gone:
                 return
             if self._body is not None and not self._queue:
-                await answer(send, self._status, self._body, (JSON,))
+                await answer(send, self._status, self._body, (JSON, *self._headers))
             else:
                 await self._stream(send)
         finally:

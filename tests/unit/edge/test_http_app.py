@@ -16,6 +16,7 @@ from dragoman.config import make_config
 from dragoman.edge.http.asgi import Bodies, Disconnected, Refused, TooLarge
 from dragoman.errors import ConfigError, Unauthenticated, VerifierUnavailable
 from dragoman.telemetry.log import Entry, StructuredLogger
+from dragoman.tools.tool import Tool, ToolDefinition
 from tests.interaction.http_raw import INITIALIZE, INITIALIZED, message, modern, modern_call, request, text_in
 from tests.interaction.servers import error_in
 from tests.unit.edge.asgi_driver import Driver, scope_of
@@ -45,6 +46,33 @@ async def wait(ctx: dragoman.ToolContext) -> str:
     return "cancelled"
 
 
+@dragoman.tool
+async def nap(seconds: float) -> float:
+    """Takes its time, and needs nothing from its client."""
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+async def _where(arguments: dict[str, Any], context: dragoman.ToolContext) -> Any:
+    return arguments
+
+
+where = Tool(
+    ToolDefinition(
+        name="where",
+        description="Is routed by its region.",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "region": {"type": "string", "x-mcp-header": "Region"},
+                "shard": {"type": "integer", "x-mcp-header": "Shard"},
+            },
+        },
+    ),
+    _where,
+)
+
+
 class Scene:
     """A server in memory, its log, and a client."""
 
@@ -52,7 +80,9 @@ class Scene:
         config = make_config(settings or {})
         self.entries: list[Entry] = []
         logger = StructuredLogger(self.entries.append, None, config.logging)
-        self.server: Runtime = create_server(ServerOptions(config=config, tools=[echo, count, wait], logger=logger))
+        self.server: Runtime = create_server(
+            ServerOptions(config=config, tools=[echo, count, wait, nap, where], logger=logger)
+        )
         self.app = self.server.http()
         self.driver = Driver(self.app)
         self.ask = self.driver.ask
@@ -211,6 +241,49 @@ async def test_progress_makes_a_modern_answer_a_stream_and_a_client_without_stre
         assert [each.get("method") for each in told.messages] == [*["notifications/progress"] * 3, None]
         quiet = await here.ask(modern("tools/call", asked, {"accept": "application/json"}, meta={"progressToken": "p"}))
         assert (text_in(quiet), quiet.headers["content-type"]) == (3, "application/json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "headers", "is_served"),
+    [
+        ({"region": "eu", "shard": 42}, {"mcp-param-region": "eu", "mcp-param-shard": "42.0"}, True),
+        ({"region": "eu"}, {"mcp-param-region": "=?base64?ZXU=?="}, True),
+        ({}, {}, True),
+        ({"region": "eu"}, {}, False),
+        ({"region": "eu"}, {"mcp-param-region": "us"}, False),
+        ({}, {"mcp-param-region": "us"}, False),
+    ],
+    ids=str,
+)
+async def test_a_tool_that_is_routed_by_its_arguments_is_served_when_the_headers_say_the_same(
+    arguments: dict[str, Any], headers: dict[str, str | None], is_served: bool
+) -> None:
+    async with scene() as here:
+        answered = await here.ask(modern_call("where", headers, **arguments))
+        if is_served:
+            assert text_in(answered) == arguments
+        else:
+            assert (answered.status, answered.code) == (400, -32020)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.4], ids=["before", "after"])
+async def test_a_call_of_the_lane_can_be_cancelled_before_and_after_it_became_a_stream(pause: float) -> None:
+    async with scene({"server": {"shutdown_timeout_ms": 100}}) as here:
+        opened = await here.ask(request(INITIALIZE))
+        session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+        await here.ask(request(INITIALIZED, session))
+        asked = here.driver.begin(
+            request(message("tools/call", {"name": "nap", "arguments": {"seconds": 9}}, 5), session)
+        )
+        await asyncio.sleep(pause)
+        cancelled = await here.ask(request(message("notifications/cancelled", {"requestId": 5}), session))
+        assert (cancelled.status, cancelled.body) == (202, b"")
+        async with asyncio.timeout(5):
+            await asked.task
+        assert asked.response.status == 200
+        assert (asked.response.message["id"], asked.response.code) == (5, -32800)
+        again = await here.ask(request(message("tools/call", {"name": "nap", "arguments": {"seconds": 0}}, 5), session))
+        assert text_in(again) == 0
 
 
 # Who is asking.

@@ -72,7 +72,6 @@ class _Protocol(HttpToolsProtocol):
     is_in_body = False
     """Whether the head of a request has come, and its end has not."""
     _overhead = 0
-    _header_count = 0
     _is_deaf = False
     _answering: Any = None
 
@@ -113,8 +112,8 @@ class _Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._overhead = 0
         self.is_in_body = True
-        self._header_count = len(self.headers)
         super().on_headers_complete()
+        self.headers = []  # What comes after the body is nothing that anybody on the way has looked at.
 
     def on_body(self, body: bytes) -> None:
         self._overhead = 0
@@ -124,8 +123,6 @@ class _Protocol(HttpToolsProtocol):
         self.reading_since = None
         self._overhead = 0
         self.is_in_body = False
-        # What came after the body is nothing that anybody on the way has looked at.
-        del self.headers[self._header_count :]
         super().on_message_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             # It was answered before it was read, and what came since has stopped the clock.

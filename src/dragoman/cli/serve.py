@@ -107,9 +107,9 @@ def _serve_http(target: str | None, settings: Config, reload: bool, *, sse: bool
     host = f"[{http.host}]" if ":" in http.host else http.host
     address = f"http://{host}:{listening.getsockname()[1]}{'/sse' if sse else http.path}"
     facts = {"tools": len(server.catalogue), "transport": "sse" if sse else "streamable-http", "address": address}
-    logger.info("server started", facts)
     timeout = settings.server.shutdown_timeout_ms / 1000
-    abandoned = prepared.loop.run_until_complete(serve(app, listening, http, timeout))
+    serving = serve(app, listening, http, timeout, lambda: logger.info("server started", facts))
+    abandoned = prepared.loop.run_until_complete(serving)
     _finish(prepared, abandoned)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from uvicorn import Config, Server
@@ -290,14 +290,21 @@ class HttpServer(Server):
                     connection.transport.abort()
 
 
-async def serve(app: HttpApp, listening: socket.socket, settings: HttpConfig, shutdown_timeout: float) -> int:
-    """Serve until SIGTERM or SIGINT; how many calls had to be abandoned."""
+async def serve(
+    app: HttpApp,
+    listening: socket.socket,
+    settings: HttpConfig,
+    shutdown_timeout: float,
+    on_started: Callable[[], None] = lambda: None,
+) -> int:
+    """Serve until SIGTERM or SIGINT; how many calls were abandoned. `on_started` is called once it can be stopped."""
     stopping = asyncio.Event()
     restore = on_signals(stopping.set, shutdown_timeout + 2 * _LAST_ANSWERS)
     server = HttpServer(app, settings)
     serving = watching = None
     try:
         await app.start()
+        on_started()
         serving = asyncio.create_task(server.serve([listening]))
         watching = asyncio.create_task(server.watch())
         asked = asyncio.create_task(stopping.wait())

@@ -14,7 +14,7 @@ import msgspec
 
 from dragoman.testing import is_json_rpc
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
-from tests.interaction.servers import PATIENCE, TOOLS, ServerProcess
+from tests.interaction.servers import PATIENCE, TOOLS, ServerProcess, free_port
 
 BOTH = "application/json, text/event-stream"
 MODERN = "2026-07-28"
@@ -284,14 +284,6 @@ class HttpSession:
 
     def delete(self, headers: Mapping[str, str | None] | None = None) -> Response:
         return self._server.ask(self.request(None, headers, method="DELETE"))
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def text_in(response: Response) -> Any:

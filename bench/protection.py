@@ -3,7 +3,9 @@
 Stage by stage it is what `bench.profile` finds for a tool that does nothing. What a setting costs is the difference
 that it makes to a call with ordinary arguments, made through the whole pipeline: runtimes with other settings take
 turns in short rounds, and the median of the differences within a round is what counts. The dialect that is shipped
-takes part twice; how far it is from itself tells how far the rest can be trusted.
+takes part twice; how far it is from itself tells how far the rest can be trusted. What watches calls is held against
+the same call unwatched: metrics are counted as they are over HTTP; spans are those of OpenTelemetry's SDK, and what its
+thread takes to encode them for a collector is part of their cost.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from dragoman.tools.tool import tool
 
 SHIPPED = "as shipped"
 KEPT = "a kept result, found"
+METRICS, SPANS, UNSAMPLED = "metrics counted", "spans recorded", "spans, none of them sampled"
 
 _CALLS = 200
 _DIALECTS = ("structured", "envelope", "plain")
@@ -93,6 +96,26 @@ class Variant:
     arguments: dict[str, Any] = field(default_factory=lambda: TYPICAL)
     tool: str = "order"
     against: str = SHIPPED
+    is_counted: bool = False
+    """Whether there are metrics."""
+    sampled: float | None = None
+    """The share of calls whose spans are recorded; None: there are no spans."""
+
+
+def _provider(sampled: float) -> Any:
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+    from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
+
+    class Encoded(SpanExporter):
+        def export(self, spans: Any) -> SpanExportResult:
+            encode_spans(spans).SerializeToString()
+            return SpanExportResult.SUCCESS
+
+    provider = TracerProvider(sampler=TraceIdRatioBased(sampled))
+    provider.add_span_processor(BatchSpanProcessor(Encoded()))
+    return provider
 
 
 COMMAS_BASE, ARRAY_BASE = "200 commas in a string, limits off", "99 items in an array, limits off"
@@ -105,6 +128,9 @@ VARIANTS = {
     ARRAY_BASE: Variant(_NO_LIMITS, _ARRAY),
     "99 items in an array, every element looked at": Variant(arguments=_ARRAY, against=ARRAY_BASE),
     KEPT: Variant(tool="kept_order"),
+    METRICS: Variant(is_counted=True),
+    SPANS: Variant(sampled=1.0),
+    UNSAMPLED: Variant(sampled=0.0),
     **{f"dialect {name}": Variant({"response": {"dialect": name}}) for name in _DIALECTS},
 }
 
@@ -112,10 +138,13 @@ VARIANTS = {
 class Candidate:
     """A variant with a runtime of its own."""
 
-    def __init__(self, variant: Variant, runtime: dragoman.Runtime, records: Records) -> None:
+    def __init__(self, variant: Variant, runtime: dragoman.Runtime, records: Records, provider: Any = None) -> None:
         self.variant = variant
         self.runtime = runtime
         self._records = records
+        self._provider = provider
+        if variant.is_counted:
+            runtime.http()
         self._made = 0
         self.costs: list[float] = []
 
@@ -125,13 +154,17 @@ class Candidate:
         started = time.process_time()
         for _ in range(_CALLS):
             (await call(tool, arguments)).unwrap()
+        if self._provider is not None:
+            self._provider.force_flush()
         self.costs.append((time.process_time() - started) / _CALLS * 1e6)
         self._made += _CALLS
 
     def check(self, name: str) -> None:
-        """Exit unless every call has its record, and every kept result was found but for the first."""
+        """Exit unless every call has its record, is counted where calls are, and kept results were found."""
         if self._records.count != self._made:
             raise SystemExit(f"{name}: {self._records.count} records of {self._made} calls")
+        if self.variant.is_counted and sum(self.runtime.metrics.snapshot().calls.values()) != self._made:
+            raise SystemExit(f"{name}: not all of {self._made} calls are counted")
         hits = self.runtime.cache.stats().hit_count
         if hits != (self._made - 1 if self.variant.tool == "kept_order" else 0):
             raise SystemExit(f"{name}: {hits} results found in the cache in {self._made} calls")
@@ -144,9 +177,11 @@ async def measure_settings(rounds: int) -> dict[str, Any]:
         left_out: dict[str, str] = {}
         for name, variant in VARIANTS.items():
             records = Records()
-            opening = dragoman.open(TOOLS, variant.settings, logger=StructuredLogger(records.put))
+            provider = None if variant.sampled is None else _provider(variant.sampled)
+            logger = StructuredLogger(records.put)
+            opening = dragoman.open(TOOLS, variant.settings, logger=logger, tracer_provider=provider)
             if "response" not in variant.settings:
-                candidates[name] = Candidate(variant, await stack.enter_async_context(opening), records)
+                candidates[name] = Candidate(variant, await stack.enter_async_context(opening), records, provider)
                 continue
             try:
                 runtime = await stack.enter_async_context(opening)

@@ -10,6 +10,7 @@ from bench.cache import EVICT, GET, REPLACE, RIVALS
 from bench.http_load import Era
 from bench.measure import BARE, DRAGOMAN, FASTMCP, LOADED, SDK
 from bench.over_http import ECHO
+from bench.protection import METRICS
 from bench.rounds import Figures
 
 _SOURCE_HEADLINE = 331_027
@@ -64,10 +65,15 @@ def targets(results: Figures) -> list[Target]:
         Target("memory, against the SDK", memory[DRAGOMAN] / memory[SDK], 1),
         Target("memory with the SDK loaded, against the SDK", memory[LOADED] / memory[SDK], 1),
         Target(f"memory growth over {growth['calls']:,} calls", growth["grown_mb"], 10, "MB"),
+        *_watching_targets(results["protection"]["settings"]["calls"]),
         Target("CPU per call among 1,000 tools, against 3", results["many_tools"]["dearer_per_cent"], 10, "%"),
         Target(f"cache: {_ABOVE_A_MILLION}", _slowest(results["cache"], "lru"), _MILLION, "/s", at_least=True),
         *http_targets(results["over_http"]),
     ]
+
+
+def _watching_targets(calls: Mapping[str, Figures]) -> list[Target]:
+    return [Target("metrics, per call", calls[METRICS]["more_us"], 3, "µs")] if METRICS in calls else []
 
 
 def http_targets(figures: Figures) -> list[Target]:

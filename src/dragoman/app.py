@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -35,6 +36,7 @@ from dragoman.calls.stages.enforce_deadline import EnforceDeadline
 from dragoman.calls.stages.fill_answers import FillAnswers
 from dragoman.calls.stages.find_tool import FindTool
 from dragoman.calls.stages.limit_rate import LimitRate
+from dragoman.calls.stages.open_span import OpenSpan
 from dragoman.calls.stages.record_completion import RecordCompletion, Watcher
 from dragoman.calls.stages.reuse_results import ReuseResults
 from dragoman.calls.stages.take_slot import TakeSlot
@@ -52,12 +54,15 @@ from dragoman.edge.sdk_kernel import SdkKernel, SessionClient
 from dragoman.errors import ConfigError, ProtocolError, RegistrationError
 from dragoman.ids import Ids, RandomIds
 from dragoman.offers.catalogue import Kind, Offer, Offers
+from dragoman.protocol.jsonrpc import Id
 from dragoman.protocol.results import ToolResult, bytes_added_later
 from dragoman.protocol.session import Identity, correlation_id_in
 from dragoman.replies.dialects import make_dialect
 from dragoman.storage import data_directory
 from dragoman.telemetry.load import PressureMonitor
 from dragoman.telemetry.log import Entry, Logger, StructuredLogger
+from dragoman.telemetry.metrics import Levels, Metrics
+from dragoman.telemetry.spans import join_trace, make_tracer
 from dragoman.tools.builtin.admin import admin_tools
 from dragoman.tools.builtin.echo import echo, echo_tool
 from dragoman.tools.builtin.health import health_handler, health_tool
@@ -67,6 +72,8 @@ from dragoman.tools.client import Client
 from dragoman.tools.tool import Tool
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
     from dragoman.adapters.sqlite_database import SqliteDatabase
     from dragoman.edge.http.app import HttpApp
     from dragoman.edge.sdk_sessions import SdkSessions
@@ -104,6 +111,8 @@ class ServerOptions:
     """Tools, and resources and prompts among them."""
     offers: Offers | None = None
     """For resources and prompts that come only when the server runs: it then says that it has them from the start."""
+    tracer_provider: TracerProvider | None = None
+    """Whose spans calls become. Without it, OpenTelemetry's own, if the application has set one by now."""
     memory_tools: bool = False
     """Whether the memory_* tools are there, even if the settings do not ask for them."""
 
@@ -162,9 +171,14 @@ class Runtime:
         self._patience = patience = Patience(config.timeouts.input_ms, deadlines, self.clock)
         seal = Seal(config.security.state_key, config.server.name)
         recorder = RecordCompletion(self.logger, self.clock, self.resources, self.guards, under_way, self.watchers)
+        tracer = make_tracer(options.tracer_provider)
+        self._spans = None if tracer is None else OpenSpan(tracer, self.catalogue)
+        if self._spans is not None:
+            self.watchers.append(self._spans.close)
         # The order is the contract: refuse cheaply before taking a slot, start the clock last.
         self.stages: tuple[Stage, ...] = (
             recorder,
+            *([] if self._spans is None else [self._spans]),
             Admit(self._gate),
             CheckRequest(config.limits, config.tools, self.catalogue, self.guards),
             FindTool(self.catalogue),
@@ -198,6 +212,8 @@ class Runtime:
             max_message_bytes=config.limits.max_request_bytes,
         )
         self.sessions: SdkSessions | None = None
+        self.metrics: Metrics | None = None
+        """What calls add up to; where the runtime is served over HTTP."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._announcing: set[asyncio.Task[None]] = set()
         self._stop_listening = (
@@ -224,6 +240,8 @@ class Runtime:
         if self.sessions is not None:
             raise RuntimeError("a runtime is served over HTTP once")
         config = self.config
+        if config.http.metrics:
+            self._count_calls()
         self.sessions = SdkSessions(self.kernel, config, self.logger, sse=sse)
         return HttpApp(
             self,
@@ -233,6 +251,8 @@ class Runtime:
             config,
             authenticator=make_authenticator(config.auth, self.clock, WebDocuments(), os.environ),
             metadata=resource_metadata(config.auth),
+            metrics=self.metrics,
+            join_trace=None if self._spans is None else join_trace,
             sse=sse,
         )
 
@@ -330,6 +350,26 @@ class Runtime:
             "status": self.resources.get_health_status(),
         }
 
+    def _count_calls(self) -> None:
+        if find_spec("prometheus_client") is None:
+            self.logger.warn("there are no metrics: prometheus-client is not installed")
+            return
+        self.metrics = Metrics(self.catalogue.get, self._levels)
+        self.watchers.append(self.metrics.watch)
+
+    def _levels(self) -> Levels:
+        """What the metrics say about this moment."""
+        now = self.resources.get_telemetry()
+        return Levels(
+            in_flight=self.runner.under_way,
+            slots=now.max_concurrent_executions,
+            slots_in_use=now.concurrent_executions,
+            lag_seconds=now.event_loop_delay_ms / 1000,
+            memory_bytes=now.memory_usage_bytes,
+            sessions=0 if self.sessions is None else self.sessions.count,
+            cache=self.cache.stats(),
+        )
+
     def _memory_tools(self) -> tuple[Tool, ...]:
         from dragoman.tools.builtin.memory import memory_tools
 
@@ -380,7 +420,13 @@ class Runtime:
         announcing.add_done_callback(self._announcing.discard)
 
     async def _kernel_call(
-        self, peer: Peer, name: str, arguments: dict[str, Any], meta: Mapping[str, Any], client: Client | None
+        self,
+        peer: Peer,
+        request_id: Id,
+        name: str,
+        arguments: dict[str, Any],
+        meta: Mapping[str, Any],
+        client: Client | None,
     ) -> ToolResult:
         """A call that came through the kernel: the same caller, the same pipeline, the same words."""
         done: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
@@ -394,7 +440,19 @@ class Runtime:
                 done.set_result(self.dialect.render(call, outcome))
 
         correlation_id = correlation_id_in(meta) or self.ids.correlation_id()
-        call = Call(name, arguments, self.ids.run_id(), correlation_id, reply, peer.caller, peer.transport)
+        call = Call(
+            name,
+            arguments,
+            self.ids.run_id(),
+            correlation_id,
+            reply,
+            peer.caller,
+            peer.transport,
+            request_id,
+            meta=meta,
+            protocol_version=peer.protocol_version,
+            session_id=peer.session_id,
+        )
         call.client = client
         token = meta.get("progressToken")
         if token is not None and client is not None:

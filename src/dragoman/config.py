@@ -324,6 +324,7 @@ class HttpConfig(Section, frozen=True):
     max_replay_bytes: Annotated[
         Annotated[int, Meta(ge=1024)], about("What is kept, for all sessions together, to resume broken streams.")
     ] = 67_108_864
+    metrics: Annotated[bool, about("Whether calls are counted, and `/metrics` is served.")] = True
 
 
 class CallerConfig(Section, frozen=True):

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 
 SCOPE_PREFIX = "tool:"
+METRICS_SCOPE = "metrics"
+"""What a caller with scopes needs to see the metrics, which name every tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,10 @@ class Caller:
         is_own = self.issuer is None and not self.name.startswith("[")
         principal = self.name if is_own else json.dumps([self.issuer, self.name], ensure_ascii=False)
         object.__setattr__(self, "principal", principal)
+
+    def has(self, scope: str) -> bool:
+        """Whether a scope that is not a tool's was granted."""
+        return self.scopes is None or scope in self.scopes
 
     def may_call(self, tool: str) -> bool:
         """Whether the scopes cover a tool: `tool:<name>`, `tool:<beginning>*` or `tool:*`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from msgspec import Struct, field
@@ -63,6 +64,7 @@ class Outcome(Struct, eq=False):
 
 _NOT_TRACED: Any = None
 _NO_ANSWERS: Any = None
+_NO_META: Any = MappingProxyType({})
 _NO_TOOL: Any = None
 """What a call has for a tool until step 5 has found one; those after it need not ask."""
 
@@ -87,6 +89,14 @@ class Call(Struct, eq=False):
     """The answers that came with it, by question; the modern era's."""
     request_state: str | None = None
     """What came with them: what was asked and answered before, sealed."""
+    method: str = "tools/call"
+    """The request that it was made for."""
+    meta: Mapping[str, Any] = _NO_META
+    """The `_meta` of that request."""
+    protocol_version: str | None = None
+    """The one that a handshake agreed on."""
+    session_id: str | None = None
+    """The HTTP session that it came in."""
 
     # What is found out on the way.
     tool: RegisteredTool = _NO_TOOL
@@ -109,6 +119,10 @@ class Call(Struct, eq=False):
     """What the guard gates decided, other than to let it pass."""
     trace: list[tuple[str, float]] = _NOT_TRACED
     """When each stage was entered; only for calls that are traced."""
+    span: Any = None
+    """OpenTelemetry's, where spans are made."""
+    trace_ids: tuple[str, str] | None = None
+    """The trace and the span that it is recorded as, if it is."""
     answers: Answers = _NO_ANSWERS
     """What its client has answered to its tool's questions; only for tools that have some."""
     asked: int = 0

@@ -13,6 +13,7 @@ from dragoman.cli.doctor import doctor
 from dragoman.cli.guards import guards
 from dragoman.cli.install import install
 from dragoman.cli.serve import serve
+from dragoman.cli.top import top
 
 EXIT_CODES = (
     "Exit codes: 0 it went well, 1 what was asked for failed, 2 it could not be tried (usage, settings, target), "
@@ -51,6 +52,7 @@ app.command()(call)
 app.add_typer(tools.app, name="tools")
 app.add_typer(offers.resources, name="resources")
 app.add_typer(offers.prompts, name="prompts")
+app.command()(top)
 app.add_typer(config.app, name="config")
 app.command()(guards)
 app.command()(install)

@@ -135,6 +135,7 @@ def _prepare(target: str | None, settings: Config, reload: bool) -> _Prepared:
     clock = SystemClock()
     logger = StructuredLogger(sink.put, clock, settings.logging)
     take_over_logging(logger)
+    _set_up_spans(logger, settings.server.name)
     reloader, options = None, {}
     if reload and target is not None:
         from dragoman.cli.reload import Reloader
@@ -149,6 +150,16 @@ def _prepare(target: str | None, settings: Config, reload: bool) -> _Prepared:
     if reloader is not None:
         reloader.watch(server, tools, loop)
     return _Prepared(server, logger, sink, loop)
+
+
+def _set_up_spans(logger: StructuredLogger, name: str) -> None:
+    """Before the server is made, which looks whether there are any."""
+    from dragoman.telemetry.spans import NoSpans, set_up_spans
+
+    try:
+        set_up_spans(os.environ, name)
+    except NoSpans as error:  # The variables may be the whole machine's: no reason not to serve.
+        logger.warn("there are no traces", {"reason": str(error)})
 
 
 def _finish(prepared: _Prepared, abandoned: int) -> NoReturn:

@@ -84,6 +84,8 @@ class Services:
 class Connection:
     """Feeds a session with bytes and does what its events ask for. Lives on the event loop."""
 
+    session_id = None
+
     def __init__(self, services: Services, wire: Wire, caller: Caller = LOCAL) -> None:
         self.correlation_id = services.ids.connection_correlation_id()
         self.wire = wire
@@ -127,6 +129,10 @@ class Connection:
     def is_listening(self) -> bool:
         """Whether it can be told things that it did not ask about: those of the modern era ask for a stream."""
         return self.session.era is Era.HANDSHAKE and self.session.state is State.RUNNING
+
+    @property
+    def protocol_version(self) -> str | None:
+        return self.session.version
 
     @property
     def listener(self) -> Connection:
@@ -261,7 +267,10 @@ class Connection:
             call.is_modern = True
             call.client = ModernClient(event.meta, self._tell)
             call.input_responses, call.request_state = event.input_responses, event.request_state
+        else:
+            call.protocol_version = self.session.version
         if event.meta:
+            call.meta = event.meta
             token = event.meta.get("progressToken")
             if token is not None:
                 call.progress = self._progress_of(call, token)

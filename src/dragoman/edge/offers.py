@@ -20,6 +20,7 @@ from dragoman.offers.catalogue import Offer, Offers
 from dragoman.offers.making import call_name
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.template import LONGEST_URI
+from dragoman.protocol.jsonrpc import Id
 from dragoman.protocol.results import InputRequired
 from dragoman.protocol.session import correlation_id_in
 from dragoman.replies.encoding import meta_of
@@ -36,6 +37,7 @@ class Asked(Struct, frozen=True):
     raw: Mapping[str, Any]
     """As they came."""
     modern: bool
+    request_id: Id | None = None
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -175,7 +177,20 @@ class OfferRequests:
 
         peer = asked.peer
         correlation_id = correlation_id_in(asked.meta) or self._ids.correlation_id()
-        call = Call(name, arguments, self._ids.run_id(), correlation_id, reply, peer.caller, peer.transport)
+        call = Call(
+            name,
+            arguments,
+            self._ids.run_id(),
+            correlation_id,
+            reply,
+            peer.caller,
+            peer.transport,
+            asked.request_id,
+            method=name.partition(" ")[0],
+            meta=asked.meta,
+            protocol_version=peer.protocol_version,
+            session_id=peer.session_id,
+        )
         call.client = peer.client_for(asked.meta, modern=asked.modern)
         token = asked.meta.get("progressToken")
         if token is not None:

@@ -44,6 +44,16 @@ class Peer(Protocol):
         ...
 
     @property
+    def protocol_version(self) -> str | None:
+        """The one that a handshake agreed on; in the modern era each request names its own."""
+        ...
+
+    @property
+    def session_id(self) -> str | None:
+        """The HTTP session that it has."""
+        ...
+
+    @property
     def listener(self) -> Listener:
         """Whoever it is beyond the request; only in the handshake era."""
         ...

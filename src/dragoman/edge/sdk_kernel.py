@@ -21,6 +21,7 @@ from dragoman.edge.listing import Listing
 from dragoman.edge.offers import Asked, Handle
 from dragoman.edge.peer import Peer
 from dragoman.errors import ClientCannotBeAsked, ClientRefused, InternalError, MethodNotFound, ProtocolError
+from dragoman.protocol.jsonrpc import Id
 from dragoman.protocol.results import ToolResult
 from dragoman.protocol.session import Identity, Request
 from dragoman.protocol.versions import VERSION_KEY
@@ -40,8 +41,8 @@ _MOST_QUEUED = 256
 _LAST_WORDS = 1.0
 """Seconds, at most, between the end of a call and that of its stream."""
 
-CallTool: TypeAlias = Callable[[Peer, str, dict[str, Any], Mapping[str, Any], Client | None], Awaitable[ToolResult]]
-"""Whose call it is, its name, arguments and `_meta`, and the way back; gives its `tools/call` result."""
+CallTool: TypeAlias = Callable[[Peer, Id, str, dict[str, Any], Mapping[str, Any], Client | None], Awaitable[ToolResult]]
+"""Whose call it is, its request's id, its name, arguments and `_meta`, and the way back; gives its result."""
 
 
 _served: ContextVar[Peer | None] = ContextVar("served", default=None)
@@ -146,6 +147,8 @@ class SdkKernel:
             on_subscriptions_listen=self._listen,
             **others,
         )
+        # A call has a span of its own where spans are wanted, whichever way it came: the SDK's would be a second one.
+        server.middleware.clear()
         # Every list may change, and clients are told; the SDK would say that none does.
         changing = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
         server.create_initialization_options = partial(server.create_initialization_options, changing)  # type: ignore[method-assign]
@@ -219,10 +222,14 @@ class SdkKernel:
         arguments, meta = params.arguments or {}, (context.params or {}).get("_meta") or {}
         served = _served.get()
         if served is not None:
-            return _plain(await self._call_tool(served, params.name, arguments, meta, None), context)
+            return _plain(
+                await self._call_tool(served, context.request_id, params.name, arguments, meta, None), context
+            )
         client = SessionClient(context)
         try:
-            return _plain(await self._call_tool(client, params.name, arguments, meta, client), context)
+            return _plain(
+                await self._call_tool(client, context.request_id, params.name, arguments, meta, client), context
+            )
         except asyncio.CancelledError:
             await client.questions_withdrawn()
             raise
@@ -235,7 +242,7 @@ def _serving(handle: Handle) -> Any:
 
     async def serve(context: Any, params: Any) -> dict[str, Any]:
         peer = _served.get() or SessionClient(context)
-        asked = Asked(peer, params, context.params or {}, _is_modern(context))
+        asked = Asked(peer, params, context.params or {}, _is_modern(context), context.request_id)
         try:
             return _plain(await handle(asked), context)
         finally:
@@ -346,6 +353,8 @@ class SessionClient:
         scope = context.request.scope
         self.caller: Caller = scope[CALLER]
         self.transport: str = scope[TRANSPORT]
+        self.protocol_version: str | None = context.protocol_version
+        self.session_id: str | None = context.session._connection.session_id
         self.can_be_asked: bool = context.session.can_send_request
         self.listener = listener_of(context.session._connection)
         self._loop = asyncio.get_running_loop()

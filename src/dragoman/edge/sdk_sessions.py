@@ -48,6 +48,7 @@ class LaneSession:
     """A session as the lane sees it."""
 
     def __init__(self, session_id: str, caller: Caller, connection: SdkConnection, transport: Any) -> None:
+        self.id = session_id
         self.header = (b"mcp-session-id", session_id.encode())
         self.caller = caller
         self.connection = connection

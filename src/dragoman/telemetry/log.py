@@ -30,11 +30,14 @@ class CompletionRecord(msgspec.Struct, rename="camel", gc=False):
     outcome: str
     payload_bytes: int
     error_code: str | int | msgspec.UnsetType = msgspec.UNSET
+    reason: str | msgspec.UnsetType = msgspec.UNSET
     hint: str | msgspec.UnsetType = msgspec.UNSET
     cached: bool | msgspec.UnsetType = msgspec.UNSET
     asked: int | msgspec.UnsetType = msgspec.UNSET
     waited_ms: float | msgspec.UnsetType = msgspec.UNSET
     guards: tuple[Any, ...] | msgspec.UnsetType = msgspec.UNSET
+    trace_id: str | msgspec.UnsetType = msgspec.UNSET
+    span_id: str | msgspec.UnsetType = msgspec.UNSET
 
 
 Entry: TypeAlias = dict[str, Any] | CompletionRecord

@@ -128,6 +128,8 @@ class RecordCompletion:
             record.asked = call.asked
             if not call.is_modern:
                 record.waited_ms = call.waited_ms
+        if call.trace_ids is not None:
+            record.trace_id, record.span_id = call.trace_ids
         if completion is _SUCCESS:
             self.resources.consecutive_refusals = 0
         else:
@@ -146,6 +148,8 @@ class RecordCompletion:
             record.error_code = Aborted.code if isinstance(error, _Cancelled) else error.code
         if refusal is not None:
             record.hint = RETRY_HINT
+            if refusal.details is not None and "reason" in refusal.details:
+                record.reason = refusal.details["reason"]
             self.resources.consecutive_refusals += refusal.is_servers_own
         elif completion not in _NOT_COUNTED:
             self.resources.consecutive_refusals = 0

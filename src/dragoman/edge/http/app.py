@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from dragoman.access.callers import ANONYMOUS, Caller
+from dragoman.access.callers import ANONYMOUS, METRICS_SCOPE, Caller
 from dragoman.access.metadata import METADATA_PATH
 from dragoman.calls.call import Call, Outcome
 from dragoman.edge.clients import ModernClient
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from dragoman.access.authenticator import Authenticator
     from dragoman.config import Config
     from dragoman.edge.sdk_sessions import LaneSession, SdkSessions
+    from dragoman.telemetry.metrics import Metrics
     from dragoman.tools.catalogue import Catalogue
 
 STREAM_AFTER = 0.25
@@ -145,6 +146,8 @@ class HttpApp:
         *,
         authenticator: Authenticator | None = None,
         metadata: dict[str, Any] | None = None,
+        metrics: Metrics | None = None,
+        join_trace: Callable[[list[Header]], Callable[[], None] | None] | None = None,
         sse: bool = False,
     ) -> None:
         self._runtime = runtime
@@ -178,6 +181,10 @@ class HttpApp:
         if metadata is not None:
             self._metadata = msgspec.json.encode(metadata)
             self._open[METADATA_PATH] = self._open[METADATA_PATH + path] = self._describe_resource
+        self.metrics = metrics
+        if metrics is not None:
+            self._open["/metrics"] = self._show_metrics
+        self._join_trace = join_trace
         self._endpoint = path
         self._sse: dict[str, Route] = {"/sse": self._open_sse, "/messages/": self._take_sse} if sse else {}
 
@@ -193,6 +200,7 @@ class HttpApp:
             await self.start()
         pairs: list[Header] = scope["headers"]
         headers = dict(pairs)
+        leave_trace = None if self._join_trace is None else self._join_trace(pairs)
         try:
             if len(headers) != len(pairs):
                 _refuse_doubles(pairs)
@@ -201,12 +209,17 @@ class HttpApp:
                 send = self._with_cors(send, headers[b"origin"])
             await self._route(scope, receive, send, headers)
         except Refused as refused:
+            if self.metrics is not None:
+                self.metrics.refused_request(refused.status)
             await answer(send, refused.status, error_body(refused.error, refused.id), (JSON, *refused.headers))
         except Disconnected:
             pass
         except Exception as error:  # The boundary: a defect of ours costs one request.
             self._logger.error("request failed", exception_facts(error, InternalError.code))
             await answer(send, 500, error_body(InternalError("Internal error")))
+        finally:
+            if leave_trace is not None:
+                leave_trace()
 
     @property
     def is_authenticated(self) -> bool:
@@ -477,6 +490,7 @@ class HttpApp:
             ModernClient(meta, exchange.notify),
         )
         call.is_modern = True
+        call.meta = meta
         call.input_responses, call.request_state = event.input_responses, event.request_state
         token = meta.get("progressToken")
         if token is not None:
@@ -564,6 +578,7 @@ class HttpApp:
         correlation_id = (correlation_id_in(event.meta) if event.meta else None) or self._correlation_id()
         # The caller as it is now: a later token may allow less than the one that the session was opened with.
         call = Call(event.name, event.arguments, self._run_id(), correlation_id, reply, caller, "http", event.id)
+        call.meta, call.protocol_version, call.session_id = event.meta, session.version, session.id
         session.calls[event.id] = (call, answered)
         answered.add_done_callback(wake)
         self._submit(call)
@@ -628,6 +643,20 @@ class HttpApp:
     async def _describe_resource(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         self._only_get(scope)
         await answer(send, 200, self._metadata)
+
+    async def _show_metrics(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        assert self.metrics is not None
+        self._only_get(scope)
+        caller = await self._caller(headers)
+        if not caller.has(METRICS_SCOPE):
+            assert self._authenticator is not None
+            challenge = self._authenticator.challenge("insufficient_scope", scope=METRICS_SCOPE)
+            refusal = InvalidRequest(f"The scope {METRICS_SCOPE} is missing")
+            raise Refused(403, refusal, ((b"www-authenticate", challenge),))
+        accept = headers.get(b"accept", b"").decode("latin-1")
+        # On a thread: with hundreds of tools the text takes long enough to be felt by whoever calls meanwhile.
+        body, content_type = await asyncio.to_thread(self.metrics.snapshot().page, accept)
+        await answer(send, 200, body, ((b"content-type", content_type.encode()),))
 
     def _only_get(self, scope: Scope) -> None:
         if scope["method"] not in ("GET", "HEAD"):

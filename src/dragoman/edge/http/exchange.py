@@ -64,7 +64,7 @@ class Exchange:
     """Collects what is to be sent while somebody works on the request, and sends it."""
 
     transport = "http"
-    session = None
+    session = protocol_version = session_id = None
     """There was no handshake."""
     on_gone: Callable[[], object] | None = None
     """What to do when the client leaves before it is answered; called once."""

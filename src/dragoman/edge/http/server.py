@@ -24,6 +24,7 @@ from dragoman.errors import ConfigError, InternalError, InvalidRequest
 if TYPE_CHECKING:
     from dragoman.config import AuthConfig, HttpConfig
     from dragoman.edge.http.app import HttpApp
+    from dragoman.telemetry.metrics import Metrics
 
 MOST_HEAD_BYTES = 64 * 1024
 """Of a head, and of anything else that is not body: trailers, sizes of chunks and what is written beside them."""
@@ -71,12 +72,14 @@ class _Protocol(HttpToolsProtocol):
     """When the client stopped reading, or when it was left to read the rest."""
     is_in_body = False
     """Whether the head of a request has come, and its end has not."""
+    metrics: Metrics | None = None
     _overhead = 0
     _is_deaf = False
     _answering: Any = None
 
     def connection_made(self, transport: Any) -> None:
         self.reading_since = self.loop.time()
+        self.metrics = getattr(self.app, "metrics", None)
         super().connection_made(_Transport(transport, self))  # type: ignore[arg-type]
         # uvicorn would refuse every request of those who are in already, too.
         most, self.limit_concurrency = self.limit_concurrency, None
@@ -89,6 +92,8 @@ class _Protocol(HttpToolsProtocol):
         self._give_up()
 
     def data_received(self, data: bytes) -> None:
+        if self.metrics is not None:
+            self.metrics.received_bytes += len(data)
         if self.reading_since is None and not self._is_busy:
             self.reading_since = self.loop.time()
         while data and not self._is_deaf and not self.transport.is_closing():
@@ -156,6 +161,8 @@ class _Protocol(HttpToolsProtocol):
         """Answer on the connection itself, unless another answer would be taken for this one, and close it."""
         if self.transport.is_closing():
             return
+        if self.metrics is not None:
+            self.metrics.refused_request(status)
         if not self._is_busy or (self.is_in_body and self.cycle is self._answering and not self.cycle.response_started):
             self.transport.write(_last_words(status, phrase, reason))
         self.transport.linger()  # type: ignore[attr-defined]
@@ -212,6 +219,8 @@ class _Transport:
     def _send(self, data: bytes) -> None:
         self._head = b""
         if not self._transport.is_closing():
+            if self._protocol.metrics is not None:
+                self._protocol.metrics.sent_bytes += len(data)
             self._transport.write(data)
 
     def close(self) -> None:

@@ -159,6 +159,15 @@ def test_a_collector_that_is_down_costs_spans_and_a_line_in_the_log() -> None:
     assert entry["level"] in ("warn", "error")
 
 
+def test_on_the_console_spans_stay_away_from_the_protocol() -> None:
+    extra = {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "10"}
+    with ServerProcess(TOOLS, extra=extra, is_modern=True) as server:
+        server.request("tools/call", {"name": "health", "arguments": {}})
+        server.errors.wait_until(lambda lines: next((each for each in lines if b"tools/call health" in each), None))
+        assert server.leave() == 0
+        assert len(server.messages()) == 1
+
+
 @pytest.mark.parametrize(
     ("extra", "reason"),
     [

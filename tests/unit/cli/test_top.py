@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -221,6 +222,14 @@ def test_an_address_where_nobody_is_is_named(url: str) -> None:
     result = runner.invoke(app, ["top", url, "--json"])
     assert result.exit_code == 1
     assert "nobody answers at" in result.stderr
+
+
+def test_where_the_library_is_missing_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client.parser", None)
+    with something(200, b"dragoman_build_info 1\n") as url:
+        result = runner.invoke(app, ["top", url, "--once"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "pip install 'dragoman[http]'" in result.stderr
 
 
 def test_a_token_that_cannot_be_one_is_not_sent() -> None:

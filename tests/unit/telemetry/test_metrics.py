@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -291,6 +292,17 @@ async def test_there_are_no_metrics_without_http_or_when_they_are_switched_off()
         runtime.http()
         assert runtime.metrics is None
         assert runtime.watchers == []
+
+
+async def test_where_the_library_is_missing_calls_are_served_without_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    async with open_server([echo]) as server:
+        server.runtime.http()
+        assert server.runtime.metrics is None
+        assert [entry["message"] for entry in server.log if entry["level"] == "warn"] == [
+            "there are no metrics: prometheus-client is not installed"
+        ]
+        assert (await server.runtime.call("echo", {"text": "hello"})).value == "hello"
 
 
 @tool

@@ -7,10 +7,14 @@ BENCH_STAMP := $(VENV)/.installed-bench
 NODE_STAMP := $(VENV)/.installed-node
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 FUZZ_SECONDS ?= 660
+PORT ?= 8000
 
-.PHONY: run test check conformance bench bench-short fuzz fuzz-http fuzz-short requirements docs lock node clients clean
+.PHONY: run demo test check conformance bench bench-short fuzz fuzz-http fuzz-short requirements docs lock node clients clean
 
-run: $(STAMP)  ## Serve the example tools, with a real client that shows the conversation.
+run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
+	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
+
+demo: $(STAMP)  ## A real client calls the example tools over stdio; shows what they say, and what is recorded.
 	@$(BIN)/python examples/conversation.py
 
 test: $(STAMP)  ## All the tests, with coverage.

@@ -243,16 +243,24 @@ class Runtime:
         if config.http.metrics:
             self._count_calls()
         self.sessions = SdkSessions(self.kernel, config, self.logger, sse=sse)
+        authenticator = make_authenticator(config.auth, self.clock, WebDocuments(), os.environ)
+        explorer = None
+        if config.explorer.enabled:
+            from dragoman.edge.http.explorer import Explorer
+
+            endpoint = "/sse" if sse else config.http.path
+            explorer = Explorer(self, endpoint=endpoint, is_authenticated=authenticator is not None)
         return HttpApp(
             self,
             self._services,
             self.catalogue,
             self.sessions,
             config,
-            authenticator=make_authenticator(config.auth, self.clock, WebDocuments(), os.environ),
+            authenticator=authenticator,
             metadata=resource_metadata(config.auth),
             metrics=self.metrics,
             join_trace=None if self._spans is None else join_trace,
+            explorer=explorer,
             sse=sse,
         )
 

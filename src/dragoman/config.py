@@ -401,10 +401,12 @@ class AuthConfig(Section, frozen=True):
 
 
 class ExplorerConfig(Section, frozen=True):
-    """The page that shows the tools. Reserved, as `http` is."""
+    """The page that shows the tools, beside MCP over HTTP."""
 
     enabled: Annotated[bool, about("Whether the page is served.")] = False
-    prefix: Annotated[Annotated[str, Meta(pattern="^/")], about("Where it is served.")] = "/explorer"
+    prefix: Annotated[
+        Annotated[str, Meta(pattern=r"^(/[\w~-][\w.~-]*)+/?$")], about("Where it is served; `/` at the end is ignored.")
+    ] = "/explorer"
     allow_execute: Annotated[bool, about("Whether tools can be run from it.", is_guarded=True)] = False
 
 
@@ -449,6 +451,12 @@ class Config(Section, frozen=True):
     bus: BusConfig = BusConfig()
     gateway: GatewayConfig = GatewayConfig()
     knowledge: KnowledgeConfig = KnowledgeConfig()
+
+    def conflicts(self) -> Iterator[Problem]:
+        """What is wrong with settings of two sections together."""
+        prefix, path = self.explorer.prefix.rstrip("/"), self.http.path
+        if self.explorer.enabled and (path == prefix or path.startswith(f"{prefix}/")):
+            yield "explorer.prefix", f"must be apart from http.path, {path}"
 
     def is_dynamic_registration_effective(self) -> bool:
         """Whether tools can be registered at run time: it takes both switches."""

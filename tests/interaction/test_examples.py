@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,29 +11,80 @@ from typing import Any
 
 import pytest
 
+import dragoman
 from dragoman.cli.target import load_tools
-from dragoman.testing import open_server
+from dragoman.testing import MemoryClient, open_server
 
 ROOT = Path(__file__).parents[2]
+TEA = {"action": "accept", "content": {"kind": "mint", "sugar": 2}}
 CALLS: dict[str, dict[str, Any]] = {
     "add": {"a": 1, "b": 2},
     "count_down": {"start": 1},
     "count_words": {"text": "one two two"},
     "divide": {"dividend": 1, "divisor": 2},
+    "draw_mandala": {"petals": 5, "palette": "dusk"},
+    "encipher": {"text": "Attack at dawn", "cipher": {"type": "vigenere", "key": "Lemon"}},
+    "look_at_moon": {"day": "2000-01-06"},
     "oversleep": {"seconds": 0},
-    "paint": {"red": 1, "green": 2, "blue": 3},
+    "plan_journey": {"stops": [{"city": "Bursa"}, {"city": "Cairo", "nights": 2}], "travel": {"by": "ship"}},
+    "pour_tea": {"guest": "Ada"},
     "roll_dice": {},
+    "tap_morse": {"text": "sos"},
 }
+
+
+async def order_tea(client: MemoryClient) -> None:
+    client.reply(await client.question(), TEA)
 
 
 async def test_every_example_tool_answers() -> None:
     tools = load_tools(str(ROOT / "examples/tools.py"))
     assert sorted(tool.definition.name for tool in tools) == sorted(CALLS)
     async with open_server(tools) as server:
-        client = await server.client()
+        client = await server.client(capabilities={"elicitation": {"form": {}}})
+        ordering = asyncio.create_task(order_tea(client))
         results = {name: await client.call_tool(name, arguments) for name, arguments in CALLS.items()}
+        await ordering
     assert {name: result["content"] for name, result in results.items() if result["isError"]} == {}
-    assert results["paint"]["content"][0]["type"] == "image"
+    texts = {name: result["content"][0].get("text", "") for name, result in results.items()}
+    assert results["draw_mandala"]["content"][0]["type"] == "image"
+    assert [block["type"] for block in results["tap_morse"]["content"]] == ["text", "audio"]
+    assert texts["tap_morse"] == "... --- ..."
+    assert texts["encipher"] == '"Lxfopv ef rnhr"'
+    assert "new moon" in texts["look_at_moon"]
+    assert [day["place"] for day in json.loads(texts["plan_journey"])] == [
+        "Bursa",
+        "to Cairo",
+        "to Cairo",
+        "Cairo",
+        "Cairo",
+    ]
+    assert "Mint tea for Ada, with 2 lumps of sugar" in texts["pour_tea"]
+
+
+@pytest.mark.parametrize("travel", [{"by": "train", "travel_class": "first"}, {"by": "foot", "km_a_day": 40}])
+async def test_every_way_to_travel_leads_somewhere(travel: dict[str, Any]) -> None:
+    async with dragoman.open(load_tools(str(ROOT / "examples/tools.py"))) as runtime:
+        arguments = {"stops": [{"city": "Bursa"}, {"city": "Cairo"}], "travel": travel, "traveller": {"likes": []}}
+        days = (await runtime.call("plan_journey", arguments)).unwrap()
+        assert (days[0].place, days[-1].place, days[0].plan) == ("Bursa", "Cairo", "see the sun")
+
+
+@pytest.mark.parametrize(("cipher", "text"), [({"type": "caesar"}, "Khoor!"), ({"type": "atbash"}, "Svool!")])
+async def test_the_ciphers_are_the_old_ones(cipher: dict[str, Any], text: str) -> None:
+    async with dragoman.open(load_tools(str(ROOT / "examples/tools.py"))) as runtime:
+        outcome = await runtime.call("encipher", {"text": "Hello!", "cipher": cipher})
+        assert outcome.unwrap() == text
+
+
+async def test_who_is_divided_by_zero_is_told_which_field_is_wrong() -> None:
+    async with dragoman.open(load_tools(str(ROOT / "examples/tools.py"))) as runtime:
+        outcome = await runtime.call("divide", {"dividend": 1, "divisor": 0})
+        assert outcome.error is not None
+        assert (outcome.error.message, getattr(outcome.error, "details", None)) == (
+            "Nothing can be divided by zero",
+            {"field": "divisor"},
+        )
 
 
 @pytest.mark.slow

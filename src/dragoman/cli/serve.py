@@ -46,22 +46,33 @@ def serve(
     allow_unauthenticated: Annotated[
         bool, typer.Option("--allow-unauthenticated", help="Let anybody call who can reach the address.")
     ] = False,
+    explorer: Annotated[
+        bool, typer.Option("--explorer", help="Serve a page to look at the tools, beside MCP over HTTP.")
+    ] = False,
+    explorer_prefix: Annotated[str | None, typer.Option(help="The path of that page. [default: /explorer]")] = None,
+    allow_execute: Annotated[
+        bool, typer.Option("--allow-execute", help="Let tools be run from that page, by who has the printed address.")
+    ] = False,
     reload: Annotated[
         bool, typer.Option("--reload", help="Load the tools anew when TARGET's files change, for development.")
     ] = False,
 ) -> None:
     """Serve the tools in TARGET: to one client over standard input and output, or to many over HTTP.
 
-    Log lines go to stderr. With stdio, stdout carries the protocol and nothing else, and host and port mean nothing.
+    Log lines go to stderr. With stdio, stdout carries only the protocol, and what is about HTTP means nothing.
 
     Exit codes: 0 after an orderly stop, 2 when the settings, TARGET or the address cannot be used, 3 when calls had to
     be abandoned.
     """
     flags: dict[str, Any] = {"logging.level": log_level}
     if transport is not Transport.STDIO:
-        flags |= {"http.host": host, "http.port": port}
-        if allow_unauthenticated:
-            flags["auth.allow_unauthenticated"] = True
+        flags |= {"http.host": host, "http.port": port, "explorer.prefix": explorer_prefix}
+        switches = {
+            "auth.allow_unauthenticated": allow_unauthenticated,
+            "explorer.enabled": explorer,
+            "explorer.allow_execute": allow_execute,
+        }
+        flags |= {name: True for name, is_on in switches.items() if is_on}
     settings = settings_from(config, flags).config
     if reload and target is None:
         refuse("--reload needs a TARGET")
@@ -105,12 +116,27 @@ def _serve_http(target: str | None, settings: Config, reload: bool, *, sse: bool
     if sse:
         logger.warn("SSE transport is deprecated; use streamable-http instead")
     host = f"[{http.host}]" if ":" in http.host else http.host
-    address = f"http://{host}:{listening.getsockname()[1]}{'/sse' if sse else http.path}"
+    root = f"http://{host}:{listening.getsockname()[1]}"
+    address = f"{root}{'/sse' if sse else http.path}"
     facts = {"tools": len(server.catalogue), "transport": "sse" if sse else "streamable-http", "address": address}
     timeout = settings.server.shutdown_timeout_ms / 1000
-    serving = serve(app, listening, http, timeout, lambda: logger.info("server started", facts))
-    abandoned = prepared.loop.run_until_complete(serving)
+
+    def on_started() -> None:
+        logger.info("server started", facts)
+        if app.explorer is not None:
+            _show_the_way(root + app.explorer.address, address, settings.server.name)
+
+    abandoned = prepared.loop.run_until_complete(serve(app, listening, http, timeout, on_started))
     _finish(prepared, abandoned)
+
+
+def _show_the_way(page: str, endpoint: str, name: str) -> None:
+    """Where to look, and what to paste. On stdout, not in the log: the address lets whoever has it run tools."""
+    import json
+
+    entry = json.dumps({"mcpServers": {name: {"url": endpoint}}})
+    sys.stdout.write(f"\n  Open   {page}\n\n  or paste into a client's configuration\n\n  {entry}\n\n")
+    sys.stdout.flush()
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from dragoman.edge.clients import ModernClient
 from dragoman.edge.connection import Services
 from dragoman.edge.http.asgi import (
     JSON,
+    MOST_READ_AT_ONCE,
     Bodies,
     Disconnected,
     Header,
@@ -79,15 +80,13 @@ from dragoman.version import __version__
 if TYPE_CHECKING:
     from dragoman.access.authenticator import Authenticator
     from dragoman.config import Config
+    from dragoman.edge.http.explorer import Explorer
     from dragoman.edge.sdk_sessions import LaneSession, SdkSessions
     from dragoman.telemetry.metrics import Metrics
     from dragoman.tools.catalogue import Catalogue
 
 STREAM_AFTER = 0.25
 """Seconds before a call in a session goes on as a stream, which the client can resume if it breaks."""
-
-MOST_READ_AT_ONCE = 256 * 1024 * 1024
-"""Bytes of unfinished bodies that are held, of all clients together."""
 
 STATUS_OF = {
     error.code: status
@@ -148,6 +147,7 @@ class HttpApp:
         metadata: dict[str, Any] | None = None,
         metrics: Metrics | None = None,
         join_trace: Callable[[list[Header]], Callable[[], None] | None] | None = None,
+        explorer: Explorer | None = None,
         sse: bool = False,
     ) -> None:
         self._runtime = runtime
@@ -157,6 +157,7 @@ class HttpApp:
         self._config = config
         self._logger: Logger = services.logger
         self._authenticator = authenticator
+        self.explorer = explorer
         self._guard = Guard(config.http.allowed_hosts, config.http.allowed_origins)
         self._modern = modern_reader(services.identity, services.ids.connection_correlation_id())
         self._in_session = running_reader(services.identity, services.ids.connection_correlation_id())
@@ -274,6 +275,8 @@ class HttpApp:
             return self._mcp(scope, receive, send, headers)
         route = self._open.get(path) or self._sse.get(path)
         if route is None:
+            if self.explorer is not None and self.explorer.serves(path):
+                return self.explorer.handle(path, scope, receive, send, headers, self._caller)
             raise Refused(404, InvalidRequest(f"Nothing is served here; MCP is at {root}{self._endpoint}"))
         return route(scope, receive, send, headers)
 

@@ -21,6 +21,10 @@ STREAM: tuple[Header, ...] = (
 )
 
 
+MOST_READ_AT_ONCE = 256 * 1024 * 1024
+"""Bytes of unfinished bodies that are held, of all clients together."""
+
+
 class Refused(Exception):
     """The request cannot be served; what to answer instead."""
 

@@ -51,18 +51,37 @@ class Site(Command):
     """A server that takes its port as the last argument."""
 
     expected: Expected = Expected()  # noqa: RUF009 - it is frozen.
+    says_when: bytes | None = None
+    """What it logs when it is ready, if it can be connected to before that."""
 
 
-_DRAGOMAN = (
-    *(sys.executable, "-m", "dragoman", "serve", str(SERVERS / "dragoman_tools.py")),
-    *("--transport", "streamable-http", "--host", "127.0.0.1", "--port"),
-)
+def _dragoman(*options: str) -> tuple[str, ...]:
+    return (
+        *(sys.executable, "-m", "dragoman", "serve", str(SERVERS / "dragoman_tools.py"), *options),
+        *("--transport", "streamable-http", "--host", "127.0.0.1", "--port"),
+    )
+
+
 SITES = [
     Site(ECHO, (sys.executable, str(SERVERS / "http_bare.py")), expected=Expected(constant=ANSWER)),
-    *([Site(DRAGOMAN, _DRAGOMAN, SLOTS, records=True, expected=Expected(("null",)))] if HAS_HTTP else []),
+    *([Site(DRAGOMAN, _dragoman(), SLOTS, records=True, expected=Expected(("null",)))] if HAS_HTTP else []),
     Site(SDK, (sys.executable, str(SERVERS / "http_sdk.py"))),
     Site(SDK_JSON, (sys.executable, str(SERVERS / "http_sdk.py"), "json")),
     *([Site(FASTMCP, (sys.executable, str(SERVERS / "http_fast.py")))] if HAS_FASTMCP else []),
+]
+ONE_WORKER, TWO_WORKERS = f"{DRAGOMAN}, 1 worker", f"{DRAGOMAN}, 2 workers"
+WORKER_CONNECTIONS = (16, 64)
+_MORE_SLOTS = {name: str(4 * int(slots)) for name, slots in SLOTS.items()}  # They are divided.
+WORKERS = [
+    Site(
+        name,
+        _dragoman("--workers", number),
+        _MORE_SLOTS,
+        records=True,
+        expected=Expected(("null",)),
+        says_when=b"server started",
+    )
+    for name, number in ((ONE_WORKER, "1"), (TWO_WORKERS, "2"))
 ]
 
 
@@ -100,16 +119,18 @@ class HttpServer:
         return self._process.memory
 
     def wait(self) -> None:
-        """Until it can be connected to."""
+        """Until it can be connected to, and is ready."""
         deadline = time.monotonic() + _START_LIMIT
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self._port)).close()
-                return
+                if self._site.says_when is None or self._process.has_logged(self._site.says_when):
+                    return
             except ConnectionRefusedError:
-                if self._process.popen.poll() is not None or time.monotonic() > deadline:
-                    raise BenchError(f"{self.name} did not start:\n{self._process.last_words()}") from None
-                time.sleep(0.02)
+                pass
+            if self._process.popen.poll() is not None or time.monotonic() > deadline:
+                raise BenchError(f"{self.name} did not start:\n{self._process.last_words()}")
+            time.sleep(0.02)
 
     def run(self, era: Era, connections: int, seconds: float) -> HttpRun:
         """Call for so long on so many connections, each with its own session in the handshake era."""
@@ -161,7 +182,24 @@ def over_http(plan: Plan) -> Figures:
             eras[era] = {
                 str(connections): compared(_take_turns(plan, servers, era, connections)) for connections in CONNECTIONS
             }
-    return {"rounds": plan.rounds, "eras": eras, "sessions": sessions(plan)}
+    return {"rounds": plan.rounds, "eras": eras, "sessions": sessions(plan), "workers": workers(plan)}
+
+
+def workers(plan: Plan) -> Figures:
+    """The modern era with one worker and with two, by the number of connections."""
+    if not HAS_HTTP:
+        return {}
+    figures: Figures = {}
+    with _started(plan, WORKERS) as servers:
+        for server in servers:
+            server.run(Era.MODERN, max(WORKER_CONNECTIONS), _WARM_UP)
+        for connections in WORKER_CONNECTIONS:
+            rounds = _take_turns(plan, servers, Era.MODERN, connections)
+            figures[str(connections)] = {
+                "servers": {name: figures_of(runs) | _client(runs) for name, runs in rounds.items()},
+                "ratios": ratios_of(rounds, TWO_WORKERS, rate_of),
+            }
+    return figures
 
 
 def sessions(plan: Plan) -> Figures:

@@ -56,13 +56,16 @@ class Process:
 
     @property
     def cpu(self) -> float:
-        """Seconds of the processor's time so far."""
-        times = self._usage.cpu_times()
-        return float(times.user + times.system)
+        """Seconds of the processor's time so far, of the process and of those that it has started."""
+        every = [each.cpu_times() for each in (self._usage, *self._usage.children())]
+        return float(sum(times.user + times.system for times in every))
 
     def last_words(self) -> str:
         """The end of its log."""
         return b"\n".join(self._log.read_bytes().splitlines()[-5:]).decode(errors="replace")
+
+    def has_logged(self, message: bytes) -> bool:
+        return b'"message":"%b"' % message in self._log.read_bytes()
 
     def check_records(self, calls: int) -> None:
         """Wait until the log has been written; it must have a record of each call, if this server keeps records."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bench.cache import EVICT, GET, REPLACE, RIVALS
 from bench.http_load import Era
 from bench.measure import BARE, DRAGOMAN, FASTMCP, LOADED, SDK
-from bench.over_http import ECHO
+from bench.over_http import ECHO, ONE_WORKER
 from bench.protection import METRICS
 from bench.rounds import Figures
 
@@ -96,7 +96,13 @@ def http_targets(figures: Figures) -> list[Target]:
         Target("HTTP, modern: calls/s against the SDK", against_sdk[Era.MODERN], 4, at_least=True),
         Target("HTTP, modern: calls/s against the bare echo", against_echo, 0.55, at_least=True),
         Target("HTTP, handshake: calls/s against the SDK", against_sdk[Era.HANDSHAKE], 3, at_least=True),
+        *_worker_targets(figures["workers"]),
     ]
+
+
+def _worker_targets(works: Mapping[str, Figures]) -> list[Target]:
+    ratios = [work["ratios"][ONE_WORKER] for work in works.values()]
+    return [Target("HTTP, modern: calls/s of 2 workers against 1", min(ratios), 1.6, at_least=True)] if ratios else []
 
 
 def text(results: Figures) -> str:
@@ -170,7 +176,14 @@ def over_http(results: Figures) -> str:
         for name, facts in figures["sessions"].items()
     ]
     head = ("HTTP, sessions, every other one ended", "sessions", "MB before", "MB after", "ms each")
-    return "\n\n".join([*tables, _table(head, rows)])
+    return "\n\n".join([*tables, _table(head, rows), *_workers(figures["workers"])])
+
+
+def _workers(works: Mapping[str, Figures]) -> list[str]:
+    if not works:
+        return []
+    table = _era("HTTP, modern era, workers", works)
+    return [f"{table}\nthe client needs a core, too: with fewer than three, two workers cannot give twice as much"]
 
 
 def _era(title: str, works: Mapping[str, Figures]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +16,7 @@ import msgspec
 
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.access.seal import Seal
-from dragoman.artifacts import Artifacts
+from dragoman.artifacts import Artifacts, random_token
 from dragoman.cache import BoundedCache
 from dragoman.calls import pipeline
 from dragoman.calls.call import Call, Outcome, Stage
@@ -43,6 +44,15 @@ from dragoman.calls.stages.take_slot import TakeSlot
 from dragoman.calls.stages.validate_arguments import ValidateArguments
 from dragoman.calls.threads import Threads
 from dragoman.calls.tracing import Span, build_traced
+from dragoman.changes import (
+    Change,
+    ResourceUpdated,
+    ResultsOutdated,
+    Share,
+    ToolRegistered,
+    ToolRemoved,
+    keep_to_itself,
+)
 from dragoman.clock import Clock, SystemClock
 from dragoman.config import Config, make_config
 from dragoman.edge.connection import Connection, Services, Wire
@@ -63,19 +73,20 @@ from dragoman.telemetry.load import PressureMonitor
 from dragoman.telemetry.log import Entry, Logger, StructuredLogger
 from dragoman.telemetry.metrics import Levels, Metrics
 from dragoman.telemetry.spans import join_trace, make_tracer
-from dragoman.tools.builtin.admin import admin_tools
+from dragoman.tools.builtin.admin import admin_tools, registered_tool
 from dragoman.tools.builtin.echo import echo, echo_tool
 from dragoman.tools.builtin.health import health_handler, health_tool
 from dragoman.tools.builtin.result_continue import result_continue_tool
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.client import Client
-from dragoman.tools.tool import Tool
+from dragoman.tools.tool import Handler, Tool
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from dragoman.adapters.sqlite_database import SqliteDatabase
     from dragoman.edge.http.app import HttpApp
+    from dragoman.edge.http.siblings import Siblings
     from dragoman.edge.sdk_sessions import SdkSessions
     from dragoman.tools.builtin.memory import Memories
 
@@ -115,6 +126,10 @@ class ServerOptions:
     """Whose spans calls become. Without it, OpenTelemetry's own, if the application has set one by now."""
     memory_tools: bool = False
     """Whether the memory_* tools are there, even if the settings do not ask for them."""
+    is_owner: bool = True
+    """Whether this process does what only one process of a server may do."""
+    cursor_mark: str = ""
+    """What cursors begin with, so that other processes of a server know whose they are."""
 
 
 class Runtime:
@@ -126,6 +141,9 @@ class Runtime:
     def __init__(self, options: ServerOptions) -> None:
         config = options.config
         self.config = config
+        self.is_owner = options.is_owner
+        self.share: Share = keep_to_itself
+        """Tells the server's other processes, where there are some; what they tell is given to `apply`."""
         self.clock = options.clock
         self.ids = options.ids
         self.logger: Logger = options.logger or StructuredLogger(_discard, self.clock, config.logging)
@@ -157,7 +175,7 @@ class Runtime:
             config.server.instructions,
         )
         self.cache: BoundedCache[Any] = BoundedCache(config.cache, self.clock)
-        artifacts = Artifacts(self.cache)
+        artifacts = Artifacts(self.cache, partial(random_token, options.cursor_mark))
         self.dialect = make_dialect(config.response, artifacts, self.identity.server_info)
         if config.response.dialect == "envelope":  # The only one that leaves something to be continued.
             self.catalogue.register(result_continue_tool(artifacts, config.response))
@@ -170,6 +188,7 @@ class Runtime:
         threads = Threads()
         self._patience = patience = Patience(config.timeouts.input_ms, deadlines, self.clock)
         seal = Seal(config.security.state_key, config.server.name)
+        self._results = results = Results(self.cache, self._tell_others)
         recorder = RecordCompletion(self.logger, self.clock, self.resources, self.guards, under_way, self.watchers)
         tracer = make_tracer(options.tracer_provider)
         self._spans = None if tracer is None else OpenSpan(tracer, self.catalogue)
@@ -189,7 +208,7 @@ class Runtime:
             ValidateArguments(),
             FillAnswers(),
             EnforceDeadline(deadlines),
-            ReuseResults(Results(self.cache)),
+            ReuseResults(results),
         )
         run = RunHandler(threads, self.logger, patience)
         service = pipeline.build(self.stages, run)
@@ -226,10 +245,10 @@ class Runtime:
         """Whether calls are taken."""
         return self.state is ServerState.RUNNING
 
-    def http(self, *, sse: bool = False) -> HttpApp:
+    def http(self, *, sse: bool = False, siblings: Siblings | None = None) -> HttpApp:
         """The runtime as an ASGI application, with the authentication that the settings ask for; once only.
 
-        Raises `ConfigError` for settings of it that cannot be used.
+        `siblings` are the processes that serve the same clients. Raises `ConfigError` for settings that cannot be used.
         """
         from dragoman.access.authenticator import make_authenticator
         from dragoman.access.metadata import resource_metadata
@@ -242,7 +261,8 @@ class Runtime:
         config = self.config
         if config.http.metrics:
             self._count_calls()
-        self.sessions = SdkSessions(self.kernel, config, self.logger, sse=sse)
+        prefix = "" if siblings is None else siblings.prefix
+        self.sessions = SdkSessions(self.kernel, config, self.logger, sse=sse, prefix=prefix)
         authenticator = make_authenticator(config.auth, self.clock, WebDocuments(), os.environ)
         explorer = None
         if config.explorer.enabled:
@@ -262,6 +282,7 @@ class Runtime:
             join_trace=None if self._spans is None else join_trace,
             explorer=explorer,
             sse=sse,
+            siblings=siblings,
         )
 
     async def start(self) -> None:
@@ -331,6 +352,19 @@ class Runtime:
     def resource_updated(self, uri: str) -> None:
         """Say that something else is to be read at `uri` now: whoever subscribed to it is told. From any thread."""
         self._from_any_thread(self._announce_update, uri)
+        self.share(ResourceUpdated(uri))
+
+    def apply(self, change: Change) -> None:
+        """Do as another process of this server has done; its clients are told as if it had been done here."""
+        match change:
+            case ToolRegistered():
+                self._register_as_told(change)
+            case ToolRemoved():
+                self.catalogue.unregister(change.name)
+            case ResourceUpdated():
+                self._from_any_thread(self._announce_update, change.uri)
+            case ResultsOutdated():
+                self._results.outdate(change.tags)
 
     def replace(self, leaving: Iterable[Tool | Offer], coming: Iterable[Tool | Offer]) -> None:
         """Remove tools, resources and prompts and add others, all of it or, with a `RegistrationError`, nothing."""
@@ -397,9 +431,25 @@ class Runtime:
         self.database = SqliteDatabase(data_directory(config, os.environ) / FILE_NAME)  # Opened when it is needed.
         return SqliteMemories(self.database, config.max_bytes_per_caller, self.clock)
 
+    def _handlers(self) -> dict[str, Handler]:
+        """What a tool can stand for that is registered while the server runs."""
+        return {"echo": echo, "health": health_handler(self.health)}
+
     def _admin_tools(self) -> tuple[Tool, ...]:
-        handlers = {"echo": echo, "health": health_handler(self.health)}
-        return admin_tools(self.catalogue, self.config.tools.admin_policy, handlers, self.logger)
+        policy = self.config.tools.admin_policy
+        return admin_tools(self.catalogue, policy, self._handlers(), self.logger, self._tell_others)
+
+    def _tell_others(self, change: Change) -> None:
+        self.share(change)
+
+    def _register_as_told(self, change: ToolRegistered) -> None:
+        tool = registered_tool(change, self._handlers())
+        known = self.catalogue.get(change.name)
+        if known is not None and known.definition == tool.definition:
+            return
+        if known is not None:  # Registered here and there at the same time: the last word is the same for all.
+            self.catalogue.unregister(change.name)
+        self.catalogue.register(tool, is_dynamic=True, tool_type=change.tool_type)
 
     def _from_any_thread(self, announce: Callable[[Any], None], what: str) -> None:
         loop = self._loop

@@ -1,7 +1,8 @@
 """Results that were too long for one answer, kept whole for a while, so that whoever got the beginning can go on.
 
 A cursor names a result, a place in it and where to go on from there. The name of the result is random, and only its
-owner's cursors lead to it; for everybody else they lead nowhere, as expired ones do.
+owner's cursors lead to it; for everybody else they lead nowhere, as expired ones do. Where several processes serve the
+same clients, it begins with a mark of the process that keeps the result.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ Kind: TypeAlias = Literal["list", "string", "json"]
 
 CURSOR_PATTERN = r"^[A-Za-z0-9_-]{22}\.[0-9]{1,4}\.[0-9]{1,15}$"
 _CURSOR = re.compile(CURSOR_PATTERN)
+MARK_LENGTH = 8
 _ENTRY = 512  # What an entry weighs besides its bytes and its places, roughly.
 
 
@@ -58,14 +60,15 @@ class Position(Struct, frozen=True):
         return f"{self._token}.{self._place}.{offset}"
 
 
-def _random_token() -> str:
-    return secrets.token_urlsafe(16)  # 22 characters, 128 bits: not to be guessed.
+def random_token(mark: str = "") -> str:
+    """22 characters: 128 bits, or 84 and a mark. Not to be guessed."""
+    return mark + secrets.token_urlsafe(16)[len(mark) :]
 
 
 class Artifacts:
     """Keeps results in a bounded cache, and finds them again by cursor."""
 
-    def __init__(self, cache: BoundedCache[Artifact], new_token: Callable[[], str] = _random_token) -> None:
+    def __init__(self, cache: BoundedCache[Artifact], new_token: Callable[[], str] = random_token) -> None:
         self._cache = cache
         self._new_token = new_token
 

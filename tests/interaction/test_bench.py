@@ -115,7 +115,7 @@ def _over_http(rates: dict[str, int], **slower: float) -> dict[str, Any]:
                 seconds = slower.get(f"of_{connections}", 1.0) if name == over_http.DRAGOMAN else 1.0
                 runs[name] = [over_http.HttpRun(rate, seconds, 0.8, [0.001, 0.002], 0.2)] * 2
             works[connections] = over_http.compared(runs)
-    return {"rounds": 2, "eras": eras, "sessions": {}}
+    return {"rounds": 2, "eras": eras, "sessions": {}, "workers": {}}
 
 
 @pytest.mark.slow
@@ -205,6 +205,7 @@ def test_the_others_are_reported_over_http_without_fastmcp_and_without_dragoman(
 @pytest.mark.requirement("FND-TEST-08", "FND-TEST-09")
 def test_every_server_is_measured_over_http_in_both_eras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(over_http, "CONNECTIONS", (1, 3))
+    monkeypatch.setattr(over_http, "WORKER_CONNECTIONS", (2, 3))
     said: list[str] = []
     figures = json.loads(json.dumps(over_http.over_http(_plan(tmp_path, said))))
     names = [site.name for site in over_http.SITES]
@@ -216,7 +217,12 @@ def test_every_server_is_measured_over_http_in_both_eras(tmp_path: Path, monkeyp
     assert {name: facts["sessions"] for name, facts in figures["sessions"].items()} == {
         name: 320 for name in names if name in (over_http.DRAGOMAN, over_http.SDK)
     }
+    assert {name: list(work["servers"]) for name, work in figures["workers"].items()} == {
+        connections: [over_http.ONE_WORKER, over_http.TWO_WORKERS] for connections in ("2", "3")
+    }
+    assert report.http_targets(figures)[-1].name == "HTTP, modern: calls/s of 2 workers against 1"
     text = report.text(_published_with(over_http=figures))
+    names += [over_http.ONE_WORKER, over_http.TWO_WORKERS]
     assert [name for name in (*names, "modern era", "handshake era", "ms each") if name not in text] == []
     assert any(words.startswith("HTTP, handshake era, 3 open, round 1 of 1: ") for words in said)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from msgspec import Struct
 from dragoman.cache import BoundedCache
 from dragoman.calls.call import Call, Service
 from dragoman.calls.run_handler import meaning_of
+from dragoman.changes import ResultsOutdated, Share, keep_to_itself
 from dragoman.errors import ToolError
 from dragoman.tools.content import content_blocks, encode_json
 
@@ -45,15 +47,22 @@ class _Flight(Struct, eq=False):
 class Results:
     """The kept results, and the calls that are working one out."""
 
-    def __init__(self, cache: BoundedCache[bytes]) -> None:
+    def __init__(self, cache: BoundedCache[bytes], share: Share = keep_to_itself) -> None:
         self._cache = cache
+        self._share = share
         self._flights: dict[str, _Flight] = {}
         self._changes: dict[str, int] = {}
         """How often what carries a tag has changed."""
 
     def changed(self, call: Call) -> None:
         """A call that changes things has ended."""
-        for tag in call.tool.definition.invalidates:
+        tags = tuple(call.tool.definition.invalidates)
+        self.outdate(tags)
+        self._share(ResultsOutdated(tags))
+
+    def outdate(self, tags: Iterable[str]) -> None:
+        """Drop what carries one of these tags; it has changed."""
+        for tag in tags:
             self._changes[tag] = self._changes.get(tag, 0) + 1
             self._cache.invalidate(tag)
 

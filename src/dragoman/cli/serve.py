@@ -21,10 +21,18 @@ from dragoman.config import Config
 from dragoman.errors import ConfigError
 
 if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
     from dragoman.app import Runtime
+    from dragoman.cli.reload import Reloader
+    from dragoman.config import HttpConfig
+    from dragoman.edge.http.siblings import Siblings
     from dragoman.telemetry.log import StructuredLogger
     from dragoman.telemetry.sink import DescriptorSink
 
+LOG_TURNS = "log"
+"""The file, in the folder of several workers, that they lock to write to the log."""
 _LAST_MOMENT = 2.0
 
 
@@ -56,13 +64,14 @@ def serve(
     reload: Annotated[
         bool, typer.Option("--reload", help="Load the tools anew when TARGET's files change, for development.")
     ] = False,
+    workers: Annotated[int, typer.Option(min=1, max=999, help="Processes that serve, with streamable-http.")] = 1,
 ) -> None:
     """Serve the tools in TARGET: to one client over standard input and output, or to many over HTTP.
 
     Log lines go to stderr. With stdio, stdout carries only the protocol, and what is about HTTP means nothing.
 
-    Exit codes: 0 after an orderly stop, 2 when the settings, TARGET or the address cannot be used, 3 when calls had to
-    be abandoned.
+    Exit codes: 0 after an orderly stop, 1 when workers kept dying, 2 when the settings, TARGET or the address cannot be
+    used, 3 when calls had to be abandoned.
     """
     flags: dict[str, Any] = {"logging.level": log_level}
     if transport is not Transport.STDIO:
@@ -76,8 +85,12 @@ def serve(
     settings = settings_from(config, flags).config
     if reload and target is None:
         refuse("--reload needs a TARGET")
+    if workers > 1:
+        _check_workers(transport)
     if transport is Transport.STDIO:
         _serve_stdio(target, settings, reload)
+    elif workers > 1:
+        _serve_with(workers, target, settings, reload)
     else:
         _serve_http(target, settings, reload, sse=transport is Transport.SSE)
 
@@ -91,11 +104,11 @@ def _serve_stdio(target: str | None, settings: Config, reload: bool) -> None:
         sys.stdout.reconfigure(line_buffering=True)  # What tools print is for whoever reads the log now.
     if os.isatty(streams.input):
         sys.stderr.write("dragoman: waiting for an MCP client on stdin; type JSON-RPC lines, or end with Ctrl-D.\n")
-    prepared = _prepare(target, settings, reload)
+    prepared = prepare(target, settings, reload)
     server, logger, sink = prepared.server, prepared.logger, prepared.sink
     logger.info("server started", {"tools": len(server.catalogue), "transport": "stdio"})
     abandoned = prepared.loop.run_until_complete(start_server(server, streams, log_is_full=lambda: sink.is_full))
-    _finish(prepared, abandoned)
+    finish(prepared, abandoned)
 
 
 def _serve_http(target: str | None, settings: Config, reload: bool, *, sse: bool) -> None:
@@ -105,7 +118,7 @@ def _serve_http(target: str | None, settings: Config, reload: bool, *, sse: bool
     try:
         check_address(http.host, settings.auth)
         listening = bind(http.host, http.port)
-        prepared = _prepare(target, settings, reload)
+        prepared = prepare(target, settings, reload)
         server, logger = prepared.server, prepared.logger
         app = server.http(sse=sse)
     except ConfigError as error:
@@ -115,8 +128,7 @@ def _serve_http(target: str | None, settings: Config, reload: bool, *, sse: bool
     raise_file_limit()
     if sse:
         logger.warn("SSE transport is deprecated; use streamable-http instead")
-    host = f"[{http.host}]" if ":" in http.host else http.host
-    root = f"http://{host}:{listening.getsockname()[1]}"
+    root = _root(http, listening)
     address = f"{root}{'/sse' if sse else http.path}"
     facts = {"tools": len(server.catalogue), "transport": "sse" if sse else "streamable-http", "address": address}
     timeout = settings.server.shutdown_timeout_ms / 1000
@@ -127,7 +139,49 @@ def _serve_http(target: str | None, settings: Config, reload: bool, *, sse: bool
             _show_the_way(root + app.explorer.address, address, settings.server.name)
 
     abandoned = prepared.loop.run_until_complete(serve(app, listening, http, timeout, on_started))
-    _finish(prepared, abandoned)
+    finish(prepared, abandoned)
+
+
+def _check_workers(transport: Transport) -> None:
+    if transport is not Transport.STREAMABLE_HTTP:
+        why = "stdin has one reader" if transport is Transport.STDIO else "its sessions cannot move between them"
+        refuse(f"--workers needs --transport streamable-http; with {transport.value} there is one process: {why}")
+    if sys.platform == "win32":
+        refuse("--workers needs sockets that processes share, which Windows does not have; start one server per port")
+
+
+def _serve_with(workers: int, target: str | None, settings: Config, reload: bool) -> None:
+    from dragoman.cli.workers import check_settings, private_folder, reserve, supervise
+    from dragoman.edge.http.server import check_address
+    from dragoman.telemetry.python_logging import take_over_logging
+
+    http = settings.http
+    try:
+        check_address(http.host, settings.auth)
+        check_settings(settings, workers, has_memories=target is None or settings.tools.memory_enabled)
+        listening = reserve(http.host, http.port)
+    except ConfigError as error:
+        refuse("The settings cannot be used:", *str(error).splitlines())
+    except OSError as error:
+        refuse(f"Cannot listen on {http.host} port {http.port}: {error.strerror or error}")
+    with private_folder() as folder:
+        logger, sink = _log(settings, turns=folder / LOG_TURNS)
+        take_over_logging(logger)
+
+        def say() -> None:
+            facts = {"transport": "streamable-http", "address": _root(http, listening) + http.path, "workers": workers}
+            logger.info("server started", facts)
+
+        supervising = supervise(workers, target, settings, reload, listening, folder, logger, say)
+        code = asyncio.run(supervising)
+    logger.info("server stopped", {"exitCode": code})
+    sink.close()
+    leave(code)
+
+
+def _root(http: HttpConfig, listening: socket.socket) -> str:
+    host = f"[{http.host}]" if ":" in http.host else http.host
+    return f"http://{host}:{listening.getsockname()[1]}"
 
 
 def _show_the_way(page: str, endpoint: str, name: str) -> None:
@@ -140,42 +194,44 @@ def _show_the_way(page: str, endpoint: str, name: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class Prepared:
+    """A server that is ready to run, and what it runs with."""
+
     server: Runtime
     logger: StructuredLogger
     sink: DescriptorSink
     loop: asyncio.AbstractEventLoop
 
 
-def _prepare(target: str | None, settings: Config, reload: bool) -> _Prepared:
-    """The server with its tools, its log and the loop it will run on."""
+def prepare(target: str | None, settings: Config, reload: bool, siblings: Siblings | None = None) -> Prepared:
+    """The server with its tools, its log and the loop it will run on; `siblings`, if it is one of several workers."""
     from dragoman.cli.target import server_with, tools_for
     from dragoman.clock import SystemClock
-    from dragoman.telemetry.log import EntryWriter, StructuredLogger
     from dragoman.telemetry.python_logging import take_over_logging
-    from dragoman.telemetry.sink import DescriptorSink
 
-    wanted = settings.logging.format
-    text = os.isatty(2) if wanted == "auto" else wanted == "text"
-    sink = DescriptorSink(2, EntryWriter(settings.logging, text=text))
     clock = SystemClock()
-    logger = StructuredLogger(sink.put, clock, settings.logging)
+    options: dict[str, Any] = {}
+    if siblings is None:
+        logger, sink = _log(settings)
+    else:
+        logger, sink = _log(settings, worker=siblings.index, turns=siblings.folder / LOG_TURNS)
+        options |= {"is_owner": siblings.index == 0, "cursor_mark": siblings.mark}
     take_over_logging(logger)
     _set_up_spans(logger, settings.server.name)
-    reloader, options = None, {}
+    reloader: Reloader | None = None
     if reload and target is not None:
         from dragoman.cli.reload import Reloader
         from dragoman.offers.catalogue import Offers
 
         reloader = Reloader(target)
-        options = {"offers": Offers(settings.tools, settings.timeouts)}  # What it has not yet, it may have soon.
+        options["offers"] = Offers(settings.tools, settings.timeouts)  # What it has not yet, it may have soon.
     tools = tools_for(target)
     server = server_with(tools, settings, clock=clock, logger=logger, memory_tools=target is None, **options)
     gc.freeze()  # What is loaded now stays; there is no point in looking through it again and again.
     loop = _new_event_loop()
     if reloader is not None:
         reloader.watch(server, tools, loop)
-    return _Prepared(server, logger, sink, loop)
+    return Prepared(server, logger, sink, loop)
 
 
 def _set_up_spans(logger: StructuredLogger, name: str) -> None:
@@ -188,10 +244,25 @@ def _set_up_spans(logger: StructuredLogger, name: str) -> None:
         logger.warn("there are no traces", {"reason": str(error)})
 
 
-def _finish(prepared: _Prepared, abandoned: int) -> NoReturn:
+def _log(
+    settings: Config, *, worker: int | None = None, turns: Path | None = None
+) -> tuple[StructuredLogger, DescriptorSink]:
+    """The log on stderr, which several processes take turns to write to."""
+    from dragoman.clock import SystemClock
+    from dragoman.telemetry.log import EntryWriter, StructuredLogger
+    from dragoman.telemetry.sink import DescriptorSink
+
+    wanted = settings.logging.format
+    text = os.isatty(2) if wanted == "auto" else wanted == "text"
+    sink = DescriptorSink(2, EntryWriter(settings.logging, text=text, worker=worker), turns=turns)
+    return StructuredLogger(sink.put, SystemClock(), settings.logging), sink
+
+
+def finish(prepared: Prepared, abandoned: int) -> NoReturn:
+    """Write the rest of the log, and end the process."""
     prepared.logger.info("server stopped", {"abandonedCalls": abandoned})
     prepared.sink.close()  # If nobody reads it by now, there is nobody to be told either.
-    _leave(ABANDONED if abandoned else 0)
+    leave(ABANDONED if abandoned else 0)
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
@@ -203,7 +274,7 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     """End the process: exit handlers have a moment to run, but no thread that a tool left behind is waited for."""
     late = threading.Timer(_LAST_MOMENT, os._exit, (code,))
     late.daemon = True

@@ -135,8 +135,11 @@ class LaneSession:
 class SdkSessions:
     """Serves what the lane does not of the handshake era over HTTP, on the kernel's server."""
 
-    def __init__(self, kernel: SdkKernel, config: Config, logger: Logger, *, sse: bool = False) -> None:
+    def __init__(
+        self, kernel: SdkKernel, config: Config, logger: Logger, *, sse: bool = False, prefix: str = ""
+    ) -> None:
         self._kernel = kernel
+        self._prefix = prefix
         self._config = config
         self._logger = logger
         self._sse = sse
@@ -269,6 +272,7 @@ class SdkSessions:
             self._manager = _manager_class()(
                 server,
                 self._buffer,
+                self._prefix,
                 session_idle_timeout=http.session_idle_ms / 1000,
                 max_sessions=http.max_sessions,
                 max_request_body_size=self._config.limits.max_request_bytes,
@@ -485,14 +489,15 @@ def _manager_class() -> Any:
     class Manager(StreamableHTTPSessionManager):
         """Gives each session streams of its own, so that ids of different sessions cannot meet."""
 
-        def __init__(self, app: Any, buffer: ReplayBuffer, **options: Any) -> None:
+        def __init__(self, app: Any, buffer: ReplayBuffer, prefix: str, **options: Any) -> None:
             super().__init__(app, **options)
             self._buffer = buffer
+            self._prefix = prefix
 
         def _admit_session(self, requestor: Any) -> Any:
             if self.max_sessions is not None and len(self._server_instances) >= self.max_sessions:
                 return None
-            session_id = uuid4().hex
+            session_id = self._prefix + uuid4().hex
             transport = Transport(
                 mcp_session_id=session_id, event_store=Events(self._buffer), idle_timeout=self.session_idle_timeout
             )

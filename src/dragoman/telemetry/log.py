@@ -147,16 +147,18 @@ def make_cleaner(config: LoggingConfig) -> Cleaner:
 class EntryWriter:
     """Entries to lines: redacted, sanitised, one line each, as JSON or as text for a person at a terminal."""
 
-    def __init__(self, config: LoggingConfig | None = None, *, text: bool = False) -> None:
+    def __init__(self, config: LoggingConfig | None = None, *, text: bool = False, worker: int | None = None) -> None:
         self._cleaner = make_cleaner(config or LoggingConfig())
         self._text = text
+        self._worker = worker
+        self._end = b"}\n" if worker is None else b',"worker":%d}\n' % worker
 
     def __call__(self, entries: Sequence[Entry]) -> bytes:
         """The lines of all `entries`."""
         if not self._text:
             lines = self._plain_lines(entries)
-            if lines is not None:
-                return lines
+            if lines is not None:  # Within a line there is no line break: this is where each of them ends.
+                return lines if self._worker is None else lines.replace(b"}\n", self._end)
         return b"".join(map(self._line, entries))
 
     def _plain_lines(self, entries: Sequence[Entry]) -> bytes | None:
@@ -179,6 +181,8 @@ class EntryWriter:
 
     def _line(self, entry: Entry) -> bytes:
         clean = self._cleaner.clean(msgspec.to_builtins(entry) if isinstance(entry, CompletionRecord) else entry)
+        if self._worker is not None:
+            clean["worker"] = self._worker
         return _text_line(clean) if self._text else _encoder.encode(clean) + b"\n"
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol
+from operator import add
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, field
 
 from dragoman.cache import CacheStats
 from dragoman.telemetry.log import CompletionRecord
@@ -22,6 +23,11 @@ from dragoman.version import __version__
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+
+K = TypeVar("K")
+
+SNAPSHOT = "application/x-dragoman-snapshot"
+"""What one process of a server asks another for, to add it to its own."""
 
 MOST_TOOLS = 200
 MOST_REASONS = 40
@@ -76,21 +82,15 @@ class Watched(Protocol):
     def ran(self) -> bool: ...
 
 
-class _Series:
+class _Series(Struct, eq=False):
     """One tool's calls."""
 
-    __slots__ = ("buckets", "milliseconds", "outcomes")
-
-    def __init__(self) -> None:
-        self.outcomes: dict[str, int] = {}
-        self.buckets = [0] * (len(BOUNDS_MS) + 1)
-        self.milliseconds = 0.0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_MS) + 1))
+    milliseconds: float = 0.0
 
     def copy(self) -> _Series:
-        copied = _Series()
-        copied.outcomes, copied.buckets = dict(self.outcomes), list(self.buckets)
-        copied.milliseconds = self.milliseconds
-        return copied
+        return _Series(dict(self.outcomes), list(self.buckets), self.milliseconds)
 
 
 class Metrics:
@@ -160,6 +160,48 @@ class Snapshot(Struct, frozen=True):
     payload_bytes: int
     received_bytes: int
     sent_bytes: int
+
+    @classmethod
+    def together(cls, snapshots: Sequence[Snapshot]) -> Snapshot:
+        """Several processes as one: everything added up, but for the lag, which is the longest."""
+        names = {name for each in snapshots for name in each.tools}
+        kept = set(sorted(names - {OTHER})[:MOST_TOOLS])
+        tools: dict[str, _Series] = {}
+        for each in snapshots:
+            for name, series in each.tools.items():
+                total = tools.setdefault(name if name in kept else OTHER, _Series())
+                total.outcomes = _added(total.outcomes, series.outcomes)
+                total.buckets = list(map(add, total.buckets, series.buckets))
+                total.milliseconds += series.milliseconds
+        caches = [each.levels.cache for each in snapshots]
+        hits, misses = sum(cache.hit_count for cache in caches), sum(cache.miss_count for cache in caches)
+        levels = [each.levels for each in snapshots]
+        return cls(
+            Levels(
+                in_flight=sum(each.in_flight for each in levels),
+                slots=sum(each.slots for each in levels),
+                slots_in_use=sum(each.slots_in_use for each in levels),
+                lag_seconds=max(each.lag_seconds for each in levels),
+                memory_bytes=sum(each.memory_bytes for each in levels),
+                sessions=sum(each.sessions for each in levels),
+                cache=CacheStats(
+                    entry_count=sum(cache.entry_count for cache in caches),
+                    current_size_bytes=sum(cache.current_size_bytes for cache in caches),
+                    max_size_bytes=sum(cache.max_size_bytes for cache in caches),
+                    hit_count=hits,
+                    miss_count=misses,
+                    hit_rate=hits / (hits + misses) if hits + misses else 0.0,
+                    eviction_count=sum(cache.eviction_count for cache in caches),
+                    pressure_level=caches[0].pressure_level,
+                ),
+            ),
+            tools,
+            _added(*(each.refusals for each in snapshots)),
+            _added(*(each.http_refusals for each in snapshots)),
+            sum(each.payload_bytes for each in snapshots),
+            sum(each.received_bytes for each in snapshots),
+            sum(each.sent_bytes for each in snapshots),
+        )
 
     @property
     def calls(self) -> dict[tuple[str, str], int]:
@@ -241,3 +283,10 @@ class Snapshot(Struct, frozen=True):
             ("dragoman_cache_evictions", "What had to make room in the cache.", cache.eviction_count),
         ):
             yield CounterMetricFamily(name, said, value=count)
+
+
+def _added(*counts: Mapping[K, int]) -> dict[K, int]:
+    total: Counter[K] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)

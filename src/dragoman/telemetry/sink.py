@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 from queue import SimpleQueue
 
 from dragoman.telemetry.log import Entry, EntryWriter
@@ -19,10 +20,14 @@ _GATHER_SECONDS = 0.01
 
 
 class DescriptorSink:
-    """Writes entries to a file descriptor, in order, from one daemon thread; `put` is the sink."""
+    """Writes entries to a file descriptor, in order, from one daemon thread; `put` is the sink.
 
-    def __init__(self, descriptor: int, writer: EntryWriter) -> None:
+    Processes that write to the same one take `turns`, by locking this file: a pipe would mix up long lines.
+    """
+
+    def __init__(self, descriptor: int, writer: EntryWriter, *, turns: Path | None = None) -> None:
         self._descriptor = descriptor
+        self._turns = None if turns is None else os.open(turns, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._writer = writer
         self._queue: SimpleQueue[Entry | threading.Event] = SimpleQueue()
         self._writing = 0
@@ -80,6 +85,18 @@ class DescriptorSink:
             )
 
     def _write(self, data: bytes) -> None:
+        if self._turns is None:
+            self._write_all(data)
+            return
+        from fcntl import LOCK_EX, LOCK_UN, flock
+
+        flock(self._turns, LOCK_EX)
+        try:
+            self._write_all(data)
+        finally:
+            flock(self._turns, LOCK_UN)
+
+    def _write_all(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
             try:

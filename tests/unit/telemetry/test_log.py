@@ -477,3 +477,13 @@ def test_nothing_but_the_protocol_reaches_stdout_and_the_log_goes_to_stderr(tmp_
     assert all(entry.keys() >= {"timestamp", "level", "message"} for entry in entries)
     assert "logged" in [entry["message"] for entry in entries]
     assert done.returncode == 0
+
+
+def test_a_worker_signs_each_of_its_entries_however_they_are_written() -> None:
+    flat = {"timestamp": "2026-01-01T00:00:00.000Z", "level": "info", "message": "}"}
+    nested = {**flat, "facts": {"a": "}\n"}, "token": "secret"}
+    for entries in ([flat, flat], [flat, nested]):
+        lines = EntryWriter(worker=3)(entries).splitlines()
+        assert [json.loads(line)["worker"] for line in lines] == [3, 3]
+        assert [json.loads(line)["message"] for line in lines] == ["}", "}"]
+    assert b"worker=3" in EntryWriter(text=True, worker=3)([flat])

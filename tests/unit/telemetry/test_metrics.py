@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 from msgspec import Struct
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
@@ -21,7 +22,7 @@ from dragoman.cache import BoundedCache
 from dragoman.config import make_config
 from dragoman.errors import NotFound
 from dragoman.telemetry.log import CompletionRecord
-from dragoman.telemetry.metrics import BOUNDS_MS, MOST_REASONS, MOST_TOOLS, OTHER, Levels, Metrics
+from dragoman.telemetry.metrics import BOUNDS_MS, MOST_REASONS, MOST_TOOLS, OTHER, Levels, Metrics, Snapshot
 from dragoman.testing import ManualClock, open_server
 from tests.unit.calls import Held
 
@@ -338,3 +339,29 @@ def test_the_page_about_operations_names_every_metric_and_no_other() -> None:
     page = (Path(__file__).parents[3] / "docs/operations.md").read_text("utf-8")
     assert [line for line in page.splitlines() if line.startswith("| `dragoman_")] == documented(counted)
     assert f"at most {MOST_TOOLS} tools" in page
+
+
+def test_several_processes_are_one_server() -> None:
+    one, other = metrics(), metrics()
+    one.watch(record(duration_ms=1.0), Ended())
+    other.watch(record(duration_ms=2.0), Ended())
+    other.watch(record("divide", outcome="tool_error", error_code="NOT_FOUND"), Ended(ran=False))
+    other.refused_request(401)
+    passed_on = msgspec.json.decode(msgspec.json.encode(other.snapshot()), type=Snapshot)
+    both = Snapshot.together([one.snapshot(), passed_on])
+    assert both.calls == {("add", "success"): 2, ("divide", "tool_error"): 1}
+    assert both.tools["add"].milliseconds == 3.0
+    assert sum(both.tools["add"].buckets) == 2
+    assert (both.refusals, both.http_refusals, both.payload_bytes) == ({"not_found": 1}, {401: 1}, 30)
+    assert (both.levels.slots, both.levels.sessions, both.levels.lag_seconds) == (20, 8, 0.0015)
+    assert b'dragoman_calls_total{outcome="success",tool="add"} 2.0' in both.page()[0]
+
+
+def test_several_processes_have_no_more_series_than_one() -> None:
+    ones = [metrics() for _ in range(3)]
+    for number, one in enumerate(ones):
+        for tool_number in range(MOST_TOOLS):
+            one.watch(record(f"tool-{number}-{tool_number}"), Ended())
+    together = Snapshot.together([one.snapshot() for one in ones])
+    assert len(together.tools) == MOST_TOOLS + 1
+    assert sum(sum(series.outcomes.values()) for series in together.tools.values()) == 3 * MOST_TOOLS

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -212,3 +213,13 @@ def read_all(descriptor: int) -> bytes:
     while chunk := os.read(descriptor, 65_536):
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+def test_sinks_that_take_turns_do_not_mix_their_lines(pipe: Pipe, tmp_path: Path) -> None:
+    sinks = [DescriptorSink(pipe.writing, EntryWriter(), turns=tmp_path / "turns") for _ in range(3)]
+    for number in range(20):
+        for sink in sinks:
+            sink.put(entry(number, "x" * 100_000))  # More than the pipe takes at once.
+    pipe.read_on()
+    assert all(sink.close(PATIENCE) for sink in sinks)
+    assert sorted(line["number"] for line in pipe.lines()) == sorted([*range(20)] * 3)

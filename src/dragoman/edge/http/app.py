@@ -43,7 +43,9 @@ from dragoman.edge.http.asgi import (
     replayed,
 )
 from dragoman.edge.http.exchange import Exchange, Watch
+from dragoman.edge.http.forwarding import LinkBroken
 from dragoman.edge.http.guard import Guard
+from dragoman.edge.http.siblings import LOCAL_ONLY, Siblings
 from dragoman.edge.peer import progress_of
 from dragoman.errors import (
     HeaderMismatch,
@@ -75,6 +77,7 @@ from dragoman.protocol.session import (
 from dragoman.protocol.versions import HANDSHAKE_VERSIONS, MODERN_VERSIONS, VERSION_KEY
 from dragoman.replies.encoding import meta_of
 from dragoman.telemetry.log import Logger, exception_facts
+from dragoman.telemetry.metrics import SNAPSHOT, Snapshot
 from dragoman.version import __version__
 
 if TYPE_CHECKING:
@@ -103,6 +106,7 @@ Route: TypeAlias = Callable[[Scope, Receive, Send, Headers], Awaitable[None]]
 
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _MOST_REMEMBERED = 256
+_LAST_FORWARDED = 1.0  # Seconds for what another worker answers at the very end.
 _SINGLE = (
     b"host",
     b"origin",
@@ -149,6 +153,7 @@ class HttpApp:
         join_trace: Callable[[list[Header]], Callable[[], None] | None] | None = None,
         explorer: Explorer | None = None,
         sse: bool = False,
+        siblings: Siblings | None = None,
     ) -> None:
         self._runtime = runtime
         self._services = services
@@ -158,6 +163,7 @@ class HttpApp:
         self._logger: Logger = services.logger
         self._authenticator = authenticator
         self.explorer = explorer
+        self._siblings = siblings
         self._guard = Guard(config.http.allowed_hosts, config.http.allowed_origins)
         self._modern = modern_reader(services.identity, services.ids.connection_correlation_id())
         self._in_session = running_reader(services.identity, services.ids.connection_correlation_id())
@@ -235,7 +241,11 @@ class HttpApp:
 
     async def stop(self, timeout: float | None = None) -> int:
         """Refuse new calls, let running ones finish, end streams; how many calls had to be abandoned."""
-        return await self._runtime.stop(timeout)
+        began = time.monotonic()
+        abandoned = await self._runtime.stop(timeout)
+        if self._siblings is not None and timeout is not None:
+            await self._siblings.drained(began + timeout + _LAST_FORWARDED - time.monotonic())
+        return abandoned
 
     @asynccontextmanager
     async def lifespan(self, _: Any = None) -> AsyncIterator[None]:
@@ -265,6 +275,9 @@ class HttpApp:
 
     def _route(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> Awaitable[None]:
         """What will answer the request. Not a coroutine: each level of them costs, and the way is the same for all."""
+        siblings = self._siblings
+        if siblings is not None and LOCAL_ONLY not in scope and siblings.is_for_other(headers):
+            return self._forward(siblings, scope, receive, send, headers)
         path: str = scope["path"]
         root: str = scope.get("root_path", "")
         if root and path.startswith(f"{root}/"):
@@ -279,6 +292,21 @@ class HttpApp:
                 return self.explorer.handle(path, scope, receive, send, headers, self._caller)
             raise Refused(404, InvalidRequest(f"Nothing is served here; MCP is at {root}{self._endpoint}"))
         return route(scope, receive, send, headers)
+
+    async def _forward(self, siblings: Siblings, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        """Have another worker answer, whose session it is; if that is gone, it is a session that nobody has."""
+        body = await self._read(receive)
+        owner = siblings.owner_of(headers, body) if scope["method"] in ("GET", "POST", "DELETE") else None
+        try:
+            if owner is not None and await siblings.forward(owner, scope, receive, send, body):
+                return
+        except LinkBroken:
+            self._logger.warn("a worker ended in the middle of an answer", {"owner": owner})
+            return  # Without an end, so that the client sees that there is none.
+        if owner is not None and not self._runtime.is_running:
+            raise Stopping
+        scope[LOCAL_ONLY] = True
+        await self._route(scope, replayed(body, receive), send, headers)
 
     # Who is asking.
 
@@ -641,6 +669,8 @@ class HttpApp:
             "dragoman": __version__,
             "protocolVersions": [*HANDSHAKE_VERSIONS, *MODERN_VERSIONS],
         }
+        if self._siblings is not None:
+            facts["worker"] = self._siblings.index
         await answer(send, 200, msgspec.json.encode(facts))
 
     async def _describe_resource(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
@@ -657,8 +687,19 @@ class HttpApp:
             refusal = InvalidRequest(f"The scope {METRICS_SCOPE} is missing")
             raise Refused(403, refusal, ((b"www-authenticate", challenge),))
         accept = headers.get(b"accept", b"").decode("latin-1")
+        snapshot = self.metrics.snapshot()
+        if accept == SNAPSHOT:
+            await answer(send, 200, msgspec.json.encode(snapshot))
+            return
+        if self._siblings is not None:
+            asking = [(b"accept", SNAPSHOT.encode())]
+            if b"authorization" in headers:
+                asking.append((b"authorization", headers[b"authorization"]))
+            others = await self._siblings.get("/metrics", asking)
+            decoded = [msgspec.json.decode(body, type=Snapshot) for status, body in others if status == 200]
+            snapshot = Snapshot.together([snapshot, *decoded])
         # On a thread: with hundreds of tools the text takes long enough to be felt by whoever calls meanwhile.
-        body, content_type = await asyncio.to_thread(self.metrics.snapshot().page, accept)
+        body, content_type = await asyncio.to_thread(snapshot.page, accept)
         await answer(send, 200, body, ((b"content-type", content_type.encode()),))
 
     def _only_get(self, scope: Scope) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from uvicorn import Config, Server
@@ -35,18 +35,25 @@ _SWEEP_EVERY = 0.5
 _LAST_ANSWERS = 2.0
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises `ValueError` for a port that there is not, and `OSError` for one that is taken."""
+def bind(host: str, port: int, *, shared: bool = False, listens: bool = True) -> socket.socket:
+    """A listening socket. Raises `ValueError` for a port that there is not, and `OSError` for one that is taken.
+
+    Where it is `shared`, others of this user may listen there as well, and the kernel deals connections out to them.
+    One that does not listen only keeps the address.
+    """
     if not 0 <= port <= 65_535:
         raise ValueError(f"port must be between 0 and 65535, not {port}")
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
         listening.bind(address)
-        listening.listen(_BACKLOG)  # At once: until somebody listens, others may bind to the address as well.
+        if listens:
+            listening.listen(_BACKLOG)  # At once: until somebody listens, others may bind to the address as well.
         listening.set_inheritable(True)
     except BaseException:
         listening.close()
@@ -305,28 +312,34 @@ async def serve(
     settings: HttpConfig,
     shutdown_timeout: float,
     on_started: Callable[[], None] = lambda: None,
+    *,
+    beside: Sequence[tuple[HttpServer, socket.socket]] = (),
 ) -> int:
-    """Serve until SIGTERM or SIGINT; how many calls were abandoned. `on_started` is called once it can be stopped."""
+    """Serve until SIGTERM or SIGINT; how many calls were abandoned. `on_started` is called once it can be stopped.
+
+    Servers `beside` it live and end with it.
+    """
     stopping = asyncio.Event()
     restore = on_signals(stopping.set, shutdown_timeout + 2 * _LAST_ANSWERS)
-    server = HttpServer(app, settings)
-    serving = watching = None
+    servers = ((HttpServer(app, settings), listening), *beside)
+    serving: list[asyncio.Task[None]] = []
+    watching: list[asyncio.Task[None]] = []
     try:
         await app.start()
         on_started()
-        serving = asyncio.create_task(server.serve([listening]))
-        watching = asyncio.create_task(server.watch())
+        serving += [asyncio.create_task(server.serve([each])) for server, each in servers]
+        watching += [asyncio.create_task(server.watch()) for server, _ in servers]
         asked = asyncio.create_task(stopping.wait())
-        await asyncio.wait((asked, serving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((asked, *serving), return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
         abandoned = await app.stop(shutdown_timeout)
-        server.should_exit = True
-        await serving
+        for server, _ in servers:
+            server.should_exit = True
+        await asyncio.gather(*serving)
         return abandoned
     finally:
-        for task in (serving, watching):
-            if task is not None:
-                task.cancel()
+        for task in (*serving, *watching):
+            task.cancel()
         restore()
 
 

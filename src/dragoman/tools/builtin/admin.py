@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.changes import Share, ToolRegistered, ToolRemoved, keep_to_itself
 from dragoman.config import AdminPolicy
 from dragoman.errors import InvalidArgument, NotFound, RegistrationError, Unauthorized
 from dragoman.telemetry.log import Logger
@@ -65,8 +66,23 @@ def check_admin_policy(policy: AdminPolicy, transport: str) -> None:
             raise Unauthorized("Admin operations are disabled")
 
 
+def registered_tool(change: ToolRegistered, handlers: Mapping[str, Handler]) -> Tool:
+    """The tool that somebody registered, here or in another process of the server."""
+    definition = ToolDefinition(
+        name=change.name,
+        description=change.description,
+        version=change.version,
+        input_schema=CANONICAL_SCHEMAS[change.tool_type],
+    )
+    return Tool(definition, handlers[change.tool_type], wants_context=False)
+
+
 def admin_tools(
-    catalogue: Catalogue, policy: AdminPolicy, handlers: Mapping[str, Handler], logger: Logger
+    catalogue: Catalogue,
+    policy: AdminPolicy,
+    handlers: Mapping[str, Handler],
+    logger: Logger,
+    share: Share = keep_to_itself,
 ) -> tuple[Tool, ...]:
     """`admin/registerTool` and `admin/unregisterTool`; `handlers` are what a toolType can be answered by."""
 
@@ -78,16 +94,13 @@ def admin_tools(
             raise InvalidArgument(f"inputSchema is not the schema of {kind}", {"reason": "schema_not_canonical"})
         if kind not in handlers:
             raise InvalidArgument(f"This server has nothing that a {kind} could stand for", {"reason": "no_handler"})
-        definition = ToolDefinition(
-            name=name,
-            description=arguments.get("description", f"A tool of type {kind}, registered while the server runs."),
-            version=arguments.get("version"),
-            input_schema=schema,
-        )
+        said = arguments.get("description", f"A tool of type {kind}, registered while the server runs.")
+        change = ToolRegistered(kind, name, said, arguments.get("version"))
         try:
-            catalogue.register(Tool(definition, handlers[kind], wants_context=False), is_dynamic=True, tool_type=kind)
+            catalogue.register(registered_tool(change, handlers), is_dynamic=True, tool_type=kind)
         except RegistrationError as error:
             raise InvalidArgument(str(error), {"reason": "not_registered"}) from error
+        share(change)
         return {"success": True, "name": name, "toolType": kind}
 
     async def unregister(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
@@ -96,6 +109,7 @@ def admin_tools(
         if not catalogue.unregister(name):
             raise NotFound(f"Unknown tool: {name[:200]}")
         logger.warn(f"Tool unregistered: {name}", {"toolName": name})
+        share(ToolRemoved(name))
         return {"success": True, "name": name}
 
     return (

@@ -1,0 +1,44 @@
+"""What one process of a server has to tell the others, so that it does not matter which of them a client meets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from msgspec import Struct
+
+
+class ToolRegistered(Struct, frozen=True, tag="toolRegistered", rename="camel"):
+    """A tool was registered while the server runs."""
+
+    tool_type: str
+    name: str
+    description: str
+    version: str | None = None
+
+
+class ToolRemoved(Struct, frozen=True, tag="toolRemoved", rename="camel"):
+    """A tool was removed while the server runs."""
+
+    name: str
+
+
+class ResourceUpdated(Struct, frozen=True, tag="resourceUpdated"):
+    """Something else is to be read at a URI."""
+
+    uri: str
+
+
+class ResultsOutdated(Struct, frozen=True, tag="resultsOutdated"):
+    """Kept results with these tags are no longer true."""
+
+    tags: tuple[str, ...]
+
+
+Change: TypeAlias = ToolRegistered | ToolRemoved | ResourceUpdated | ResultsOutdated
+Share: TypeAlias = Callable[[Change], None]
+"""Tells the others. From any thread; never waits."""
+
+
+def keep_to_itself(change: Change) -> None:
+    """For a server of one process."""

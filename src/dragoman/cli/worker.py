@@ -1,0 +1,132 @@
+"""A worker of `dragoman serve --workers`: a process of its own that serves HTTP beside others, as its parent says.
+
+It is started with two descriptors: the socket that all workers listen on, and its own end of the control sockets. All
+else comes over the latter, so that no secret is on a command line or in an environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from msgspec.structs import replace
+
+from dragoman.changes import Change
+from dragoman.cli.control import (
+    BINDS_ITSELF,
+    FromWorker,
+    Garbled,
+    Ready,
+    Welcome,
+    encode,
+    first_from_parent,
+    from_parent,
+)
+from dragoman.cli.serve import finish, prepare
+from dragoman.edge.http.server import HttpServer, bind, raise_file_limit, serve
+from dragoman.edge.http.siblings import Siblings
+from dragoman.errors import ConfigError, RegistrationError
+from dragoman.telemetry.log import exception_facts
+
+if TYPE_CHECKING:
+    from dragoman.app import Runtime
+
+_DAY_MS = 86_400_000
+
+
+def main() -> None:
+    """Serve until the parent says otherwise, or is gone."""
+    control, listening = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
+    for each in (control, listening):
+        each.set_inheritable(False)  # A process that a tool starts must not keep them when this one is gone.
+    try:
+        _serve(first_from_parent(control), control, listening)
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
+    except Garbled as error:
+        sys.exit(f"dragoman: {error}")
+
+
+def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -> None:
+    from dragoman.cli.output import refuse
+
+    raise_file_limit()
+    siblings = Siblings(welcome.name, Path(welcome.folder), welcome.secret)
+    prepared = prepare(welcome.target, welcome.config, welcome.reload, siblings)
+    runtime = prepared.server
+    try:
+        app = runtime.http(siblings=siblings)
+    except ConfigError as error:
+        refuse("The settings cannot be used:", *str(error).splitlines())
+    for change in welcome.changes:
+        _apply(runtime, change)
+    http = welcome.config.http
+    if BINDS_ITSELF:
+        listening = bind(http.host, listening.getsockname()[1], shared=True)
+    beside = HttpServer(siblings.entrance(app), replace(http, keep_alive_ms=_DAY_MS, max_connections=1 << 20))
+
+    async def run() -> int:
+        parent = await Parent.open(control)
+        runtime.share = parent.tell
+        listener = asyncio.create_task(parent.listen(runtime))
+        try:
+            return await serve(
+                app,
+                listening,
+                http,
+                welcome.config.server.shutdown_timeout_ms / 1000,
+                lambda: parent.tell(Ready()),
+                beside=[(beside, siblings.listen())],
+            )
+        finally:
+            listener.cancel()
+
+    abandoned = prepared.loop.run_until_complete(run())
+    siblings.leave()
+    finish(prepared, abandoned)
+
+
+class Parent:
+    """The parent, as a worker sees it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def open(cls, control: socket.socket) -> Parent:
+        return cls(*await asyncio.open_connection(sock=control))
+
+    def tell(self, message: FromWorker) -> None:
+        """From any thread; never waits."""
+        self._loop.call_soon_threadsafe(self._writer.write, encode(message))
+
+    async def listen(self, runtime: Runtime) -> None:
+        """Do as the others did, until the parent is gone; then stop as if it had said so."""
+        try:
+            while (message := await from_parent(self._reader)) is not None:
+                if isinstance(message, Welcome):
+                    raise Garbled("welcomed twice")
+                _apply(runtime, message)
+        except Garbled as error:
+            runtime.logger.error("the parent cannot be understood", exception_facts(error, "INTERNAL"))
+        runtime.logger.error("the parent is gone: stopping")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _apply(runtime: Runtime, change: Change) -> None:
+    try:
+        runtime.apply(change)
+    except RegistrationError as error:
+        runtime.logger.error("not registered as in another worker", exception_facts(error, error.code))
+
+
+if __name__ == "__main__":
+    main()

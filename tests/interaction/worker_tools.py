@@ -1,0 +1,117 @@
+"""Tools for a server of several processes: where they run, how they take their time, and how they change the server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Annotated, Any
+
+from msgspec import Struct
+
+from dragoman import Ask, ToolContext, resource, tool
+from dragoman.app import Runtime, ServerOptions
+from dragoman.testing import MemoryClient
+
+if os.environ.get("REFUSE_TO_LOAD"):
+    raise RuntimeError("not today")
+
+_servers: list[Runtime] = []
+_construct = Runtime.__init__
+
+
+def _construct_and_note(self: Runtime, options: ServerOptions) -> None:
+    _construct(self, options)
+    _servers.append(self)
+
+
+Runtime.__init__ = _construct_and_note  # type: ignore[method-assign]  # Tools have no other way to their server.
+
+
+class Name(Struct):
+    name: str
+
+
+@tool
+async def where() -> dict[str, Any]:
+    """Says which process runs it."""
+    return {"pid": os.getpid(), "isOwner": _servers[0].is_owner}
+
+
+@tool
+async def slow(ms: int, word: str) -> str:
+    """Takes its time, and needs nobody."""
+    await asyncio.sleep(ms / 1000)
+    return word
+
+
+@tool
+async def steps(count: int, ms: int, ctx: ToolContext) -> int:
+    """Says after each step how far it is."""
+    for step in range(1, count + 1):
+        await asyncio.sleep(ms / 1000)
+        ctx.progress(step, count)
+    return count
+
+
+@tool
+async def until_cancelled(ctx: ToolContext) -> None:
+    """Ends when nobody wants the answer any longer."""
+    ctx.logger.info("under way")
+    await ctx.cancellation.wait()
+    ctx.logger.info("cancelled")
+    ctx.cancellation.raise_if_set()
+
+
+@tool
+def greet(who: Annotated[Name, Ask("What is your name?")]) -> str:
+    """Asks first."""
+    return f"Hello, {who.name}!"
+
+
+@tool
+async def administer(tool: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    """Calls a tool as whoever owns the standard input of this process."""
+    client = await MemoryClient(_servers[0], "stdio").handshake()
+    result = await client.call_tool(tool, arguments)
+    client.disconnect()
+    return list(result["content"])
+
+
+@tool
+async def touch(uri: str) -> None:
+    """Says that a resource has changed."""
+    _servers[0].resource_updated(uri)
+
+
+@resource("test://watched")
+def watched() -> str:
+    """Something to watch."""
+    return "watched"
+
+
+@tool(read_only=True, cache_ttl_ms=60_000, cache_tags=["thing"])
+async def look() -> int:
+    """Counts how often it really looked."""
+    look_count.append(1)
+    return len(look_count)
+
+
+look_count: list[int] = []
+
+
+@tool(invalidates=["thing"])
+async def change() -> None:
+    """Makes what was seen untrue."""
+
+
+@tool
+def long_line(length: int, ctx: ToolContext) -> None:
+    """Logs much more than a pipe takes at once."""
+    for _ in range(5):
+        ctx.logger.info("long", {"filler": "x" * length})
+
+
+@tool
+def die() -> None:
+    """Ends the process, and whatever it was doing."""
+    os._exit(9)

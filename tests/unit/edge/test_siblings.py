@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -220,6 +221,26 @@ async def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(
         with pytest.raises(LinkBroken) as broken:
             await asked(path)
         assert broken.value.was_answering is was_answering
+
+
+async def test_a_request_that_was_never_read_is_known_to_have_done_nothing(folder: Path) -> None:
+    heard = []
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "deaf"))
+        listening.listen()
+        for is_read in (False, True):
+            link = await Link.open(folder / "deaf")
+            assert link is not None
+            with listening.accept()[0] as accepted:
+                asking = asyncio.create_task(link.ask("GET", b"/", [], b"body"))
+                await asyncio.sleep(0.01)
+                if is_read:
+                    accepted.recv(1 << 16)
+            with pytest.raises(LinkBroken) as broken:
+                await asking
+            heard.append(broken.value.was_heard)
+            link.close()
+    assert heard == [False, True]
 
 
 async def test_headers_of_a_connection_are_not_passed_on(folder: Path) -> None:

@@ -33,11 +33,12 @@ _HOPS = frozenset(
 
 
 class LinkBroken(Exception):
-    """The other process is gone. `was_answering`: it had begun to answer."""
+    """The other process is gone. `was_answering`: it had begun to answer; `was_heard`: it may have begun to work."""
 
-    def __init__(self, was_answering: bool) -> None:
+    def __init__(self, *, was_answering: bool = False, was_heard: bool = True) -> None:
         super().__init__("the connection to another worker broke")
         self.was_answering = was_answering
+        self.was_heard = was_heard
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Link:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self.is_fresh = True
+        self._is_fresh = True
         self.is_idle = True
         """Whether the last answer has been read to its end, and another request may follow."""
 
@@ -98,8 +99,12 @@ class Link:
             self._writer.write(b"%bcontent-length: %d\r\n\r\n%b" % (start, len(body), body))
             await self._writer.drain()
             head = Head.read(await self._reader.readuntil(b"\r\n\r\n"))
-        except (OSError, asyncio.IncompleteReadError) as error:
-            raise LinkBroken(bool(getattr(error, "partial", b""))) from None
+        except OSError:
+            # An end that comes as an error leaves something unread: the request was never seen as a whole.
+            raise LinkBroken(was_heard=False) from None
+        except asyncio.IncompleteReadError as error:
+            # One that was used before may have been closed while it was idle, which looks the same.
+            raise LinkBroken(was_answering=bool(error.partial), was_heard=self._is_fresh) from None
         self._head = head
         return head
 
@@ -115,10 +120,10 @@ class Link:
                 while left:
                     piece = await self._reader.read(min(left, _PIECE))
                     if not piece:
-                        raise LinkBroken(True)
+                        raise LinkBroken(was_answering=True)
                     left -= len(piece)
                     yield piece
         except (OSError, asyncio.IncompleteReadError):
-            raise LinkBroken(True) from None
-        self.is_fresh = False
+            raise LinkBroken(was_answering=True) from None
+        self._is_fresh = False
         self.is_idle = not self._head.closes

@@ -37,6 +37,7 @@ LOCAL_ONLY = "dragoman.local_only"
 SECRET = b"x-dragoman-worker"
 _SESSION = re.compile(rb"([0-9]{1,3}-[0-9a-f]{8})-[0-9a-f]{32}")
 _MOST_IDLE = 64
+_MOST_ATTEMPTS = _MOST_IDLE + 3  # All the idle ones may have been closed at the other end.
 _CONTINUE = result_continue.NAME.encode()
 
 
@@ -151,7 +152,7 @@ class Siblings:
             link.close()
 
     async def _forward(self, owner: str, scope: Scope, receive: Receive, send: Send, body: bytes) -> bool:
-        while True:
+        for _ in range(_MOST_ATTEMPTS):
             link = self._taken(owner) or await Link.open(self.folder / owner)
             if link is None:
                 return False
@@ -174,12 +175,12 @@ class Siblings:
                     return True
                 if broken.was_answering:
                     raise
-                if link.is_fresh:
-                    raise Refused(502, InternalError("The session ended before the request was answered")) from None
-                # An idle connection that was closed at the other end: the request was never read.
+                if broken.was_heard:
+                    break
             finally:
                 watching.cancel()
                 self._give_back(owner, link)
+        raise Refused(502, InternalError("The session ended before the request was answered"))
 
     async def _ask(self, link: Link, scope: Scope, body: bytes) -> Head:
         target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.conftest import Site, serving
@@ -602,3 +604,139 @@ def test_where_callers_say_who_they_are_the_page_asks(visit: Opener, tmp_path: P
         choose(page, "greet")
         page.get_by_label("name", exact=True).fill("Ada")
         expect(run(page)).to_contain_text("Hello, Ada!")
+
+
+# Any form.
+
+Shape = tuple[dict[str, Any], st.SearchStrategy[Any]]
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=20)
+NAMES = st.text("abcxyz_~/$ é", min_size=1, max_size=6)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def lists_of(shape: Shape) -> Shape:
+    schema, values = shape
+    return {"type": "array", "items": schema}, st.lists(values, max_size=3)
+
+
+def objects_of(members: dict[str, tuple[Shape, bool]]) -> Shape:
+    schema = {
+        "type": "object",
+        "properties": {name: shape[0] for name, (shape, _) in members.items()},
+        "required": [name for name, (_, required) in members.items() if required],
+    }
+    required = {name: shape[1] for name, (shape, required) in members.items() if required}
+    optional = {name: shape[1] for name, (shape, required) in members.items() if not required}
+    return schema, st.fixed_dictionaries(required, optional=optional)
+
+
+def choices_of(shapes: list[Shape]) -> Shape:
+    """Objects that say which one they are."""
+    tags = [str(number) for number in range(len(shapes))]
+    variants = [
+        {"type": "object", "properties": {"is": {"const": tag}, "has": schema}, "required": ["is", "has"]}
+        for tag, (schema, _) in zip(tags, shapes, strict=True)
+    ]
+    values = [
+        st.fixed_dictionaries({"is": st.just(tag), "has": inner}) for tag, (_, inner) in zip(tags, shapes, strict=True)
+    ]
+    return {"oneOf": variants}, st.one_of(values)
+
+
+LEAVES: list[Shape] = [
+    ({"type": "string"}, TEXTS),
+    ({"type": "string", "format": "email"}, TEXTS),
+    ({"type": "integer"}, st.integers()),
+    ({"type": "integer", "minimum": 0, "maximum": 10}, st.integers(0, 10)),
+    ({"type": "number"}, NUMBERS),
+    ({"type": "boolean"}, st.booleans()),
+    ({"enum": ["a", 1, None, True, "b"]}, st.sampled_from(["a", 1, True, "b"])),
+    ({"type": ["string", "null"]}, TEXTS),
+    ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, st.integers()),
+    (
+        {"type": "object", "additionalProperties": {"type": "integer"}},
+        st.dictionaries(NAMES, st.integers(), min_size=1),
+    ),
+    ({}, st.lists(st.one_of(TEXTS, st.integers()), min_size=1)),
+    ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]}, st.tuples(st.integers(), TEXTS)),
+]
+SHAPES: st.SearchStrategy[Shape] = st.recursive(
+    st.sampled_from(LEAVES),
+    lambda shapes: st.one_of(
+        shapes.map(lists_of),
+        st.dictionaries(NAMES, st.tuples(shapes, st.booleans()), min_size=1, max_size=3).map(objects_of),
+        st.lists(shapes, min_size=2, max_size=3).map(choices_of),
+    ),
+    max_leaves=6,
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[dict[str, Any], Any]:
+    members = draw(st.dictionaries(NAMES, st.tuples(SHAPES, st.booleans()), min_size=1, max_size=3))
+    schema, values = objects_of(members)
+    return schema, draw(values)
+
+
+@pytest.fixture(scope="module")
+def bench(browser: Browser, site: Site) -> Page:
+    """A page whose functions are called directly."""
+    page = browser.new_page()
+    page.goto(site.explorer)
+    return page
+
+
+def mismatches(given_cases: list[tuple[dict[str, Any], Any]], held: str) -> list[Any]:
+    """Schema, value and what was held instead."""
+    returned = zip(given_cases, json.loads(held), strict=True)
+    return [(schema, value, other) for (schema, value), other in returned if json.loads(json.dumps(value)) != other]
+
+
+@settings(max_examples=15, phases=[Phase.generate])
+@given(st.lists(cases(), min_size=20, max_size=20))
+def test_a_form_holds_whatever_its_schema_allows(bench: Page, given_cases: list[tuple[dict[str, Any], Any]]) -> None:
+    held = bench.evaluate(
+        """(cases) => JSON.stringify(parse(cases).map(([schema, value]) => {
+            const { field } = makeForm(schema);
+            field.set(value);
+            // As if every field were edited, so that the form itself has to hold it all.
+            for (const each of field.el.querySelectorAll("input:not([type=range]), textarea, select")) edited(each);
+            return field.get();
+        }))""",
+        json.dumps(given_cases),
+    )
+    assert mismatches(given_cases, held)[:1] == []
+
+
+@settings(max_examples=15, phases=[Phase.generate])
+@given(
+    st.lists(
+        st.tuples(
+            SHAPES.map(lambda shape: shape[0]),
+            st.recursive(
+                st.one_of(st.none(), st.booleans(), st.integers(), NUMBERS, TEXTS, st.just("")),
+                lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3)),
+                max_leaves=6,
+            ),
+        ),
+        min_size=20,
+        max_size=20,
+    )
+)
+def test_a_form_keeps_what_does_not_fit_it(bench: Page, given_cases: list[tuple[dict[str, Any], Any]]) -> None:
+    held = bench.evaluate(
+        """(cases) => JSON.stringify(parse(cases).map(([schema, value]) => {
+            const { field } = makeForm({ type: "object", properties: { a: schema, b: { type: "string" } } });
+            field.set({ a: value, b: "x" });
+            return field.get().a;
+        }))""",
+        json.dumps(given_cases),
+    )
+    assert mismatches(given_cases, held)[:1] == []
+
+
+def test_when_the_server_goes_the_page_says_so(visit: Opener) -> None:
+    with serving("many_tools.py:TOOLS") as going:
+        page = visit(going.address)
+        expect(page.locator("#health")).to_contain_text(re.compile("healthy|degraded"))
+    expect(page.locator("#health")).to_have_text("not reachable")

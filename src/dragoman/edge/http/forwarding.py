@@ -15,6 +15,8 @@ from pathlib import Path
 from dragoman.edge.http.asgi import Header
 
 _PIECE = 1 << 16
+_MOST_IDLE_SECONDS = 0.5
+"""Less than the other process waits before it closes an idle connection, so that no request meets a closing one."""
 _HOPS = frozenset(
     {
         b"connection",
@@ -70,9 +72,8 @@ class Link:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._is_fresh = True
-        self.is_idle = True
-        """Whether the last answer has been read to its end, and another request may follow."""
+        self._idle_since: float | None = asyncio.get_running_loop().time()
+        """When the last answer had been read to its end, so that another request may follow; None before that."""
 
     @classmethod
     async def open(cls, path: Path) -> Link | None:
@@ -84,7 +85,9 @@ class Link:
 
     @property
     def is_usable(self) -> bool:
-        return self.is_idle and not self._reader.at_eof() and not self._writer.is_closing()
+        if self._idle_since is None or self._reader.at_eof() or self._writer.is_closing():
+            return False
+        return asyncio.get_running_loop().time() - self._idle_since < _MOST_IDLE_SECONDS
 
     def close(self) -> None:
         """At once: whoever waits for an answer here gets `LinkBroken`."""
@@ -92,7 +95,7 @@ class Link:
 
     async def ask(self, method: str, target: bytes, headers: Iterable[Header], body: bytes) -> Head:
         """Send a request; how the answer begins. Raises `LinkBroken`."""
-        self.is_idle = False
+        self._idle_since = None
         lines = [b"%b: %b\r\n" % (name, value) for name, value in headers if name not in _HOPS]
         start = b"%b %b HTTP/1.1\r\n%b" % (method.encode(), target, b"".join(lines))
         try:
@@ -103,8 +106,7 @@ class Link:
             # An end that comes as an error leaves something unread: the request was never seen as a whole.
             raise LinkBroken(was_heard=False) from None
         except asyncio.IncompleteReadError as error:
-            # One that was used before may have been closed while it was idle, which looks the same.
-            raise LinkBroken(was_answering=bool(error.partial), was_heard=self._is_fresh) from None
+            raise LinkBroken(was_answering=bool(error.partial)) from None
         self._head = head
         return head
 
@@ -125,5 +127,5 @@ class Link:
                     yield piece
         except (OSError, asyncio.IncompleteReadError):
             raise LinkBroken(was_answering=True) from None
-        self._is_fresh = False
-        self.is_idle = not self._head.closes
+        if not self._head.closes:
+            self._idle_since = asyncio.get_running_loop().time()

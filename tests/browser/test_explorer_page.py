@@ -268,6 +268,22 @@ def test_calls_of_others_appear_by_themselves_and_the_charts_move(visit: Opener,
     expect(page.locator("#health")).to_contain_text(re.compile("healthy|degraded"))
 
 
+def test_nobody_is_asked_while_nobody_looks(visit: Opener, site: Site) -> None:
+    page = visit("about:blank")
+    page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => window.away === true })")
+    page.goto(site.address)
+    with page.expect_response(lambda response: response.url.endswith("/load")):
+        expect(page.locator("#health")).to_contain_text(re.compile("healthy|degraded"))
+    page.evaluate("window.away = true")
+    page.wait_for_timeout(100)  # For what was asked already.
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.wait_for_timeout(1300)
+    assert asked == []
+    with page.expect_request(f"{site.explorer}load"):
+        page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
+
+
 def test_every_kind_of_content_is_shown_as_what_it_is(visit: Opener) -> None:
     page = visit(tool="everything")
     result = run(page)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import hashlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -473,6 +474,7 @@ async def test_what_is_beyond_a_limit_is_named_by_its_path() -> None:
     [
         InvalidArgument("\ud800", {"errors": [{"path": 3}, "x", {"path": "/a", "message": "\ud800"}], "field": 7}),
         InvalidArgument("odd", {"errors": "none", "object": object()}),
+        InvalidArgument("odd", {"deep": functools.reduce(lambda inner, _: [inner], range(100_000), [])}),
         InvalidArgument("odd", ["no", "mapping"]),  # type: ignore[arg-type]
     ],
 )

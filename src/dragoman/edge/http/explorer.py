@@ -11,13 +11,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
-import inspect
 import re
 import secrets
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from enum import Enum
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -25,25 +24,19 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from dragoman import errors
 from dragoman.access.callers import Caller
-from dragoman.calls.call import Call, Outcome, Stage
-from dragoman.calls.runner import Runner
+from dragoman.calls.call import Call, Stage
 from dragoman.calls.stages.record_completion import Watcher
-from dragoman.calls.tracing import Span, spans
-from dragoman.clock import Clock
-from dragoman.config import Config
-from dragoman.edge.http.asgi import JSON, MOST_READ_AT_ONCE, Bodies, Disconnected, Header, Receive, Scope, Send, answer
-from dragoman.edge.http.recent_calls import RecentCalls, Ring
-from dragoman.edge.http.runs import Run
-from dragoman.errors import InvalidArgument, NotFound, ProtocolError, ResultTooLarge, ToolError
-from dragoman.ids import Ids
+from dragoman.edge.http.asgi import JSON, MOST_READ_AT_ONCE, Bodies, Header, Receive, Scope, Send, answer
+from dragoman.edge.http.explained import fields_of, first_words
+from dragoman.edge.http.recent_calls import RecentCalls
+from dragoman.edge.http.runs import Runs, Runtime
+from dragoman.errors import InvalidArgument, NotFound, ProtocolError, ToolError
 from dragoman.protocol.session import correlation_id_in
-from dragoman.replies.encoding import clean_details, clean_message, encode_value
-from dragoman.replies.failures import code_of, may_repeat
+from dragoman.replies.encoding import clean_message
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.content import encode_json
-from dragoman.tools.tool import Hints, ToolDefinition
+from dragoman.tools.tool import ToolDefinition
 from dragoman.version import __version__
 
 RUN_ID = b"x-run-id"
@@ -61,28 +54,20 @@ _HARDENED: tuple[Header, ...] = (
     (b"x-content-type-options", b"nosniff"),
 )
 _DATA: tuple[Header, ...] = (JSON, (b"content-security-policy", b"default-src 'none'"), *_HARDENED)
-_REQUIRED = re.compile(r'^"(.+)" is a required property$')
-_MOST_DETAILS, _MOST_DETAIL_BYTES = 200, 2 * 1024 * 1024
 
 Headers: TypeAlias = dict[bytes, bytes]
 WhoIs: TypeAlias = Callable[[Headers], Awaitable[Caller]]
 
 
-class Explored(Protocol):
-    """What the page is about: a runtime."""
+class Explored(Runtime, Protocol):
+    """What the page is about."""
 
-    config: Config
-    clock: Clock
-    ids: Ids
     catalogue: Catalogue
-    runner: Runner
     stages: tuple[Stage, ...]
     watchers: list[Watcher]
 
     @property
-    def dialect(self) -> Any: ...
-    @property
-    def state(self) -> Any: ...
+    def state(self) -> Enum: ...
     def health(self) -> dict[str, Any]: ...
 
 
@@ -92,31 +77,23 @@ class _Reply(NamedTuple):
     headers: tuple[Header, ...] = _DATA
 
 
-class _Answer(NamedTuple):
-    outcome: Outcome
-    encoded: bytes
-    stages: list[Span]
-
-
 class Explorer:
     """Serves everything under its prefix. From its making on, it watches the calls of the runtime."""
 
-    def __init__(self, runtime: Explored, *, endpoint: str, is_authenticated: bool, token: str | None = None) -> None:
+    def __init__(self, runtime: Explored, *, endpoint: str, is_authenticated: bool) -> None:
         config = runtime.config
         self.prefix = config.explorer.prefix.rstrip("/")
-        self.token = token or secrets.token_urlsafe(24)
+        self.token = secrets.token_urlsafe(24)
         """What a request to run a tool must bring: whoever was given the address has it."""
         self.recent = RecentCalls()
         self._runtime = runtime
         self._endpoint = endpoint
         self._is_authenticated = is_authenticated
         self._may_execute = config.explorer.allow_execute
-        self._most = config.limits.max_request_bytes
-        self._read = Bodies(self._most, MOST_READ_AT_ONCE).read
+        self._read = Bodies(config.limits.max_request_bytes, MOST_READ_AT_ONCE).read
         self._read_answer = Bodies(MOST_ANSWER, MOST_READ_AT_ONCE).read
         self._page = _Reply(200, *_load_page())
-        self._runs: dict[str, Run] = {}
-        self._details: Ring[tuple[Caller, dict[str, Any]]] = Ring(_MOST_DETAILS, _MOST_DETAIL_BYTES)
+        self._runs = Runs(runtime)
         runtime.watchers.append(self.recent.watch)
 
     def serves(self, path: str) -> bool:
@@ -173,8 +150,8 @@ class Explorer:
             case "calls":
                 return self._show_call(rest, whose)
             case "running":
-                run = self._runs.get(rest)
-                return _json(run.report()) if run is not None and run.caller == caller else _error(404, "Not running")
+                run = self._runs.find(rest, caller)
+                return _json(run.report()) if run is not None else _error(404, "Not running")
             case "pipeline" if is_whole:
                 return _json([*_described(self._runtime.stages)])
             case "load" if is_whole:
@@ -192,8 +169,7 @@ class Explorer:
 
     def _show_call(self, run_id: str, whose: Caller | None) -> _Reply:
         seen = self.recent.find(run_id, whose)
-        found = self._details.get(run_id)
-        details = found[1] if found is not None and whose in (None, found[0]) else None
+        details = self._runs.details(run_id, whose)
         if seen is None and details is None:
             return _error(404, "No such call is known, or not any longer")
         return _json({**(details or {}), **(msgspec.to_builtins(seen) if seen is not None else {})})
@@ -238,60 +214,14 @@ class Explorer:
             arguments = msgspec.json.decode(await self._read(receive), type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError):
             return _error(400, "Input validation failed: the body must be a JSON object")
-        ids = self._runtime.ids
         wanted = correlation_id_in({"correlationId": headers.get(CORRELATION_ID, b"").decode("latin-1")})
-        correlation_id = wanted or ids.correlation_id()
-        run = Run(caller)
-        answered: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-
-        def reply(call: Call, outcome: Outcome) -> None:
-            if not answered.done():
-                encoded = self._encoded(call, outcome)
-                answered.set_result(_Answer(outcome, encoded, spans(call.trace, self._runtime.clock.monotonic())))
-
-        call = Call(name, arguments, ids.run_id(), correlation_id, reply, caller, "explorer")
-        call.client, call.progress, call.trace = run, run.progress, []
-        is_followed = self._runs.setdefault(correlation_id, run) is run
-        self._runtime.runner.submit(call)
-        try:
-            outcome, encoded, stages = await _unless_gone(answered, call, receive)
-        finally:
-            run.close()
-            if is_followed:
-                del self._runs[correlation_id]
-        self._keep_details(call, outcome, stages)
-        headers_of_run = (*_DATA, (RUN_ID, call.run_id.encode()))
-        if outcome.error is None:
-            return _Reply(200, b'{"result":%b}' % encoded, headers_of_run)
-        return _failure(call, outcome.error)._replace(headers=headers_of_run)
-
-    def _encoded(self, call: Call, outcome: Outcome) -> bytes:
-        """A result as JSON. Raises, for the call to fail, where a client could not be sent it either."""
-        if not isinstance(outcome.error, ProtocolError):
-            self._runtime.dialect.render(call, outcome)
-        if outcome.error is not None:
-            return b""
-        encoded, _ = encode_value(outcome.value)
-        most = self._runtime.config.response.max_response_bytes
-        if len(encoded) > most:
-            raise ResultTooLarge(len(encoded), most)
-        return encoded
-
-    def _keep_details(self, call: Call, outcome: Outcome, stages: Sequence[Span]) -> None:
-        details: dict[str, Any] = {
-            "runId": call.run_id,
-            "correlationId": call.correlation_id,
-            "toolName": call.name[:200],
-            "durationMs": call.duration_ms,
-            "stages": msgspec.to_builtins(stages),
-        }
-        if outcome.error is not None:
-            details["error"] = _explained(call, outcome.error)
-        self._details.put(call.run_id, (call.caller, details), len(encode_json(details)))
+        call, outcome, encoded = await self._runs.run(name, arguments, wanted, caller, receive)
+        reply = _Reply(200, b'{"result":%b}' % encoded) if outcome.error is None else _failure(call, outcome.error)
+        return reply._replace(headers=(*_DATA, (RUN_ID, call.run_id.encode())))
 
     async def _answer_question(self, correlation_id: str, receive: Receive, caller: Caller) -> _Reply:
-        run = self._runs.get(correlation_id)
-        if run is None or run.caller != caller:
+        run = self._runs.find(correlation_id, caller)
+        if run is None:
             return _error(404, "Not running")
         try:
             given = msgspec.json.decode(await self._read_answer(receive), type=_Given)
@@ -303,26 +233,6 @@ class Explorer:
 class _Given(msgspec.Struct):
     id: int
     result: dict[str, Any]
-
-
-async def _unless_gone(answered: asyncio.Future[_Answer], call: Call, receive: Receive) -> _Answer:
-    """The answer, or `Disconnected` when nobody waits for it any longer; the tool is then asked to stop."""
-
-    async def until_gone() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    watching = asyncio.create_task(until_gone())
-    try:
-        await asyncio.wait((answered, watching), return_when=asyncio.FIRST_COMPLETED)
-        if answered.done():
-            return answered.result()
-        raise Disconnected
-    finally:
-        watching.cancel()
-        if not answered.done():
-            call.disconnected = True
-            call.withdraw("disconnect")
 
 
 def _load_page() -> tuple[bytes, tuple[Header, ...]]:
@@ -344,7 +254,7 @@ def _hashes(page: bytes, element: bytes) -> str:
 
 def _summary(definition: ToolDefinition) -> dict[str, Any]:
     """A tool in the list. Hints are booleans there: where a tool says nothing, MCP's own defaults."""
-    hints: Hints = definition.hints
+    hints = definition.hints
     return {
         "name": definition.name,
         "description": definition.description,
@@ -359,55 +269,18 @@ def _summary(definition: ToolDefinition) -> dict[str, Any]:
 
 def _described(stages: Sequence[Stage]) -> Iterator[dict[str, str]]:
     for stage in stages:
-        yield {"name": type(stage).__name__, "description": _first_words(type(stage))}
+        yield {"name": type(stage).__name__, "description": first_words(type(stage))}
     yield {"name": "handler", "description": "The tool itself."}
     yield {"name": "answer", "description": "What was taken is given back, and the result is worded."}
-
-
-def _first_words(kind: type) -> str:
-    return (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
 
 
 def _failure(call: Call, error: ToolError | ProtocolError) -> _Reply:
     if isinstance(error, NotFound) and not call.ran:
         return _not_found(call.name)
     if isinstance(error, InvalidArgument) and not call.ran:
-        said = [f"{field['path'] or '/'}: {field['message']}" for field in _fields(error)]
+        said = [f"{field['path'] or '/'}: {field['message']}" for field in fields_of(error)]
         return _error(400, f"Input validation failed: {'; '.join(said) or clean_message(error.message)}")
     return _error(500, clean_message(error.message))
-
-
-def _explained(call: Call, error: ToolError | ProtocolError) -> dict[str, Any]:
-    """What the page shows about an error: whatever a client would be told, and what to do about it."""
-    explained: dict[str, Any] = {"code": error.code, "message": clean_message(error.message)}
-    if isinstance(error, ToolError):
-        ours = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-        explained |= {
-            "details": clean_details(error.details),
-            "retryable": may_repeat(error, code_of(error), call),
-            "hint": _first_words(ours),
-            "fields": _fields(error),
-        }
-    return explained
-
-
-def _fields(error: ToolError) -> list[dict[str, str]]:
-    """Which arguments an error is about, as JSON pointers: those that the validator or the tool named."""
-    details = msgspec.json.decode(encode_json(clean_details(error.details)))
-    if not isinstance(details, dict):
-        return []
-    found: list[dict[str, str]] = []
-    named = details.get("field")
-    if isinstance(named, str):
-        found.append({"path": f"/{named.lstrip('/')}", "message": clean_message(error.message)})
-    problems = details.get("errors")
-    for each in problems if isinstance(problems, list) else ():
-        if isinstance(each, dict) and isinstance(path := each.get("path"), str):
-            message = clean_message(str(each.get("message", error.message)))
-            missing = _REQUIRED.match(message)
-            step = missing[1].replace("~", "~0").replace("/", "~1") if missing is not None else None
-            found.append({"path": path if step is None else f"{path}/{step}", "message": message})
-    return found
 
 
 def _not_found(name: str) -> _Reply:

@@ -1,4 +1,4 @@
-"""A call that somebody makes from the explorer's page, while it runs: how far it is, what it says, what it asks."""
+"""The calls that are made from the explorer's page: how far they are, what they ask, and how they went."""
 
 from __future__ import annotations
 
@@ -6,16 +6,28 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
 from dragoman.access.callers import Caller
-from dragoman.errors import ClientCannotBeAsked
+from dragoman.calls.call import Call, Dialect, Outcome
+from dragoman.calls.runner import Runner
+from dragoman.calls.tracing import Span, spans
+from dragoman.clock import Clock
+from dragoman.config import Config
+from dragoman.edge.http.asgi import Disconnected, Receive
+from dragoman.edge.http.explained import explain
+from dragoman.edge.http.recent_calls import Ring
+from dragoman.errors import ClientCannotBeAsked, ProtocolError, ResultTooLarge
+from dragoman.ids import Ids
+from dragoman.replies.encoding import encode_value
+from dragoman.tools.content import encode_json
 
 MOST_SAID = 50
 LONGEST_SAID = 500
 MOST_ASKED = 8
+MOST_DETAILS, MOST_DETAIL_BYTES = 200, 2 * 1024 * 1024
 
 
 class Run:
@@ -79,3 +91,113 @@ class Run:
         for _, answered in self._asked.values():
             if not answered.done():
                 answered.set_exception(ClientCannotBeAsked("a question"))
+
+
+class Runtime(Protocol):
+    """What calls are made with."""
+
+    config: Config
+    clock: Clock
+    ids: Ids
+    runner: Runner
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+
+class Finished(NamedTuple):
+    """A call that was answered; its result as JSON, unless it is an error."""
+
+    call: Call
+    outcome: Outcome
+    encoded: bytes
+
+
+class Runs:
+    """Makes calls, each with a `Run` for its client, and keeps where the time of the last ones went."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._open: dict[str, Run] = {}
+        self._details: Ring[tuple[Caller, dict[str, Any]]] = Ring(MOST_DETAILS, MOST_DETAIL_BYTES)
+
+    async def run(
+        self, name: str, arguments: dict[str, Any], correlation_id: str | None, caller: Caller, receive: Receive
+    ) -> Finished:
+        """Call a tool, traced, and wait for the answer. Raises `Disconnected` when whoever asked has left."""
+        runtime = self._runtime
+        correlation_id = correlation_id or runtime.ids.correlation_id()
+        answered: asyncio.Future[tuple[Outcome, bytes, list[Span]]] = asyncio.get_running_loop().create_future()
+
+        def reply(call: Call, outcome: Outcome) -> None:
+            if not answered.done():
+                encoded = self._encoded(call, outcome)
+                answered.set_result((outcome, encoded, spans(call.trace, runtime.clock.monotonic())))
+
+        run = Run(caller)
+        call = Call(name, arguments, runtime.ids.run_id(), correlation_id, reply, caller, "explorer")
+        call.client, call.progress, call.trace = run, run.progress, []
+        is_first = self._open.setdefault(correlation_id, run) is run
+        try:
+            runtime.runner.submit(call)
+            await _answered_or_gone(answered, call, receive)
+        finally:
+            run.close()
+            if is_first:
+                del self._open[correlation_id]
+        outcome, encoded, stages = answered.result()
+        self._keep_details(call, outcome, stages)
+        return Finished(call, outcome, encoded)
+
+    def find(self, correlation_id: str, caller: Caller) -> Run | None:
+        """A call of the caller's that was not answered yet."""
+        run = self._open.get(correlation_id)
+        return run if run is not None and run.caller == caller else None
+
+    def details(self, run_id: str, caller: Caller | None) -> dict[str, Any] | None:
+        """Stages and error of a call, if they are known still, and it is the caller's, if one is given."""
+        found = self._details.get(run_id)
+        return found[1] if found is not None and caller in (None, found[0]) else None
+
+    def _encoded(self, call: Call, outcome: Outcome) -> bytes:
+        """A result as JSON. Raises, for the call to fail, where a client could not be sent it either."""
+        if not isinstance(outcome.error, ProtocolError):
+            self._runtime.dialect.render(call, outcome)
+        if outcome.error is not None:
+            return b""
+        encoded, _ = encode_value(outcome.value)
+        most = self._runtime.config.response.max_response_bytes
+        if len(encoded) > most:
+            raise ResultTooLarge(len(encoded), most)
+        return encoded
+
+    def _keep_details(self, call: Call, outcome: Outcome, stages: list[Span]) -> None:
+        details: dict[str, Any] = {
+            "runId": call.run_id,
+            "correlationId": call.correlation_id,
+            "toolName": call.name[:200],
+            "durationMs": call.duration_ms,
+            "stages": msgspec.to_builtins(stages),
+        }
+        if outcome.error is not None:
+            details["error"] = explain(call, outcome.error)
+        self._details.put(call.run_id, (call.caller, details), len(encode_json(details)))
+
+
+async def _answered_or_gone(answered: asyncio.Future[Any], call: Call, receive: Receive) -> None:
+    """Wait for the answer. When nobody else waits for it any longer, ask the tool to stop and raise `Disconnected`."""
+
+    async def until_gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    watching = asyncio.create_task(until_gone())
+    try:
+        await asyncio.wait((answered, watching), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        watching.cancel()
+        if not answered.done():
+            call.disconnected = True
+            call.withdraw("disconnect")
+    if not answered.done():
+        raise Disconnected

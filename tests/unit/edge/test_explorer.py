@@ -368,7 +368,9 @@ async def test_an_unknown_tool_wrong_input_and_a_failure_each_have_their_answer(
     assert (failed.status, failed.json) == (500, {"error": "The tool failed"})
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1", b'"x"', b"null", b"NaN", b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"1", b'"x"', b"null", b"NaN", b"\xff", b'{"a":"\xff"}', b"[" * 100_000]
+)
 async def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
     async with explorer() as page:
         refused = await page.call("image-resize", body)
@@ -606,6 +608,8 @@ async def test_a_question_is_answered_by_whoever_runs_the_tool() -> None:
         accepted = {"action": "accept", "content": {"sure": True}}
         assert await answer({"id": question["id"] + 1, "result": accepted}) == 404
         assert await answer({"id": "x"}) == 400
+        garbled = b'{"id": 1, "result": {"a": "\xff"}}'
+        assert (await page.request("POST", "/explorer/running/q", garbled, page.credentials())).status == 400
         assert await answer({"id": question["id"], "result": accepted}) == 200
         assert (await running).json == {"result": "Ada: True"}
         assert await answer({"id": question["id"], "result": accepted}) == 404

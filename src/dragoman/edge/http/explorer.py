@@ -212,7 +212,7 @@ class Explorer:
     async def _call(self, name: str, receive: Receive, headers: Headers, caller: Caller) -> _Reply:
         try:
             arguments = msgspec.json.decode(await self._read(receive), type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError):
+        except (ValueError, RecursionError):  # Of either kind: not JSON, or not UTF-8.
             return _error(400, "Input validation failed: the body must be a JSON object")
         wanted = correlation_id_in({"correlationId": headers.get(CORRELATION_ID, b"").decode("latin-1")})
         call, outcome, encoded = await self._runs.run(name, arguments, wanted, caller, receive)
@@ -225,7 +225,7 @@ class Explorer:
             return _error(404, "Not running")
         try:
             given = msgspec.json.decode(await self._read_answer(receive), type=_Given)
-        except (msgspec.DecodeError, RecursionError):
+        except (ValueError, RecursionError):
             return _error(400, "Input validation failed: the body must be an object with id and result")
         return _json({}) if run.answer(given.id, given.result) else _error(404, "That is not asked, or not any longer")
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,6 @@ from pathlib import Path
 from dragoman.edge.http.asgi import Header
 
 _PIECE = 1 << 16
-_MOST_IDLE_SECONDS = 0.5
-"""Less than the other process waits before it closes an idle connection, so that no request meets a closing one."""
 _HOPS = frozenset(
     {
         b"connection",
@@ -69,25 +68,36 @@ class Head:
 class Link:
     """A connection to another process; one request after another."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, sock: socket.socket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._socket = sock
         self._reader = reader
         self._writer = writer
-        self._idle_since: float | None = asyncio.get_running_loop().time()
-        """When the last answer had been read to its end, so that another request may follow; None before that."""
+        self.is_idle = True
+        """Whether the last answer has been read to its end, and another request may follow."""
 
     @classmethod
     async def open(cls, path: Path) -> Link | None:
         """None: nobody is there any more."""
+        sock = socket.socket(socket.AF_UNIX)
         try:
-            return cls(*await asyncio.open_unix_connection(str(path), limit=_PIECE))
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, str(path))
+            return cls(sock, *await asyncio.open_unix_connection(sock=sock, limit=_PIECE))
         except OSError:
+            sock.close()
             return None
 
     @property
     def is_usable(self) -> bool:
-        if self._idle_since is None or self._reader.at_eof() or self._writer.is_closing():
+        if not self.is_idle or self._reader.at_eof() or self._writer.is_closing():
             return False
-        return asyncio.get_running_loop().time() - self._idle_since < _MOST_IDLE_SECONDS
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)  # The loop may not have seen yet that it was closed.
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
 
     def close(self) -> None:
         """At once: whoever waits for an answer here gets `LinkBroken`."""
@@ -95,7 +105,7 @@ class Link:
 
     async def ask(self, method: str, target: bytes, headers: Iterable[Header], body: bytes) -> Head:
         """Send a request; how the answer begins. Raises `LinkBroken`."""
-        self._idle_since = None
+        self.is_idle = False
         lines = [b"%b: %b\r\n" % (name, value) for name, value in headers if name not in _HOPS]
         start = b"%b %b HTTP/1.1\r\n%b" % (method.encode(), target, b"".join(lines))
         try:
@@ -127,5 +137,4 @@ class Link:
                     yield piece
         except (OSError, asyncio.IncompleteReadError):
             raise LinkBroken(was_answering=True) from None
-        if not self._head.closes:
-            self._idle_since = asyncio.get_running_loop().time()
+        self.is_idle = not self._head.closes

@@ -11,6 +11,7 @@ import sys
 import threading
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -82,6 +83,8 @@ def serve(
             "explorer.allow_execute": allow_execute,
         }
         flags |= {name: True for name, is_on in switches.items() if is_on}
+    if transport is not Transport.STDIO and find_spec("httptools") is None:
+        refuse("HTTP needs what the extra `http` brings: pip install 'dragoman[http]'")
     settings = settings_from(config, flags).config
     if reload and target is None:
         refuse("--reload needs a TARGET")

@@ -19,6 +19,7 @@ from typing import Any
 from bench import measure, report
 from bench.cache import HAS_CACHETOOLS
 from bench.over_http import HAS_HTTP, over_http
+from bench.page import page
 from bench.process import BenchError
 from bench.rounds import Figures
 
@@ -35,6 +36,7 @@ SECTIONS: tuple[Callable[[measure.Plan], Figures], ...] = (
     measure.protection,
     measure.memories,
     over_http,
+    page,
 )
 
 

@@ -113,12 +113,20 @@ def text(results: Figures) -> str:
         f"load {about['load_before']:.1f} before\n"
         f"calls/s: median (best) of {about['rounds']} rounds; ratios: Dragoman's figure by theirs, median of the rounds"
     )
-    sections = (_servers, _variants, _payloads, over_http, _alone, _cache, _stages, _settings, _memories)
+    sections = (_servers, _variants, _payloads, over_http, _alone, _cache, _stages, _settings, _memories, _page)
     return "\n\n".join([title, *(section(results) for section in sections), goals(targets(results))])
 
 
 def goals(targets: Sequence[Target]) -> str:
     return _table(("target", "figure", "wanted", ""), [target.row() for target in targets])
+
+
+def _page(results: Figures) -> str:
+    rows = [
+        (f"{int(count):,} tools", f"{figures['median_ms']:,.0f}", f"{figures['best_ms']:,.0f}")
+        for count, figures in results.get("page", {}).items()
+    ]
+    return _table(("the explorer's page", "usable after ms", "best"), rows or [("no browser here", "", "")])
 
 
 def _servers(results: Figures) -> str:

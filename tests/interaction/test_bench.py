@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from bench import cache, measure, memories, over_http, protection, report
 from bench.__main__ import SECTIONS
 from bench.client import Server, Work
 from bench.http_load import Era, Expected
+from bench.page import page
 from bench.process import BenchError, Command
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +101,8 @@ def _plan(folder: Path, said: list[str]) -> measure.Plan:
 
 
 def _published_with(**sections: Any) -> dict[str, Any]:
-    return {**json.loads((ROOT / "docs/bench.json").read_text("utf-8")), "over_http": _over_http(RATES), **sections}
+    published = json.loads((ROOT / "docs/bench.json").read_text("utf-8"))
+    return {**published, "over_http": _over_http(RATES), "page": {}, **sections}
 
 
 RATES = {over_http.ECHO: 16_000, over_http.DRAGOMAN: 8_000, over_http.SDK: 1_000, over_http.SDK_JSON: 2_000}
@@ -243,3 +246,17 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         over_http.HttpServer(site, tmp_path) as server,
     ):
         server.wait()
+
+
+@pytest.mark.slow
+def test_the_page_is_opened_with_few_tools_and_with_many(tmp_path: Path) -> None:
+    if shutil.which("chromium") is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    said: list[str] = []
+    plan = replace(measure.plan_for(short=True), folder=tmp_path, say=said.append)
+    figures = page(plan)
+    assert list(figures) == ["10", "1000"]
+    assert all(0 < each["best_ms"] <= each["median_ms"] for each in figures.values())
+    assert len(said) == 2
+    assert "1,000 tools" in report._page({"page": figures})
+    assert "no browser here" in report._page({"page": {}})

@@ -9,7 +9,7 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 FUZZ_SECONDS ?= 660
 PORT ?= 8000
 
-.PHONY: run demo test check conformance bench bench-short fuzz fuzz-http fuzz-short requirements docs lock node clients clean
+.PHONY: run demo test browser check conformance bench bench-short fuzz fuzz-http fuzz-short requirements docs lock node clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -17,12 +17,15 @@ run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; pr
 demo: $(STAMP)  ## A real client calls the example tools over stdio; shows what they say, and what is recorded.
 	@$(BIN)/python examples/conversation.py
 
-test: $(STAMP)  ## All the tests, with coverage.
+test: $(STAMP)  ## All the tests but those in a browser, with coverage.
 	@$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage run -m pytest --ignore tests/browser
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report --fail-under=90
 	@$(BIN)/python tests/coverage_gate.py
+
+browser: $(STAMP)  ## The tests of the explorer in a real browser: Debian's package chromium.
+	$(BIN)/python -m pytest -q tests/browser
 
 check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests: seconds.
 	$(BIN)/ruff format --check .

@@ -150,7 +150,8 @@ async def test_a_client_that_leaves_while_it_is_asked_leaves_nothing_behind(log:
         await asked.wait()
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    assert log.records() == [("delete", "aborted")]
+    # The SDK may have answered the question with an error before it left.
+    assert log.records() in ([("delete", "aborted")], [("delete", "tool_error")])
 
 
 async def test_a_person_who_takes_too_long_is_not_waited_for(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,10 @@ def test_memory_grows_with_what_the_process_holds() -> None:
     resources = slots(1)
     before = resources.get_telemetry().memory_usage_bytes
     ballast = bytearray(b"x") * 64_000_000
-    assert resources.get_telemetry().memory_usage_bytes - before > 32_000_000
+    until = time.monotonic() + 5
+    while resources.get_telemetry().memory_usage_bytes - before <= 32_000_000:
+        assert time.monotonic() < until  # Some kernels count what a large process holds only now and then.
+        time.sleep(0.01)
     del ballast
 
 

@@ -8,8 +8,9 @@ NODE_STAMP := $(VENV)/.installed-node
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 FUZZ_SECONDS ?= 660
 PORT ?= 8000
+APART := tests/browser tests/interaction/test_http_workers.py tests/interaction/test_bench.py
 
-.PHONY: run demo test browser check conformance bench bench-short fuzz fuzz-http fuzz-short requirements docs lock node clients clean
+.PHONY: run demo test browser workers check conformance bench bench-short fuzz fuzz-http fuzz-short requirements docs lock node clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -17,9 +18,9 @@ run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; pr
 demo: $(STAMP)  ## A real client calls the example tools over stdio; shows what they say, and what is recorded.
 	@$(BIN)/python examples/conversation.py
 
-test: $(STAMP)  ## All the tests but those in a browser, with coverage.
+test: $(STAMP)  ## All the tests, with coverage, but for the slow groups below.
 	@$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest --ignore tests/browser
+	$(BIN)/coverage run -m pytest $(APART:%=--ignore %)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report --fail-under=90
 	@$(BIN)/python tests/coverage_gate.py
@@ -27,7 +28,10 @@ test: $(STAMP)  ## All the tests but those in a browser, with coverage.
 browser: $(STAMP)  ## The tests of the explorer in a real browser: Debian's package chromium.
 	$(BIN)/python -m pytest -q tests/browser
 
-check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests: seconds.
+workers: $(STAMP)  ## The tests of a server of several processes.
+	$(BIN)/python -m pytest -q tests/interaction/test_http_workers.py
+
+check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests: a minute or two.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -40,7 +44,8 @@ conformance: $(NODE_STAMP)  ## MCP's public conformance suite, in both eras, aga
 bench: $(BENCH_STAMP)  ## Beside the alternatives, in one run; writes bench/out/ and docs/bench.svg.
 	$(BIN)/python -m bench
 
-bench-short: $(BENCH_STAMP)  ## The same, in a minute or so, to see that it still runs.
+bench-short: $(BENCH_STAMP)  ## The same, in a minute or two, and the tests of it, to see that it still runs.
+	$(BIN)/python -m pytest -q tests/interaction/test_bench.py
 	$(BIN)/python -m bench --short
 
 fuzz: $(FUZZ_STAMP)  ## Coverage-guided fuzzing of the request path, for eleven minutes; what breaks it is in fuzz/out/.

@@ -32,7 +32,7 @@ with atheris.instrument_imports(include=["dragoman"]):
     from dragoman.testing.wire import is_json_rpc
     from dragoman.tools.builtin.echo import echo_tool
 
-from tests.interaction.http_servers import INITIALIZE, INITIALIZED, message, modern_call, request, text_in
+from tests.interaction.http_raw import INITIALIZE, INITIALIZED, message, modern_call, request, text_in
 from tests.unit.edge.asgi_driver import Asked, Driver, scope_of
 
 TOKENS = Path(__file__).with_name("tokens.dict")

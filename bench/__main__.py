@@ -18,7 +18,7 @@ from typing import Any
 
 from bench import measure, report
 from bench.cache import HAS_CACHETOOLS
-from bench.over_http import HAS_HTTP, over_http
+from bench.over_http import over_http
 from bench.page import page
 from bench.process import BenchError
 from bench.rounds import Figures
@@ -47,8 +47,6 @@ def main() -> int:
         print("FastMCP is not installed here (requirements-bench.lock has it); it is left out.", file=sys.stderr)
     if not HAS_CACHETOOLS:
         print("cachetools is not installed here (requirements-bench.lock has it); it is left out.", file=sys.stderr)
-    if not HAS_HTTP:
-        print("This Dragoman does not serve HTTP; the others are measured without it.", file=sys.stderr)
     started, load = time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
         try:

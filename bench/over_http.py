@@ -34,11 +34,9 @@ from bench.measure import DRAGOMAN, FASTMCP, HAS_FASTMCP, SDK, SERVERS, SLOTS, P
 from bench.process import BenchError, Command, Process
 from bench.rounds import Figures, Run, cpu_of, figures_of, rate_of, ratios_of, rotated
 from bench.servers.http_bare import ANSWER
-from dragoman.cli.serve import Transport
 
 ECHO, SDK_JSON = "bare ASGI echo", f"{SDK}, JSON"
 CONNECTIONS = (1, 16, 64)
-HAS_HTTP = "streamable-http" in list(Transport)
 _START_LIMIT = 30.0
 _WARM_UP = 0.1
 _VISITORS = 16
@@ -64,7 +62,7 @@ def _dragoman(*options: str) -> tuple[str, ...]:
 
 SITES = [
     Site(ECHO, (sys.executable, str(SERVERS / "http_bare.py")), expected=Expected(constant=ANSWER)),
-    *([Site(DRAGOMAN, _dragoman(), SLOTS, records=True, expected=Expected(("null",)))] if HAS_HTTP else []),
+    Site(DRAGOMAN, _dragoman(), SLOTS, records=True, expected=Expected(("null",))),
     Site(SDK, (sys.executable, str(SERVERS / "http_sdk.py"))),
     Site(SDK_JSON, (sys.executable, str(SERVERS / "http_sdk.py"), "json")),
     *([Site(FASTMCP, (sys.executable, str(SERVERS / "http_fast.py")))] if HAS_FASTMCP else []),
@@ -187,8 +185,6 @@ def over_http(plan: Plan) -> Figures:
 
 def workers(plan: Plan) -> Figures:
     """The modern era with one worker and with two, by the number of connections."""
-    if not HAS_HTTP:
-        return {}
     figures: Figures = {}
     with _started(plan, WORKERS) as servers:
         for server in servers:
@@ -227,11 +223,12 @@ def sessions(plan: Plan) -> Figures:
 def compared(rounds: Mapping[str, Sequence[HttpRun]]) -> Figures:
     """All servers at one kind of work; `sdk` is the way to answer with which the SDK did better at it."""
     servers = {name: figures_of(runs) | _client(runs) for name, runs in rounds.items()}
-    figures: Figures = {"servers": servers, "sdk": max((SDK, SDK_JSON), key=lambda name: servers[name]["median"])}
-    if DRAGOMAN in rounds:
-        figures["ratios"] = ratios_of(rounds, DRAGOMAN, rate_of)
-        figures["cpu_ratios"] = ratios_of(rounds, DRAGOMAN, cpu_of)
-    return figures
+    return {
+        "servers": servers,
+        "sdk": max((SDK, SDK_JSON), key=lambda name: servers[name]["median"]),
+        "ratios": ratios_of(rounds, DRAGOMAN, rate_of),
+        "cpu_ratios": ratios_of(rounds, DRAGOMAN, cpu_of),
+    }
 
 
 def _client(runs: Sequence[HttpRun]) -> Figures:

@@ -194,14 +194,11 @@ def test_a_target_over_http_is_as_good_as_the_worst_number_of_connections_and_th
     assert {target.name for target in targets if target.is_reached} == {next(iter(HTTP_TARGETS))}
 
 
-def test_the_others_are_reported_over_http_without_fastmcp_and_without_dragoman() -> None:
+def test_the_others_are_reported_over_http_without_fastmcp() -> None:
     without_fastmcp = _over_http(RATES)
     assert [target.name for target in report.http_targets(without_fastmcp)] == [
         name for name in HTTP_TARGETS if "FastMCP" not in name
     ]
-    alone = _over_http({name: rate for name, rate in RATES.items() if name != over_http.DRAGOMAN})
-    assert [target.name for target in report.http_targets(alone)] == [next(iter(HTTP_TARGETS))]
-    assert over_http.DRAGOMAN not in report.over_http({"over_http": alone})
 
 
 @pytest.mark.slow

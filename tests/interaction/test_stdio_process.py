@@ -41,6 +41,7 @@ def call_line(request_id: int, name: str = "echo", **arguments: Any) -> bytes:
 
 
 @pytest.mark.requirement("FND-TEST-05")
+@pytest.mark.requirement("FR-TRANSPORT-001", "FR-TRANSPORT-002")
 def test_a_client_shakes_hands_lists_calls_and_leaves() -> None:
     with ServerProcess(TOOLS, settings={"server.name": "greeter"}) as server:
         assert server.handshake()["result"]["serverInfo"] == {"name": "greeter", "version": "0.1.0"}
@@ -181,6 +182,7 @@ def test_a_tool_that_reads_stdin_finds_it_empty_and_steals_nothing() -> None:
         assert Counter(message["id"] for message in server.messages()) == Counter([0, first, *others])
 
 
+@pytest.mark.requirement("FR-TRANSPORT-001")
 def test_every_question_in_a_file_is_answered_before_the_server_ends(tmp_path: Path) -> None:
     questions = [call_line(number, message="x" * number) for number in range(1, 51)]
     questions += [call_line(number, "add", a=number, b=1) for number in range(51, 56)]
@@ -202,6 +204,7 @@ def test_every_question_in_a_file_is_answered_before_the_server_ends(tmp_path: P
     assert all(msgspec.json.decode(each)["level"] == "info" for each in done.stderr.splitlines())
 
 
+@pytest.mark.requirement("FR-TRANSPORT-001")
 def test_someone_at_a_terminal_can_type_requests_and_end_with_control_d() -> None:
     terminal, end = pty.openpty()
     with running(
@@ -314,6 +317,7 @@ def test_an_end_in_the_middle_of_a_message_is_a_client_that_left() -> None:
 
 
 @pytest.mark.requirement("FND-CONN-04", "FND-CONN-05")
+@pytest.mark.requirement("FR-TRANSPORT-002")
 def test_a_client_that_leaves_cancels_its_calls_and_each_leaves_its_record(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with ServerProcess(TOOLS) as server:

@@ -24,7 +24,8 @@ from uuid import uuid4
 from dragoman.access.callers import Caller
 from dragoman.calls.call import Call
 from dragoman.config import Config
-from dragoman.edge.http.asgi import JSON, Receive, Refused, Scope, Send, Stopping, answer
+from dragoman.edge.http.asgi import JSON, Receive, Scope, Send, Stopping, answer, error_body
+from dragoman.edge.http.exchange import SessionCall
 from dragoman.edge.http.replay import Event, ReplayBuffer, SessionEvents
 from dragoman.edge.sdk_kernel import CALLER, TRANSPORT, SdkKernel, listener_of
 from dragoman.errors import InternalError, InvalidRequest, NotInitialized, ProtocolError, RequestCancelled
@@ -54,7 +55,7 @@ class LaneSession:
         self.connection = connection
         self.transport = transport
         self.listener = listener_of(connection)
-        self.calls: dict[Id, tuple[Call, asyncio.Future[bytes]]] = {}
+        self.calls: dict[Id, tuple[Call, SessionCall]] = {}
         """What the lane is answering, by the request's id."""
         self._touched = 0.0
         self._touch_every = min(_TOUCH_EVERY, transport._idle_timeout / 10)
@@ -119,11 +120,10 @@ class LaneSession:
         found = self.calls.pop(request_id, None)
         if found is None:
             return False
-        call, answered = found
+        call, exchange = found
         call.disconnected = reason == "disconnect"
         call.withdraw(reason)
-        if not answered.done():
-            answered.set_result(encode_error(RequestCancelled(), call.request_id, call.correlation_id))
+        exchange.finish(encode_error(RequestCancelled(), call.request_id, call.correlation_id))
         return True
 
     def close(self) -> None:
@@ -224,7 +224,8 @@ class SdkSessions:
         """
         transport = session.transport
         if transport.is_terminated:
-            raise Refused(404, InvalidRequest("The session is over"))
+            await answer(send, 404, error_body(InvalidRequest("The session is over"), request_id))
+            return
         name = str(request_id)
         if name in transport._request_streams:  # To the SDK, 1 and "1" are one.
             await answer(send, 200, await answered, (JSON, session.header))

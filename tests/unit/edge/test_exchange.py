@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.access.callers import ANONYMOUS
 from dragoman.edge.http import exchange as module
+from dragoman.edge.http.asgi import AsgiPost
 from dragoman.edge.http.exchange import MOST_QUEUED, Exchange, Watch
 from tests.unit.edge.asgi_driver import Asked
 
@@ -26,11 +27,12 @@ class Scene:
 
     def __init__(self, *, streams: bool = True) -> None:
         self.watch = Watch()
-        self.exchange = Exchange(ANONYMOUS, self.watch, streams=streams)
         self.client = Asked()
+        post = AsgiPost(asyncio.get_running_loop(), self.client.receive)
+        self.exchange = Exchange(post, ANONYMOUS, self.watch, streams=streams)
         self.left = 0
         self.exchange.on_gone = self._gone
-        self.running = asyncio.create_task(self.exchange.run(self.client.receive, self.client.send))
+        self.running = asyncio.create_task(post.run({}, self.client.send))
 
     def _gone(self) -> None:
         self.left += 1
@@ -235,9 +237,10 @@ async def test_the_watch_rests_while_there_is_nothing_to_watch() -> None:
     await until(lambda: not scene.watch._ticking)
     assert not scene.watch._young
     assert not scene.watch._old
-    again = Exchange(ANONYMOUS, scene.watch, streams=True)
     client = Asked()
-    running = asyncio.create_task(again.run(client.receive, client.send))
+    post = AsgiPost(asyncio.get_running_loop(), client.receive)
+    Exchange(post, ANONYMOUS, scene.watch, streams=True)
+    running = asyncio.create_task(post.run({}, client.send))
     await asyncio.sleep(0)
     client.leave()
     await asyncio.wait_for(running, 5)

@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
@@ -29,9 +30,12 @@ from dragoman.edge.connection import Services
 from dragoman.edge.http.asgi import (
     JSON,
     MOST_READ_AT_ONCE,
+    Application,
+    AsgiPost,
     Bodies,
     Disconnected,
     Header,
+    Post,
     Receive,
     Refused,
     Scope,
@@ -42,7 +46,7 @@ from dragoman.edge.http.asgi import (
     error_body,
     replayed,
 )
-from dragoman.edge.http.exchange import Exchange, Watch
+from dragoman.edge.http.exchange import Exchange, SessionCall, Watch
 from dragoman.edge.http.forwarding import LinkBroken
 from dragoman.edge.http.guard import Guard
 from dragoman.edge.http.siblings import LOCAL_ONLY, Siblings
@@ -87,9 +91,6 @@ if TYPE_CHECKING:
     from dragoman.edge.sdk_sessions import LaneSession, SdkSessions
     from dragoman.telemetry.metrics import Metrics
     from dragoman.tools.catalogue import Catalogue
-
-STREAM_AFTER = 0.25
-"""Seconds before a call in a session goes on as a stream, which the client can resume if it breaks."""
 
 STATUS_OF = {
     error.code: status
@@ -205,28 +206,77 @@ class HttpApp:
             return
         if self._starting is None or not self._starting.done():
             await self.start()
-        pairs: list[Header] = scope["headers"]
-        headers = dict(pairs)
-        leave_trace = None if self._join_trace is None else self._join_trace(pairs)
+        leave_trace = None if self._join_trace is None else self._join_trace(scope["headers"])
         try:
-            if len(headers) != len(pairs):
-                _refuse_doubles(pairs)
-            self._let_in(headers)
-            if b"origin" in headers:
-                send = self._with_cors(send, headers[b"origin"])
-            await self._route(scope, receive, send, headers)
-        except Refused as refused:
-            if self.metrics is not None:
-                self.metrics.refused_request(refused.status)
-            await answer(send, refused.status, error_body(refused.error, refused.id), (JSON, *refused.headers))
-        except Disconnected:
-            pass
-        except Exception as error:  # The boundary: a defect of ours costs one request.
-            self._logger.error("request failed", exception_facts(error, InternalError.code))
-            await answer(send, 500, error_body(InternalError("Internal error")))
+            await self.run(self._admit, scope, receive, send)
         finally:
             if leave_trace is not None:
                 leave_trace()
+
+    async def run(self, app: Application, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have a part of this answer. The boundary: a defect of ours costs one request."""
+        try:
+            await app(scope, receive, send)
+        except Disconnected:
+            pass
+        except Exception as error:
+            await answer(send, *self._objection(error))
+
+    def take(self, post: Post, pairs: list[Header], body: bytes) -> bool:
+        """Answer a POST to the endpoint that came whole, as nearly all do, without any of what ASGI costs.
+
+        False: nothing was done, and it has to come in by the other door, where everything is looked at with more care.
+        """
+        headers = dict(pairs)
+        if (
+            len(headers) != len(pairs)
+            or not self._guard.knows(headers)
+            or b"origin" in headers
+            or headers.get(b"content-type") != b"application/json"
+            or len(body) > self._most
+            or self._join_trace is not None
+            or self._starting is None
+            or not self._starting.done()
+            or (self._siblings is not None and self._siblings.is_for_other(headers))
+        ):
+            return False
+        caller = ANONYMOUS
+        if self._authenticator is not None:
+            known = self._authenticator.known(headers.get(b"authorization"))
+            if known is None:
+                return False
+            caller = known
+        try:
+            return self._serve(post, pairs, headers, body, caller)
+        except Exception as error:
+            post.answer(*self._objection(error))
+            return True
+
+    def _objection(self, error: Exception) -> tuple[int, bytes, tuple[Header, ...]]:
+        """What to answer instead of what was asked for."""
+        if isinstance(error, Refused):
+            if self.metrics is not None:
+                self.metrics.refused_request(error.status)
+            return error.status, error_body(error.error, error.id), (JSON, *error.headers)
+        self._logger.error("request failed", exception_facts(error, InternalError.code))
+        return 500, error_body(InternalError("Internal error")), (JSON,)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pairs: list[Header] = scope["headers"]
+        headers = dict(pairs)
+        if len(headers) != len(pairs):
+            _refuse_doubles(pairs)
+        self._let_in(headers)
+        if b"origin" in headers:  # A page is to be able to read a refusal too.
+            routed = partial(self._route, headers=headers)
+            await self.run(routed, scope, receive, self._with_cors(send, headers[b"origin"]))
+        else:
+            await self._route(scope, receive, send, headers)
+
+    @property
+    def endpoint(self) -> str:
+        """The path that MCP is served at."""
+        return self._endpoint
 
     @property
     def is_authenticated(self) -> bool:
@@ -368,40 +418,30 @@ class HttpApp:
         length = headers.get(b"content-length")
         if length is not None and (not length.isdigit() or len(length) > 18 or int(length) > self._most):
             raise TooLarge(self._most)
+        body = await self._read(receive)
+        post = AsgiPost(self._watch.loop, receive)
+        if self._serve(post, scope["headers"], headers, body, caller):
+            await post.run(scope, send)
+        else:
+            await self._hand_to_session(scope, receive, send, headers, caller, body)
+
+    def _serve(self, post: Post, pairs: list[Header], headers: Headers, body: bytes, caller: Caller) -> bool:
+        """Answer, now or later; False: it is for the SDK to answer."""
         accept = headers.get(b"accept")
         takes_json, takes_stream = self._accepts.get(accept) or self._accepted(accept)
-        body = await self._read(receive)
         version = headers.get(rules.VERSION)
-        session_id = headers.get(b"mcp-session-id")
-        is_marked = version is not None or rules.METHOD in headers or rules.NAME in headers
-        if version in _HANDSHAKE or not is_marked:
+        if version in _HANDSHAKE or (version is None and rules.METHOD not in headers and rules.NAME not in headers):
+            session_id = headers.get(b"mcp-session-id")
             if session_id is not None and takes_json and takes_stream:
                 session = self._sessions.find(session_id.decode("latin-1"), caller)
-                if session is not None and not session.is_running:
-                    session.hear(body)
-                elif session is not None:
-                    event = self._in_session.read(body)
-                    in_lane = type(event) is ToolCall and self._needs_no_way_back(event)
-                    if isinstance(event, ToolCall | Request) and session.uses(event.id, in_lane=in_lane):
-                        error = InvalidRequest("Invalid request: a request with this id is under way")
-                        raise Refused(400, error, (session.header,), event.id)
-                    if in_lane:
-                        assert isinstance(event, ToolCall)
-                        await self._call_in_session(event, session, caller, scope, receive, send)
-                        return
-                    if type(event) is Cancel and session.cancel(event.id, "client"):
-                        await answer(send, 202, b"", (session.header,))
-                        return
+                if session is not None and self._serve_session(post, session, body, caller):
+                    return True
             if not _is_modern(body):
-                await self._hand_to_session(scope, receive, send, headers, caller, body)
-                return
+                return False
         if not takes_json:
             raise Refused(406, InvalidRequest("Accept must include application/json"))
-        exchange = self._begin(scope["headers"], headers, body, caller, takes_stream)
-        if isinstance(exchange, Exchange):
-            await exchange.run(receive, send)
-        else:
-            await answer(send, *exchange)
+        self._serve_modern(post, pairs, headers, body, caller, takes_stream)
+        return True
 
     def _accepted(self, accept: bytes | None) -> tuple[bool, bool]:
         kinds = {kind.split(b";")[0].strip().lower() for kind in (accept or b"*/*").split(b",")}
@@ -413,16 +453,16 @@ class HttpApp:
 
     # The modern era.
 
-    def _begin(
-        self, pairs: list[Header], headers: Headers, body: bytes, caller: Caller, takes_stream: bool
-    ) -> Exchange | tuple[int, bytes]:
-        """An exchange under way, or the status and body of an answer that there is already."""
+    def _serve_modern(
+        self, post: Post, pairs: list[Header], headers: Headers, body: bytes, caller: Caller, takes_stream: bool
+    ) -> None:
         if not body or body.isspace():
             raise Refused(400, ParseError("Parse error: there is no body"))
         event = self._modern.read(body)
         if event is None or type(event) is Cancel:
             self._check_version(headers)
-            return 202, b""  # Nothing to cancel by: in this era a client cancels by leaving.
+            post.answer(202, b"", ())  # Nothing to cancel by: in this era a client cancels by leaving.
+            return
         if isinstance(event, Answer):
             raise Refused(400, InvalidRequest("Invalid request: nothing was asked that this could answer"))
         try:
@@ -435,13 +475,14 @@ class HttpApp:
             event = self._modern.refuse(error, getattr(event, "id", None), getattr(event, "meta", {}))
         if isinstance(event, Refusal):
             self._log_refusal(event)
-            return STATUS_OF.get(event.code, 200), event.line
-        exchange = Exchange(caller, self._watch, streams=takes_stream)
+            post.answer(STATUS_OF.get(event.code, 200), event.line)
+            return
         if isinstance(event, ToolCall):
-            self._start_call(event, exchange)
-        else:
-            self._start_request(event, exchange, takes_stream)
-        return exchange
+            self._start_call(event, Exchange(post, caller, self._watch, streams=takes_stream))
+            return
+        if event.method == "subscriptions/listen" and not takes_stream:
+            raise Refused(406, InvalidRequest("Accept must include text/event-stream: the answer is a stream"))
+        self._start_request(event, Exchange(post, caller, self._watch, streams=takes_stream))
 
     def _check_version(self, headers: Headers) -> None:
         version = headers.get(rules.VERSION, b"").decode("latin-1")
@@ -529,7 +570,7 @@ class HttpApp:
         exchange.on_gone = gone
         self._submit(call)
 
-    def _start_request(self, event: Request, exchange: Exchange, takes_stream: bool) -> None:
+    def _start_request(self, event: Request, exchange: Exchange) -> None:
         listing = self._services.listing
         try:
             if event.method == "tools/list":
@@ -538,8 +579,6 @@ class HttpApp:
             elif event.method == "server/discover":
                 exchange.finish(self._modern.result(event.id, listing.discovery(), modern=True))
             else:
-                if event.method == "subscriptions/listen" and not takes_stream:
-                    raise Refused(406, InvalidRequest("Accept must include text/event-stream: the answer is a stream"))
                 serving = asyncio.create_task(self._hand_over(event, exchange))
                 exchange.on_gone = serving.cancel
         except ProtocolError as error:
@@ -579,49 +618,46 @@ class HttpApp:
             return False
         return "progressToken" not in event.meta
 
-    async def _call_in_session(
-        self, event: ToolCall, session: LaneSession, caller: Caller, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[bytes] = loop.create_future()
-        woken: asyncio.Future[None] = loop.create_future()
-        status = 200
-        headers: tuple[Header, ...] = ()
+    def _serve_session(self, post: Post, session: LaneSession, body: bytes, caller: Caller) -> bool:
+        if not session.is_running:
+            session.hear(body)
+            return False
+        event = self._in_session.read(body)
+        in_lane = type(event) is ToolCall and self._needs_no_way_back(event)
+        if isinstance(event, ToolCall | Request) and session.uses(event.id, in_lane=in_lane):
+            error = InvalidRequest("Invalid request: a request with this id is under way")
+            raise Refused(400, error, (session.header,), event.id)
+        if in_lane:
+            assert isinstance(event, ToolCall)
+            self._call_in_session(event, session, caller, post)
+            return True
+        if type(event) is Cancel and session.cancel(event.id, "client"):
+            post.answer(202, b"", (session.header,))
+            return True
+        return False
 
-        def wake(_: object = None) -> None:
-            if not woken.done():
-                woken.set_result(None)
+    def _call_in_session(self, event: ToolCall, session: LaneSession, caller: Caller, post: Post) -> None:
+        exchange = SessionCall(post, event.id, session, self._sessions, self._watch)
 
         def reply(call: Call, outcome: Outcome) -> None:
-            nonlocal status, headers
             session.calls.pop(event.id, None)
-            if isinstance(outcome.error, MissingScope):
-                status, headers = self._step_up(outcome.error, call.caller)
-            if outcome.error is not None and isinstance(outcome.error, ProtocolError):
-                line = encode_error(outcome.error, event.id, call.correlation_id)
+            error = outcome.error
+            if error is not None and isinstance(error, ProtocolError):
+                line = encode_error(error, event.id, call.correlation_id)
             else:
                 line = encode_result(event.id, self._render(call, outcome))
-            if not answered.done():
-                answered.set_result(line)
-                wake()
+            if error is not None and isinstance(error, MissingScope):
+                exchange.finish(line, *self._step_up(error, call.caller))
+            else:
+                exchange.finish(line)
 
-        session.touch(loop.time())
+        session.touch(self._watch.loop.time())
         correlation_id = (correlation_id_in(event.meta) if event.meta else None) or self._correlation_id()
         # The caller as it is now: a later token may allow less than the one that the session was opened with.
         call = Call(event.name, event.arguments, self._run_id(), correlation_id, reply, caller, "http", event.id)
         call.meta, call.protocol_version, call.session_id = event.meta, session.version, session.id
-        session.calls[event.id] = (call, answered)
-        answered.add_done_callback(wake)
+        session.calls[event.id] = (call, exchange)
         self._submit(call)
-        timer = loop.call_later(STREAM_AFTER, wake)
-        try:
-            await woken
-        finally:
-            timer.cancel()
-        if answered.done():
-            await answer(send, status, answered.result(), (JSON, session.header, *headers))
-        else:
-            await self._sessions.stream(session, event.id, answered, scope, receive, send)
 
     async def _hand_to_session(
         self, scope: Scope, receive: Receive, send: Send, headers: Headers, caller: Caller, body: bytes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from dragoman.errors import InternalError, InvalidRequest, ProtocolError
 from dragoman.protocol import jsonrpc
@@ -12,6 +13,7 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON: Header = (b"content-type", b"application/json")
 STREAM: tuple[Header, ...] = (
@@ -19,7 +21,6 @@ STREAM: tuple[Header, ...] = (
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 )
-
 
 MOST_READ_AT_ONCE = 256 * 1024 * 1024
 """Bytes of unfinished bodies that are held, of all clients together."""
@@ -67,6 +68,77 @@ async def answer(send: Send, status: int, body: bytes = b"", headers: Iterable[H
 def error_body(error: ProtocolError, request_id: jsonrpc.Id | None = None) -> bytes:
     """A JSON-RPC error as a body."""
     return jsonrpc.encode(jsonrpc.to_json_rpc_error(error.code, error.message, error.data, request_id))
+
+
+class Post(Protocol):
+    """A request whose body has been read. It is answered once: at once, as a whole, or as an application sees fit."""
+
+    on_gone: Callable[[], object] | None
+    """What to do when the client leaves before that; called once."""
+
+    def answer(self, status: int, body: bytes, headers: tuple[Header, ...] = (JSON,)) -> None:
+        """Send a whole response."""
+        ...
+
+    def go_on(self, app: Application) -> None:
+        """Have an application answer. It also has to see for itself whether the client leaves."""
+        ...
+
+    def watch(self) -> None:
+        """It takes a while: see to it that a client that leaves is noticed."""
+        ...
+
+
+class AsgiPost:
+    """A request from whichever ASGI server there is."""
+
+    on_gone: Callable[[], object] | None = None
+    _watcher: asyncio.Task[None] | None = None
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, receive: Receive) -> None:
+        self._loop = loop
+        self._receive = receive
+        self._decided: asyncio.Future[Application | None] = loop.create_future()
+
+    def answer(self, status: int, body: bytes, headers: tuple[Header, ...] = (JSON,)) -> None:
+        self.go_on(lambda scope, receive, send: answer(send, status, body, headers))
+
+    def go_on(self, app: Application) -> None:
+        if not self._decided.done():
+            self._decided.set_result(app)
+
+    def watch(self) -> None:
+        if not self._decided.done():
+            self._watcher = self._loop.create_task(self._until_gone())
+
+    async def run(self, scope: Scope, send: Send) -> None:
+        """Wait until it is decided what to answer, and answer."""
+        try:
+            app = await self._decided
+        finally:
+            if self._watcher is not None:
+                self._watcher.cancel()
+            if not self._decided.done() or self._decided.cancelled():
+                self._leave()
+        if app is not None:
+            await app(scope, self._receive, send)
+
+    async def _until_gone(self) -> None:
+        await until_gone(self._receive)
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self._decided.done():
+            self._decided.set_result(None)
+        if self.on_gone is not None:
+            on_gone, self.on_gone = self.on_gone, None
+            on_gone()
+
+
+async def until_gone(receive: Receive) -> None:
+    """Return when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class Bodies:

@@ -3,6 +3,7 @@
 1. The answer is JSON. Only when there is something to say before it, or when it takes so long that a proxy would lose
    patience, does the response become an event stream that ends with the answer.
 2. Nobody watches for a client that leaves until the call has taken a while: most calls are over before that.
+3. A call in a session that takes a while goes on as one of the session's own streams, which can be resumed.
 """
 
 from __future__ import annotations
@@ -10,20 +11,34 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from dragoman.access.callers import Caller
 from dragoman.edge.clients import ModernClient
-from dragoman.edge.http.asgi import JSON, STREAM, Header, Receive, Send, answer
+from dragoman.edge.http.asgi import JSON, STREAM, Header, Post, Receive, Scope, Send, until_gone
 from dragoman.errors import MethodNotFound
 from dragoman.protocol import jsonrpc
+from dragoman.protocol.jsonrpc import Id
+
+if TYPE_CHECKING:
+    from dragoman.edge.sdk_sessions import LaneSession, SdkSessions
 
 WATCH_AFTER = 0.05
 """Seconds, at least, before somebody watches whether the client is still there; at most twice as many."""
+STREAM_AFTER = 0.25
+"""Seconds before a call in a session goes on as a stream; at most `WATCH_AFTER` more."""
 PING_EVERY = 15.0
 """Seconds of silence on a stream, or before there is one."""
 MOST_QUEUED = 256
 """Notifications that a slow client may be behind with; further ones are dropped until it has caught up."""
+
+_JUST_JSON = (JSON,)
+
+
+class _Watched(Protocol):
+    def watch(self) -> None:
+        """It takes a while."""
+        ...
 
 
 class Watch:
@@ -35,18 +50,18 @@ class Watch:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
-        self._young: set[Exchange] = set()
-        self._old: set[Exchange] = set()
+        self._young: set[_Watched] = set()
+        self._old: set[_Watched] = set()
         self._ticking = False
 
-    def add(self, exchange: Exchange) -> None:
+    def add(self, exchange: _Watched) -> None:
         """An exchange has begun."""
         self._young.add(exchange)
         if not self._ticking:
             self._ticking = True
             self.loop.call_later(WATCH_AFTER, self._tick)
 
-    def discard(self, exchange: Exchange) -> None:
+    def discard(self, exchange: _Watched) -> None:
         """An exchange is over."""
         self._young.discard(exchange)
         self._old.discard(exchange)
@@ -61,7 +76,7 @@ class Watch:
 
 
 class Exchange:
-    """Collects what is to be sent while somebody works on the request, and sends it."""
+    """A request of the modern era: collects what is to be sent while somebody works on it, and sends it."""
 
     transport = "http"
     session = protocol_version = session_id = None
@@ -70,22 +85,21 @@ class Exchange:
     """What to do when the client leaves before it is answered; called once."""
 
     # What most exchanges never need.
-    _status = 200
-    _headers: tuple[Header, ...] = ()
     _body: bytes | None = None
     _gone = False
+    _woken: asyncio.Future[None] | None = None
     _drained: asyncio.Future[None] | None = None
     _timer: asyncio.TimerHandle | None = None
-    _watcher: asyncio.Task[None] | None = None
 
-    def __init__(self, caller: Caller, watch: Watch, *, streams: bool) -> None:
+    def __init__(self, post: Post, caller: Caller, watch: Watch, *, streams: bool) -> None:
         self.caller = caller
+        self._post = post
         self._streams = streams
         self._watch = watch
         self._loop = watch.loop
         self._queue: list[bytes] = []
-        self._woken: asyncio.Future[None] = watch.loop.create_future()
-        self._receive: Receive
+        post.on_gone = self._leave
+        watch.add(self)
 
     @property
     def is_gone(self) -> bool:
@@ -102,9 +116,13 @@ class Exchange:
 
     def finish(self, body: bytes, status: int = 200, headers: tuple[Header, ...] = ()) -> None:
         """The answer. On a stream the status is 200 already, and the error in the body has to do."""
-        if self._body is None:
-            self._body, self._status, self._headers = body, status, headers
-            self._wake()
+        if self._body is None and not self._gone:
+            self._body = body
+            if self._woken is None:
+                self._end()
+                self._post.answer(status, body, (JSON, *headers) if headers else _JUST_JSON)
+            else:
+                self._wake()
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification ahead of the answer, where the client takes streams. From any thread; never waits."""
@@ -122,73 +140,116 @@ class Exchange:
                 self._drained = self._loop.create_future()
             await asyncio.shield(self._drained)
 
-    async def run(self, receive: Receive, send: Send) -> None:
-        """Send what there is to send, until the answer is sent or the client is gone."""
-        self._receive = receive
-        self._watch.add(self)
-        try:
-            if self._body is None:
-                await self._woken
-            if self._gone:
-                return
-            if self._body is not None and not self._queue:
-                await answer(send, self._status, self._body, (JSON, *self._headers))
-            else:
-                await self._stream(send)
-        finally:
-            self._watch.discard(self)
-            if self._timer is not None:
-                self._timer.cancel()
-            if self._watcher is not None:
-                self._watcher.cancel()
-            self._leave()
-            self.on_gone = None  # It leads back here: without this, only the garbage collector would end it.
-
-    async def _stream(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [*STREAM]})
-        while not self._gone:
-            lines, self._queue = self._queue, []
-            if self._drained is not None:
-                self._drained.set_result(None)
-                self._drained = None
-            if ended := self._body is not None:
-                lines.append(self._body)
-            chunk = b"".join([b"event: message\ndata: %b\n\n" % line.rstrip() for line in lines]) or b": ping\n\n"
-            await send({"type": "http.response.body", "body": chunk, "more_body": not ended})
-            if ended:
-                return
-            if not self._queue and self._body is None:
-                self._woken = self._loop.create_future()
-                await asyncio.wait((self._woken,), timeout=PING_EVERY)
-
-    def _put(self, line: bytes) -> None:
-        if self._body is None and len(self._queue) < MOST_QUEUED:
-            self._queue.append(line)
-            self._wake()
-
-    def _wake(self) -> None:
-        if not self._woken.done():
-            self._woken.set_result(None)
-
     def watch(self) -> None:
         """It takes a while: see whether the client stays, and keep proxies patient."""
-        self._watcher = self._loop.create_task(self._until_gone())
+        self._post.watch()
         if self._streams:
-            self._timer = self._loop.call_later(PING_EVERY - WATCH_AFTER, self._wake)
+            self._timer = self._loop.call_later(PING_EVERY - WATCH_AFTER, self._become_stream)
 
-    async def _until_gone(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._gone = True
+    def _put(self, line: bytes) -> None:
+        if self._body is None and not self._gone and len(self._queue) < MOST_QUEUED:
+            self._queue.append(line)
+            if self._woken is None:
+                self._become_stream()
+            else:
+                self._wake()
+
+    def _become_stream(self) -> None:
+        self._woken = self._loop.create_future()
+        self._end()
+        self._post.go_on(self._stream)
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send what there is to send, until the answer is sent or the client is gone."""
+        watcher = self._loop.create_task(self._until_gone(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": [*STREAM]})
+            while not self._gone:
+                lines, self._queue = self._queue, []
+                self._let_drain()
+                if ended := self._body is not None:
+                    lines.append(self._body)
+                chunk = b"".join([b"event: message\ndata: %b\n\n" % line.rstrip() for line in lines]) or b": ping\n\n"
+                await send({"type": "http.response.body", "body": chunk, "more_body": not ended})
+                if ended:
+                    return
+                if not self._queue and self._body is None:
+                    self._woken = self._loop.create_future()
+                    await asyncio.wait((self._woken,), timeout=PING_EVERY)
+        finally:
+            watcher.cancel()
+            self._leave()
+
+    async def _until_gone(self, receive: Receive) -> None:
+        await until_gone(receive)
         self._leave()
         self._wake()
 
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def _let_drain(self) -> None:
+        if self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
+
     def _leave(self) -> None:
+        self._end()
         if self._body is None:
             self._gone = True
-            if self._drained is not None:
-                self._drained.set_result(None)
-                self._drained = None
+            self._let_drain()
             if self.on_gone is not None:
                 on_gone, self.on_gone = self.on_gone, None
                 on_gone()
+        self.on_gone = None  # It leads back here: without this, only the garbage collector would end it.
+
+    def _end(self) -> None:
+        """There is nothing to watch any more: it is answered, or looks after itself."""
+        self._watch.discard(self)
+        self._post.on_gone = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._body is not None:
+            self.on_gone = None
+
+
+class SessionCall:
+    """A call in a session. That a client leaves does not end it."""
+
+    _answered: asyncio.Future[bytes] | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _is_over = False
+
+    def __init__(self, post: Post, request_id: Id, session: LaneSession, sessions: SdkSessions, watch: Watch) -> None:
+        self._post = post
+        self._request_id = request_id
+        self._session = session
+        self._sessions = sessions
+        self._watch = watch
+        watch.add(self)
+
+    def finish(self, line: bytes, status: int = 200, headers: tuple[Header, ...] = ()) -> None:
+        """The answer; the first one counts."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._answered is not None:
+            self._answered.set_result(line)
+            return
+        self._watch.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._post.answer(status, line, (JSON, self._session.header, *headers))
+
+    def watch(self) -> None:
+        """It takes a while."""
+        self._timer = self._watch.loop.call_later(STREAM_AFTER - WATCH_AFTER, self._become_stream)
+
+    def _become_stream(self) -> None:
+        self._answered = self._watch.loop.create_future()
+        self._post.go_on(self._stream)
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self._answered is not None
+        await self._sessions.stream(self._session, self._request_id, self._answered, scope, receive, send)

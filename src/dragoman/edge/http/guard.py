@@ -27,6 +27,10 @@ class Guard:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
         self._let_in: set[tuple[bytes | None, bytes | None]] = set()
 
+    def knows(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a request with these has been let in before."""
+        return (headers.get(b"host"), headers.get(b"origin")) in self._let_in
+
     def refusal(self, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
         """The status and the reason to refuse a request with; None lets it in."""
         host, origin = headers.get(b"host"), headers.get(b"origin")

@@ -2,7 +2,9 @@
 
 1. A client that takes too long to send a request, or to read its answer, is disconnected; so is one whose head is too
    large. Connections beyond the limit are refused with 503, and those within it are not.
-2. A signal makes `/ready` say 503 and new calls be refused as retryable, while what is running finishes; then streams
+2. A POST to the endpoint that comes whole, as nearly all do, is given to the application as it is. Only what takes
+   long, or has more to say than one answer, becomes one of uvicorn's cycles of request and response.
+3. A signal makes `/ready` say 503 and new calls be refused as retryable, while what is running finishes; then streams
    end, and every answer that was made is sent before the process ends.
 """
 
@@ -12,12 +14,13 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from uvicorn import Config, Server
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from dragoman.edge.http.asgi import error_body
+from dragoman.edge.http.asgi import JSON, Application, Header, error_body
 from dragoman.edge.signals import on_signals
 from dragoman.errors import ConfigError, InternalError, InvalidRequest
 
@@ -71,22 +74,31 @@ def raise_file_limit() -> None:
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, with the times, sizes and ends that it does not watch."""
+    """uvicorn's protocol, with the times, sizes and ends that it does not watch, and a shorter way for most of it."""
 
     reading_since: float | None = None
     """When the client began to send what it has not sent all of; None while nothing is expected of it."""
     paused_since: float | None = None
     """When the client stopped reading, or when it was left to read the rest."""
+    idle_since: float | None = None
+    """When its last request was answered; None while there is another."""
     is_in_body = False
     """Whether the head of a request has come, and its end has not."""
     metrics: Metrics | None = None
+    _endpoint: bytes | None = None
+    _pairs: list[Header]
+    _parts: list[bytes] | None = None
+    """The body of a request that may be whole when all is read that there is to read."""
     _overhead = 0
     _is_deaf = False
     _answering: Any = None
 
     def connection_made(self, transport: Any) -> None:
         self.reading_since = self.loop.time()
-        self.metrics = getattr(self.app, "metrics", None)
+        app: Any = self.app
+        self.metrics = getattr(app, "metrics", None)
+        if hasattr(app, "take"):
+            self._endpoint = app.endpoint.encode()
         super().connection_made(_Transport(transport, self))  # type: ignore[arg-type]
         # uvicorn would refuse every request of those who are in already, too.
         most, self.limit_concurrency = self.limit_concurrency, None
@@ -110,13 +122,17 @@ class _Protocol(HttpToolsProtocol):
             if self._overhead >= MOST_HEAD_BYTES:
                 reason = f"The head is longer than {MOST_HEAD_BYTES} bytes"
                 self.refuse(431, "Request Header Fields Too Large", reason)
+        if self._parts is not None and not self.transport.is_closing():
+            self._begin_cycle()  # The rest is yet to come, and who sends it may have to be refused before that.
 
     def eof_received(self) -> None:
         if self.is_in_body or self._overhead:
             self.refuse(400, "Bad Request", "The request has no end")
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
         self.is_in_body = False
         if self.reading_since is None:
             self.reading_since = self.loop.time()
@@ -124,28 +140,77 @@ class _Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._overhead = 0
         self.is_in_body = True
-        super().on_headers_complete()
-        self.headers = []  # What comes after the body is nothing that anybody on the way has looked at.
+        # What comes after the body is nothing that anybody on the way has looked at.
+        self._pairs, self.headers = self.headers, []
+        self._parts = []
+        if not (
+            self.url == self._endpoint
+            and self.parser.get_method() == b"POST"
+            and self.parser.get_http_version() == "1.1"
+            and (self.cycle is None or self.cycle.response_complete)
+            and not self.flow.write_paused
+            and not self.expect_100_continue
+            and not self.parser.should_upgrade()
+        ):
+            self._begin_cycle()
 
     def on_body(self, body: bytes) -> None:
         self._overhead = 0
-        super().on_body(body)
+        if self._parts is None:
+            super().on_body(body)
+        else:
+            self._parts.append(body)
 
     def on_message_complete(self) -> None:
         self.reading_since = None
         self._overhead = 0
         self.is_in_body = False
+        if self._parts is not None:
+            if self._is_taken(b"".join(self._parts)):
+                return
+            self._begin_cycle()
         super().on_message_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
-            # It was answered before it was read, and what came since has stopped the clock.
-            self._unset_keepalive_if_required()
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self.idle_since = (
+                self.loop.time()
+            )  # It was answered before it was read, and what came since has ended that.
+
+    def _is_taken(self, body: bytes) -> bool:
+        """Give the application the request; False: it does not take it like this."""
+        app: Any = self.app
+        before = self.cycle
+        post: Any = _Post(self, self._pairs, self.parser.should_keep_alive())
+        self.cycle = self._answering = post
+        if app.take(post, self._pairs, body):
+            self._parts = None
+            return True
+        self.cycle = self._answering = before
+        return False
+
+    def _begin_cycle(self) -> None:
+        """Have uvicorn do what it would have done with the head when that was complete, and with the body so far."""
+        parts, self._parts = self._parts or (), None
+        url, expects = self.url, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers += self._pairs
+        super().on_headers_complete()
+        self.headers = []
+        for part in parts:
+            super().on_body(part)
+
+    def _unset_keepalive_if_required(self) -> None:
+        self.idle_since = None
 
     def on_response_complete(self) -> None:
         self.transport.flush()  # type: ignore[attr-defined]
-        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self.idle_since = self.loop.time()  # Whoever sweeps looks at it: a timer for every request is too many.
 
     def pause_writing(self) -> None:
         self.paused_since = self.loop.time()
@@ -188,11 +253,96 @@ class _Protocol(HttpToolsProtocol):
         self._answering = cycle
         super()._start_asgi_task(cycle, app)
 
+    def go_on(self, post: _Post, pairs: list[Header], app: Application) -> None:
+        """Have an application answer what was taken as it is."""
+        http_app: Any = self.app
+        scope: Any = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "method": "POST",
+            "root_path": self.root_path,
+            "path": http_app.endpoint,
+            "raw_path": self._endpoint,
+            "query_string": b"",
+            "headers": pairs,
+            "state": self.app_state.copy(),
+        }
+        cycle = RequestResponseCycle(
+            scope,
+            self.transport,
+            self.flow,
+            self.logger,
+            self.access_logger,
+            self.access_log,
+            self.server_state.default_headers,
+            asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=post.keep_alive,
+            on_response=self.on_response_complete,
+        )
+        cycle.more_body, cycle.disconnected = False, post.disconnected
+        current: Any = self.cycle
+        if current is post:
+            self.cycle = cycle
+        self._start_asgi_task(cycle, partial(http_app.run, app))
+
     def _give_up(self) -> None:
         """Tell whoever answers that nobody is there: uvicorn tells the last of several requests only."""
         if self._is_busy:
             self._answering.disconnected = True
             self._answering.message_event.set()
+
+
+class _Post:
+    """A request that came whole, and its answer. To the protocol it is a cycle, so that the next one waits for it."""
+
+    on_gone: Callable[[], object] | None = None
+    disconnected = response_started = response_complete = False
+
+    def __init__(self, protocol: _Protocol, pairs: list[Header], keep_alive: bool) -> None:
+        self._protocol = protocol
+        self._pairs = pairs
+        self.keep_alive = keep_alive
+
+    def answer(self, status: int, body: bytes, headers: tuple[Header, ...] = (JSON,)) -> None:
+        if self.response_complete or self.disconnected:
+            return
+        self.response_started = self.response_complete = True
+        protocol = self._protocol
+        lines = [b"%b: %b\r\n" % header for header in (*protocol.server_state.default_headers, *headers)]
+        if not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        head = b"".join(lines)
+        if head.count(b"\n") != len(lines):
+            raise ValueError("a header has more than one line")
+        protocol.transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[status], head, len(body), body))
+        if not self.keep_alive:
+            protocol.transport.close()
+        protocol.on_response_complete()
+
+    def go_on(self, app: Application) -> None:
+        if not self.response_complete:
+            self.response_complete = True
+            self._protocol.go_on(self, self._pairs, app)
+
+    def watch(self) -> None:
+        """Nothing: who keeps the connection knows, and says so."""
+
+    # As the protocol sees it.
+
+    @property
+    def message_event(self) -> _Post:
+        return self
+
+    def set(self) -> None:
+        """Something has happened; the only thing that matters is that the client is gone."""
+        if self.disconnected and self.on_gone is not None:
+            on_gone, self.on_gone = self.on_gone, None
+            on_gone()
 
 
 class _Transport:
@@ -276,12 +426,12 @@ class HttpServer(Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_keep_alive=max(1, settings.keep_alive_ms // 1000),
                 limit_concurrency=settings.max_connections,
                 timeout_graceful_shutdown=int(_LAST_ANSWERS),
                 backlog=_BACKLOG,
             )
         )
+        self._keep_alive = settings.keep_alive_ms / 1000
         self._read_timeout = settings.read_timeout_ms / 1000
         self._write_timeout = settings.write_timeout_ms / 1000
 
@@ -299,9 +449,11 @@ class HttpServer(Server):
             for connection in tuple(self.server_state.connections):
                 if not isinstance(connection, _Protocol):
                     continue
-                paused = connection.paused_since
+                paused, idle = connection.paused_since, connection.idle_since
                 if connection.is_late(now, self._read_timeout):
                     connection.refuse(408, "Request Timeout", "The request took too long to arrive")
+                elif idle is not None and now - idle > self._keep_alive:
+                    connection.timeout_keep_alive_handler()
                 elif paused is not None and now - paused > self._write_timeout:
                     connection.transport.abort()
 

@@ -10,6 +10,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from msgspec import Struct
@@ -50,12 +51,24 @@ def check_routing(
     """Raise `HeaderMismatch` unless the headers say what the body does. `name` None: the method has none."""
     if len(headers) != len(pairs):
         _refuse_doubles(pairs, _ROUTING)
+    if (headers.get(VERSION), headers.get(METHOD), headers.get(NAME)) == _as_sent(version, method, name):
+        return  # As nearly every request has them.
     if _text(headers.get(VERSION)) != version:
         raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
     if _text(headers.get(METHOD)) != method:
         raise HeaderMismatch("Header mismatch: Mcp-Method is not the request's method")
     if name is not None and decode_value(headers.get(NAME)) != name:
         raise HeaderMismatch(f"Header mismatch: Mcp-Name is not params.{NAMED_BY[method]}")
+
+
+@lru_cache(maxsize=256)
+def _as_sent(version: object, method: str, name: object) -> tuple[bytes | None, ...]:
+    """The headers of a request that says these, if they need no wrapping; otherwise nothing that any request has."""
+    said = [version, method] if name is None else [version, method, name]
+    plain = [each.encode() for each in said if isinstance(each, str) and each.isascii() and each.strip() == each]
+    if len(plain) < 3 or plain[2].startswith(b"=?"):
+        return ()
+    return tuple(plain)
 
 
 def check_parameters(

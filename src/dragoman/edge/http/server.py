@@ -25,6 +25,8 @@ from dragoman.edge.signals import on_signals
 from dragoman.errors import ConfigError, InternalError, InvalidRequest
 
 if TYPE_CHECKING:
+    from uvicorn.server import ServerState
+
     from dragoman.config import AuthConfig, HttpConfig
     from dragoman.edge.http.app import HttpApp
     from dragoman.telemetry.metrics import Metrics
@@ -36,6 +38,7 @@ _LINGER = 5.0
 _BACKLOG = 2048
 _SWEEP_EVERY = 0.5
 _LAST_ANSWERS = 2.0
+_MOST_HEADS = 8
 
 
 def bind(host: str, port: int, *, shared: bool = False, listens: bool = True) -> socket.socket:
@@ -85,6 +88,7 @@ class _Protocol(HttpToolsProtocol):
     is_in_body = False
     """Whether the head of a request has come, and its end has not."""
     metrics: Metrics | None = None
+    heads: _Heads
     _endpoint: bytes | None = None
     _pairs: list[Header]
     _parts: list[bytes] | None = None
@@ -99,6 +103,7 @@ class _Protocol(HttpToolsProtocol):
         self.metrics = getattr(app, "metrics", None)
         if hasattr(app, "take"):
             self._endpoint = app.endpoint.encode()
+            self.heads = _Heads(self.server_state)
         super().connection_made(_Transport(transport, self))  # type: ignore[arg-type]
         # uvicorn would refuse every request of those who are in already, too.
         most, self.limit_concurrency = self.limit_concurrency, None
@@ -115,6 +120,16 @@ class _Protocol(HttpToolsProtocol):
             self.metrics.received_bytes += len(data)
         if self.reading_since is None and not self._is_busy:
             self.reading_since = self.loop.time()
+        room = MOST_HEAD_BYTES - self._overhead
+        if len(data) < room and not self._is_deaf and not self.transport.is_closing():
+            self._overhead += len(data)
+            super().data_received(data)
+        else:
+            self._receive_in_parts(data)
+        if self._parts is not None and not self.transport.is_closing():
+            self._begin_cycle()  # The rest is yet to come, and who sends it may have to be refused before that.
+
+    def _receive_in_parts(self, data: bytes) -> None:
         while data and not self._is_deaf and not self.transport.is_closing():
             part, data = data[: MOST_HEAD_BYTES - self._overhead], data[MOST_HEAD_BYTES - self._overhead :]
             self._overhead += len(part)
@@ -122,8 +137,6 @@ class _Protocol(HttpToolsProtocol):
             if self._overhead >= MOST_HEAD_BYTES:
                 reason = f"The head is longer than {MOST_HEAD_BYTES} bytes"
                 self.refuse(431, "Request Header Fields Too Large", reason)
-        if self._parts is not None and not self.transport.is_closing():
-            self._begin_cycle()  # The rest is yet to come, and who sends it may have to be refused before that.
 
     def eof_received(self) -> None:
         if self.is_in_body or self._overhead:
@@ -313,15 +326,13 @@ class _Post:
             return
         self.response_started = self.response_complete = True
         protocol = self._protocol
-        lines = [b"%b: %b\r\n" % header for header in (*protocol.server_state.default_headers, *headers)]
-        if not self.keep_alive:
-            lines.append(b"connection: close\r\n")
-        head = b"".join(lines)
-        if head.count(b"\n") != len(lines):
-            raise ValueError("a header has more than one line")
-        protocol.transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[status], head, len(body), body))
-        if not self.keep_alive:
-            protocol.transport.close()
+        transport: Any = protocol.transport
+        head = protocol.heads.get(status, headers)
+        if self.keep_alive:
+            transport.send(b"%b%d\r\n\r\n%b" % (head, len(body), body))
+        else:
+            transport.send(b"%b%d\r\nconnection: close\r\n\r\n%b" % (head, len(body), body))
+            transport.close()
         protocol.on_response_complete()
 
     def go_on(self, app: Application) -> None:
@@ -345,6 +356,29 @@ class _Post:
             on_gone()
 
 
+class _Heads:
+    """Heads of answers, up to the number that their content-length is. Most are like the one before but for that."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._defaults: list[Header] | None = None
+        self._known: dict[tuple[int, tuple[Header, ...]], bytes] = {}
+
+    def get(self, status: int, headers: tuple[Header, ...]) -> bytes:
+        defaults = self._state.default_headers
+        if defaults is not self._defaults or len(self._known) > _MOST_HEADS:
+            self._defaults = defaults  # The date is one of them: uvicorn makes new ones every second.
+            self._known.clear()
+        head = self._known.get((status, headers))
+        if head is None:
+            lines = [b"%b: %b\r\n" % header for header in (*defaults, *headers)]
+            head = b"%b%bcontent-length: " % (STATUS_LINE[status], b"".join(lines))
+            if head.count(b"\n") != len(lines) + 1:
+                raise ValueError("a header has more than one line")
+            self._known[status, headers] = head
+        return head
+
+
 class _Transport:
     """Sends the head of a response that is not streamed together with its body, as one packet."""
 
@@ -366,14 +400,15 @@ class _Transport:
         if not self._head and data.startswith(b"HTTP/1.1 ") and b"\r\ncontent-length: " in data:
             self._head = data
         else:
-            self._send(self._head + data)
+            self.send(self._head + data)
 
     def flush(self) -> None:
         """The response is complete, and may have had no body."""
         if self._head:
-            self._send(self._head)
+            self.send(self._head)
 
-    def _send(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
+        """Now, and whole."""
         self._head = b""
         if not self._transport.is_closing():
             if self._protocol.metrics is not None:

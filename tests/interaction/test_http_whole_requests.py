@@ -1,0 +1,177 @@
+"""Requests that come whole are answered by a shorter way than others. Nobody may be able to tell, but by the time."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.interaction.http_raw import (
+    INITIALIZE,
+    INITIALIZED,
+    HttpProcess,
+    Response,
+    Wire,
+    message,
+    modern,
+    modern_call,
+    request,
+    text_in,
+)
+
+pytestmark = pytest.mark.slow
+TOOLS = str(Path(__file__).with_name("http_tools.py"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[HttpProcess]:
+    with HttpProcess(TOOLS, settings={"response.max_response_bytes": 100_000_000}) as server:
+        yield server
+        server.check_health()
+
+
+def in_parts(wire: Wire, data: bytes, *cuts: int) -> Response:
+    """Ask in several packets, so that the request does not come whole."""
+    wire.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for begin, end in zip((0, *cuts), (*cuts, len(data)), strict=True):
+        wire.send(data[begin:end])
+        time.sleep(0.02)
+    return wire.read()
+
+
+ECHO = modern_call("echo", message="hi")
+ASKED = {
+    "a call": ECHO,
+    "an unknown tool": modern_call("nothing"),
+    "bad arguments": modern_call("echo", message=1),
+    "a list": modern("tools/list"),
+    "what the kernel answers": modern("prompts/list"),
+    "an unknown method": modern("no/such/method"),
+    "headers that disagree": modern_call("echo", {"mcp-name": "other"}, message="hi"),
+    "a name that is wrapped": modern_call("echo", {"mcp-name": "=?base64?ZWNobw==?="}, message="hi"),
+    "a name with blanks": modern_call("echo", {"mcp-name": "  echo  "}, message="hi"),
+    "another type": modern_call("echo", {"content-type": "text/plain"}, message="hi"),
+    "a type with a charset": modern_call("echo", {"content-type": "application/json; charset=utf-8"}, message="hi"),
+    "nothing acceptable": modern_call("echo", {"accept": "text/html"}, message="hi"),
+    "JSON alone": modern_call("echo", {"accept": "application/json"}, message="hi"),
+    "a subscription without streams": modern("subscriptions/listen", {}, {"accept": "application/json"}),
+    "another host": modern_call("echo", {"host": "evil.example.org"}, message="hi"),
+    "a page": modern_call("echo", {"origin": "http://localhost:3000"}, message="hi"),
+    "another page": modern_call("echo", {"origin": "https://evil.example.org"}, message="hi"),
+    "no body": request(b"", {"mcp-protocol-version": "2026-07-28"}),
+    "no JSON": request(b"{", {"mcp-protocol-version": "2026-07-28"}),
+    "a notification": request(message("notifications/cancelled", {"requestId": 1}), {"mcp-method": "x"}),
+    "no session": request(message("tools/list", id=1)),
+    "an unknown session": request(message("tools/list", id=1), {"mcp-session-id": "0" * 32}),
+    "a query": ECHO.replace(b"/mcp ", b"/mcp?x=1 "),
+    "an end": modern_call("echo", {"connection": "close"}, message="hi"),
+    "an older version": ECHO.replace(b"HTTP/1.1", b"HTTP/1.0"),
+    "a doubled header": ECHO.replace(b"\r\n\r\n", b"\r\nhost: 127.0.0.1\r\n\r\n"),
+    "chunks": request(None, {"content-type": "application/json", "transfer-encoding": "chunked"})
+    + b"1\r\n{\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_what_comes_whole_is_answered_as_what_comes_in_parts_is(server: HttpProcess, asked: bytes) -> None:
+    with server.wire() as whole, server.wire() as other:
+        assert whole.ask(ECHO).status == 200  # Its host is known from now on.
+        first, second = whole.ask(asked), in_parts(other, asked, asked.index(b"\r\n\r\n") - 2)
+        assert (first.status, _same(first)) == (second.status, _same(second))
+        kept = [wire.ask(ECHO).status if response.headers.get("connection") != "close" else wire.is_ended
+                for wire, response in ((whole, first), (other, second))]  # fmt: skip
+        assert kept[0] == kept[1]
+
+
+def _same(response: Response) -> object:
+    """What must not differ: all but ids, times and lengths that follow from them."""
+    headers = {name: value for name, value in response.headers.items() if name not in ("date", "content-length")}
+    if not response.body:
+        return headers, None
+    said = response.message
+    result = said.get("result") or {}
+    return (
+        headers,
+        said.get("error"),
+        result.get("content") if not result.get("isError") else "an error",
+        sorted(result),
+    )
+
+
+@given(cuts=st.lists(st.integers(1, len(ECHO) - 1), max_size=3, unique=True).map(sorted))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_wherever_a_request_is_cut_it_is_answered(server: HttpProcess, cuts: list[int]) -> None:
+    with server.wire() as wire:
+        for _ in range(2):
+            assert text_in(in_parts(wire, ECHO, *cuts)) == {"message": "hi"}
+
+
+def test_requests_on_one_connection_are_answered_in_order_whatever_each_takes(server: HttpProcess) -> None:
+    asked = [
+        modern_call("nap", id=1, seconds=0.2),
+        modern_call("echo", id=2, message="quick"),
+        modern_call("nap", id=3, seconds=0.0),
+        request(None, method="GET", path="/health"),
+        modern_call("report", id=5, steps=2, seconds=0.01),
+        modern_call("echo", id=6, message="last"),
+    ]
+    with server.wire() as wire:
+        assert wire.ask(ECHO).status == 200
+        wire.send(b"".join(asked))
+        answers = [wire.read() for _ in asked]
+    assert [answer.message.get("id") if index != 3 else answer.status for index, answer in enumerate(answers)] == [
+        *(1, 2, 3, 200, 5, 6)
+    ]
+
+
+def test_a_request_that_follows_on_a_slow_one_waits_for_its_turn(server: HttpProcess) -> None:
+    with server.wire() as wire:
+        wire.send(modern_call("nap", id=1, seconds=0.3))
+        time.sleep(0.1)
+        wire.send(modern_call("echo", id=2, message="after"))
+        assert [wire.read().message["id"] for _ in range(2)] == [1, 2]
+
+
+def test_who_leaves_takes_the_call_along_at_once() -> None:
+    with HttpProcess(TOOLS) as server:
+        with server.wire() as wire:
+            wire.send(modern_call("wait"))
+            server.wait_for_log("under way")
+        server.wait_for_log("tool call completed")
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert server.records() == {"wait": ["aborted"]}
+
+
+def test_who_asks_and_never_reads_is_not_answered_without_end() -> None:
+    wanted = modern_call("repeat", text="x" * 1000, times=900)
+    with HttpProcess(TOOLS) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.settimeout(2)
+            with pytest.raises(TimeoutError):  # Nearly a megabyte for each: then no more is read either.
+                deaf.sendall(wanted * 20_000)
+        server.signal(signal.SIGTERM)
+        server.wait()
+        assert 0 < len(server.records()["repeat"]) < 100
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.12, 0.5], ids=["at once", "after a while", "as a stream"])
+def test_calls_in_a_session_are_answered_however_long_they_take(server: HttpProcess, seconds: float) -> None:
+    with server.wire() as wire:
+        opened = wire.ask(request(INITIALIZE))
+        session = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+        assert wire.ask(request(INITIALIZED, session)).status == 202
+        call = request(message("tools/call", {"name": "nap", "arguments": {"seconds": seconds}}, id=7), session)
+        for _ in range(2):
+            answered = wire.ask(call)
+            assert (answered.status, answered.message["id"]) == (200, 7)
+            assert answered.headers["mcp-session-id"] == session["mcp-session-id"]
+            is_stream = answered.headers["content-type"].startswith("text/event-stream")
+            assert is_stream == (seconds > 0.3)

@@ -51,8 +51,10 @@ def check_routing(
     """Raise `HeaderMismatch` unless the headers say what the body does. `name` None: the method has none."""
     if len(headers) != len(pairs):
         _refuse_doubles(pairs, _ROUTING)
-    if (headers.get(VERSION), headers.get(METHOD), headers.get(NAME)) == _as_sent(version, method, name):
-        return  # As nearly every request has them.
+    if type(name) is str and type(version) is str:
+        said = (headers.get(VERSION), headers.get(METHOD), headers.get(NAME))
+        if said == _as_sent(version, method, name):
+            return  # As nearly every request has them.
     if _text(headers.get(VERSION)) != version:
         raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
     if _text(headers.get(METHOD)) != method:
@@ -62,13 +64,10 @@ def check_routing(
 
 
 @lru_cache(maxsize=256)
-def _as_sent(version: object, method: str, name: object) -> tuple[bytes | None, ...]:
-    """The headers of a request that says these, if they need no wrapping; otherwise nothing that any request has."""
-    said = [version, method] if name is None else [version, method, name]
-    plain = [each.encode() for each in said if isinstance(each, str) and each.isascii() and each.strip() == each]
-    if len(plain) < 3 or plain[2].startswith(b"=?"):
-        return ()
-    return tuple(plain)
+def _as_sent(*said: str) -> tuple[bytes, ...]:
+    """The headers of a request that says these, if they need no wrapping; otherwise what no request has."""
+    is_plain = all(each.isascii() and each.strip() == each and not each.startswith("=?") for each in said)
+    return tuple(each.encode() for each in said) if is_plain else ()
 
 
 def check_parameters(

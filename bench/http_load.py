@@ -26,7 +26,7 @@ Script: TypeAlias = Generator[bytes, bytes, None]
 
 FIRST_ID = 1_000_000  # All ids are of one length, so all requests are.
 HANDSHAKE_VERSION, MODERN_VERSION = "2025-11-25", "2026-07-28"
-_TOOL = "noop"
+NOOP = "noop"
 _CLIENT = {"name": "bench", "version": "1"}
 _CHUNK = 1 << 14
 _RUN_LIMIT = 30.0
@@ -165,9 +165,9 @@ class Requests:
     def delete(self, session: str) -> bytes:
         return self._head("DELETE", _in_session(session))
 
-    def call(self, session: str | None = None) -> tuple[bytes, bytes]:
+    def call(self, session: str | None = None, tool: str = NOOP) -> tuple[bytes, bytes]:
         """What comes before the id and what comes after it; of the modern era if there is no session."""
-        params: dict[str, Any] = {"name": _TOOL, "arguments": {}}
+        params: dict[str, Any] = {"name": tool, "arguments": {}}
         if session is None:
             params["_meta"] = {
                 "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
@@ -177,7 +177,7 @@ class Requests:
             headers = {
                 "MCP-Protocol-Version": MODERN_VERSION,
                 "Mcp-Method": "tools/call",
-                "Mcp-Name": _TOOL,
+                "Mcp-Name": tool,
             }
         else:
             headers = _in_session(session)
@@ -215,7 +215,14 @@ class Load:
     latencies: list[float]
 
 
-def call_for(seconds: float, port: int, sessions: Sequence[str | None], ids: Iterator[int], expected: Expected) -> Load:
+def call_for(
+    seconds: float,
+    port: int,
+    sessions: Sequence[str | None],
+    ids: Iterator[int],
+    expected: Expected,
+    tool: str = NOOP,
+) -> Load:
     """Call for so long on as many connections as there are sessions, `None` being none, then check the answers."""
     requests = Requests(port)
     latencies: list[float] = []
@@ -230,7 +237,7 @@ def call_for(seconds: float, port: int, sessions: Sequence[str | None], ids: Ite
             latencies.append(clock() - started)
             answers.append((number, data))
 
-    load = drive(port, [calls(*requests.call(session)) for session in sessions])
+    load = drive(port, [calls(*requests.call(session, tool)) for session in sessions])
     for number, data in answers:
         expected.check(number, data)
     return Load(*load, latencies)

@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 from bench.http_load import (
     FIRST_ID,
+    NOOP,
     Era,
     Expected,
     Requests,
@@ -69,6 +70,7 @@ SITES = [
 ]
 ONE_WORKER, TWO_WORKERS = f"{DRAGOMAN}, 1 worker", f"{DRAGOMAN}, 2 workers"
 WORKER_CONNECTIONS = (16, 64)
+WORKER_TOOLS = (NOOP, "work")
 _MORE_SLOTS = {name: str(4 * int(slots)) for name, slots in SLOTS.items()}  # They are divided.
 WORKERS = [
     Site(
@@ -130,12 +132,12 @@ class HttpServer:
                 raise BenchError(f"{self.name} did not start:\n{self._process.last_words()}")
             time.sleep(0.02)
 
-    def run(self, era: Era, connections: int, seconds: float) -> HttpRun:
+    def run(self, era: Era, connections: int, seconds: float, tool: str = NOOP) -> HttpRun:
         """Call for so long on so many connections, each with its own session in the handshake era."""
         with self._named():
             sessions = self._sessions_for(connections) if era is Era.HANDSHAKE else [None] * connections
             cpu = self._process.cpu
-            load = call_for(seconds, self._port, sessions, self._ids, self._site.expected)
+            load = call_for(seconds, self._port, sessions, self._ids, self._site.expected, tool)
             calls = len(load.latencies)
             self._process.check_records(calls)
             return HttpRun(calls, load.seconds, self._process.cpu - cpu, load.latencies, load.cpu)
@@ -184,14 +186,14 @@ def over_http(plan: Plan) -> Figures:
 
 
 def workers(plan: Plan) -> Figures:
-    """The modern era with one worker and with two, by the number of connections."""
-    figures: Figures = {}
+    """The modern era with one worker and with two: calls of a tool that does nothing, and of one that works."""
+    figures: Figures = {tool: {} for tool in WORKER_TOOLS}
     with _started(plan, WORKERS) as servers:
         for server in servers:
             server.run(Era.MODERN, max(WORKER_CONNECTIONS), _WARM_UP)
-        for connections in WORKER_CONNECTIONS:
-            rounds = _take_turns(plan, servers, Era.MODERN, connections)
-            figures[str(connections)] = {
+        for tool, connections in product(WORKER_TOOLS, WORKER_CONNECTIONS):
+            rounds = _take_turns(plan, servers, Era.MODERN, connections, tool)
+            figures[tool][str(connections)] = {
                 "servers": {name: figures_of(runs) | _client(runs) for name, runs in rounds.items()},
                 "ratios": ratios_of(rounds, TWO_WORKERS, rate_of),
             }
@@ -249,13 +251,15 @@ def _started(plan: Plan, sites: Sequence[Site]) -> Iterator[list[HttpServer]]:
         yield servers
 
 
-def _take_turns(plan: Plan, servers: Sequence[HttpServer], era: Era, connections: int) -> dict[str, list[HttpRun]]:
+def _take_turns(
+    plan: Plan, servers: Sequence[HttpServer], era: Era, connections: int, tool: str = NOOP
+) -> dict[str, list[HttpRun]]:
     runs: dict[str, list[HttpRun]] = {server.name: [] for server in servers}
     for turn in range(plan.rounds):
         for server in rotated(servers, turn):
-            runs[server.name].append(server.run(era, connections, plan.seconds))
+            runs[server.name].append(server.run(era, connections, plan.seconds, tool))
         rates = ", ".join(f"{name} {done[-1].rate:,.0f}/s" for name, done in runs.items())
-        plan.say(f"HTTP, {era} era, {connections} open, round {turn + 1} of {plan.rounds}: {rates}")
+        plan.say(f"HTTP, {era} era, {tool}, {connections} open, round {turn + 1} of {plan.rounds}: {rates}")
     return runs
 
 

@@ -1,8 +1,11 @@
 """The same tools for `dragoman serve`."""
 
 import asyncio
+import json
 
 from dragoman import tool
+
+_DOCUMENT = [{"id": number, "text": "some words", "values": [1.5, 2.5, 3.5]} for number in range(100)]
 
 
 @tool
@@ -24,3 +27,9 @@ def sync() -> None:
 @tool
 async def take(text: list[str]) -> None:
     """Does nothing with what it is given."""
+
+
+@tool
+async def work() -> None:
+    """Words a document, which takes a fraction of a millisecond."""
+    json.dumps(_DOCUMENT)

@@ -1,7 +1,7 @@
-"""What the memory tools' stores do in a second, among few entries and among many: `python -m bench.memories [--short]`.
+"""How often the memory tools can be called in a second, among few entries and among many: `python -m bench.memories`.
 
-A ratio of 1 means that an operation does not care how many entries there are. It is the median of the ratios within
-each round, in which both stores are asked for the same.
+Calls go through the whole pipeline, as everybody's do. A ratio of 1 means that a tool does not care how many entries
+there are. It is the median of the ratios within each round, in which both stores are asked for the same.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import dragoman
 from bench.rounds import rotated
+from dragoman.access.callers import LOCAL
 from dragoman.adapters.dict_memories import DictMemories
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
 from dragoman.adapters.sqlite_memories import SqliteMemories
@@ -33,9 +35,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ME = Space("me", "default")
+ME = Space(LOCAL.principal, "default")
 IN_FLIGHT = 64
 _QUOTA = 2**40
+_SETTINGS = {"resources": {"max_concurrent_executions": IN_FLIGHT}}
 _VOCABULARY = 20_000
 _WORDS = 8
 
@@ -123,29 +126,33 @@ async def _fill(memories: Memories, entries: int) -> None:
         gc.enable()
 
 
-def _operations(memories: Memories, entries: int) -> dict[str, Callable[[int], Awaitable[float]]]:
+async def _operations(runtime: dragoman.Runtime, entries: int) -> dict[str, Callable[[int], Awaitable[float]]]:
     """By name, what is done so many times, and gives operations a second."""
     some, texts = random.Random(2), Texts()
     new = count(entries)
     newest = count(entries)
 
+    async def call(tool: str, **arguments: Any) -> Any:
+        return (await runtime.call(f"memory_{tool}", arguments)).unwrap()
+
     def any_key() -> str:
         return _key(some.randrange(1, entries))
 
     def replace() -> Awaitable[object]:
-        return memories.store(ME, any_key(), texts.note(0))
+        return call("store", key=any_key(), value=texts.note(0))
 
+    cursors = [(await call("list", limit=limit)).next_cursor for limit in (5, 10, 15)]
     operations: dict[str, Callable[[], Awaitable[object]]] = {
-        "store, new": lambda: memories.store(ME, _key(next(new)), texts.note(0)),
-        "delete": lambda: memories.delete(ME, [_key(next(newest))]),  # As many as were new, so that the size stays.
+        "store, new": lambda: call("store", key=_key(next(new)), value=texts.note(0)),
+        "delete": lambda: call("delete", key=_key(next(newest))),  # As many as were new, so that the size stays.
         "store, replacing": replace,
-        "retrieve": lambda: memories.retrieve(ME, any_key()),
-        "list 20": lambda: memories.list(ME, 20, after=any_key()),
-        "list 20 with a prefix": lambda: memories.list(ME, 20, prefix=any_key()[:-1]),
-        "search a common word": lambda: memories.search(ME, ("common",), 20),
-        "search a common beginning": lambda: memories.search(ME, ("com",), 20),
-        "search a rare word": lambda: memories.search(ME, ("rarity",), 20),
-        "search a rare and a common one": lambda: memories.search(ME, ("common", "rarity"), 20),
+        "retrieve": lambda: call("retrieve", key=any_key()),
+        "list 20": lambda: call("list", limit=20, cursor=some.choice(cursors)),
+        "list 20 with a prefix": lambda: call("list", limit=20, prefix=any_key()[:-1]),
+        "search a common word": lambda: call("search", query="common", limit=20),
+        "search a common beginning": lambda: call("search", query="com", limit=20),
+        "search a rare word": lambda: call("search", query="rarity", limit=20),
+        "search a rare and a common one": lambda: call("search", query="common rarity", limit=20),
     }
     return {
         **{name: _repeated(operation) for name, operation in operations.items()},
@@ -174,7 +181,8 @@ async def measure(adapter: str, plan: Plan) -> dict[str, dict[str, float]]:
             operations = []
             for entries in (plan.few, plan.many):
                 memories = await stack.enter_async_context(ADAPTERS[adapter](Path(folder), entries))
-                operations.append(_operations(memories, entries))
+                serving = dragoman.open(config=_SETTINGS, memories=memories, memory_tools=True)
+                operations.append(await _operations(await stack.enter_async_context(serving), entries))
             rates: dict[str, list[list[float]]] = {name: [[], []] for name in operations[0]}
             times = plan.times * _TIMES_AS_MANY[adapter]
             for turn in range(plan.rounds + 1):

@@ -8,7 +8,11 @@ NODE_STAMP := $(VENV)/.installed-node
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 FUZZ_SECONDS ?= 660
 PORT ?= 8000
+PARALLEL ?= -n 3 --dist worksteal
 APART := tests/browser tests/interaction/test_http_workers.py tests/interaction/test_bench.py
+
+# The tests start hundreds of processes: each would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run demo test browser workers check conformance bench bench-short fuzz fuzz-http fuzz-short requirements docs lock node clients clean
 
@@ -20,7 +24,7 @@ demo: $(STAMP)  ## A real client calls the example tools over stdio; shows what 
 
 test: $(STAMP)  ## All the tests, with coverage, but for the slow groups below.
 	@$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest $(APART:%=--ignore %)
+	$(BIN)/coverage run -m pytest $(PARALLEL) $(APART:%=--ignore %)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report --fail-under=90
 	@$(BIN)/python tests/coverage_gate.py
@@ -36,7 +40,7 @@ check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests: a 
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow"
 
 conformance: $(NODE_STAMP)  ## MCP's public conformance suite, in both eras, against examples/conformance.py.
 	$(BIN)/python -m conformance

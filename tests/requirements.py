@@ -65,7 +65,7 @@ def load(tests: Path = TESTS) -> Ledger:
 def marks_in(source: str) -> Iterator[tuple[str, int]]:
     """Ids, and the lines where `requirement(…)` names them."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.requirement"):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "requirement":
             for argument in node.args:
                 if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                     yield argument.value, node.lineno

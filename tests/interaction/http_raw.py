@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
+import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -233,7 +235,8 @@ class HttpProcess(ServerProcess):
     ) -> None:
         if self._process.poll() is None:
             self.signal(signal.SIGTERM)
-            self._process.wait(PATIENCE)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # It is killed then.
+                self._process.wait(PATIENCE)
         super().__exit__(kind, error, trace)
 
     def wire(self) -> Wire:

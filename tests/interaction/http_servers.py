@@ -60,7 +60,7 @@ async def serving(tools: Iterable[Tool], settings: Mapping[str, Any] | None = No
     logger = StructuredLogger(log.append)
     runtime = create_server(ServerOptions(config=config, tools=tools, logger=logger))
     app = runtime.http()
-    async with asyncio.timeout(3 * PATIENCE), listening(HttpServer(app, config.http)) as port:
+    async with asyncio.timeout(6 * PATIENCE), listening(HttpServer(app, config.http)) as port:
         await app.start()
         try:
             yield Serving(runtime, port, log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -63,6 +64,6 @@ def installed(node: Node, package: str, version: str) -> Path:
             done = subprocess.run(npm, capture_output=True, text=True, timeout=300, env=node.environment, check=False)
             if done.returncode:
                 raise NotInstalled(f"npm could not install {package}: {done.stderr.strip()[-500:]}")
-            shutil.rmtree(home, ignore_errors=True)
-            fresh.rename(home)
+            with contextlib.suppress(OSError):  # Somebody else was faster.
+                fresh.rename(home)
     return folder

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import select
 import socket
 import subprocess
@@ -23,6 +25,8 @@ from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
 
 TOOLS = str(Path(__file__).with_name("tools_under_test.py"))
 PATIENCE = 20.0
+AT_ONCE = 6.0
+"""Seconds, on a slow and busy machine; servers whose calls go on wait for ten by default."""
 
 T = TypeVar("T")
 
@@ -35,7 +39,11 @@ def command(*arguments: str) -> list[str]:
 def environment(
     settings: Mapping[str, Any] | None = None, extra: Mapping[str, str] | None = None, *, is_measured: bool = True
 ) -> dict[str, str]:
-    """This environment, with settings such as `server.shutdown_timeout_ms`. Being measured costs most of the speed."""
+    """This environment, with settings such as `server.shutdown_timeout_ms`.
+
+    Being measured costs most of the speed. A process that a handler of signals ends must not be: coverage would write
+    its data there, and wait for a lock that it may hold itself.
+    """
     hidden = ("PYTHONUNBUFFERED", *(() if is_measured else ("COVERAGE",)))
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     named = {f"DRAGOMAN_{name.replace('.', '__').upper()}": str(value) for name, value in (settings or {}).items()}
@@ -261,8 +269,9 @@ def error_in(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port that nobody listens on, and which the system gives to nobody who asks for any."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -7,7 +7,6 @@ import json
 import os
 import pkgutil
 import re
-import socket
 import subprocess
 import sys
 import tomllib
@@ -25,7 +24,7 @@ from dragoman.calls.call import Completion
 from dragoman.clock import SystemClock
 from dragoman.config import AuthConfig, make_config
 from dragoman.errors import ErrorCode, ProtocolError
-from tests.interaction.servers import PATIENCE, Lines, command, running
+from tests.interaction.servers import PATIENCE, Lines, command, free_port, running
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -80,8 +79,7 @@ def test_the_readmes_example_over_http_runs_as_it_stands(tmp_path: Path) -> None
     (shown,) = re.findall(r"\$ dragoman serve (greeter.py --transport .*)", "".join(in_readme("console")))
     configured = json.loads(in_readme("json")[1])["mcpServers"]["greeter"]["url"]
     assert f'Client("{configured}")' in client
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     (tmp_path / "greeter.py").write_text(greeter, "utf-8")
     (tmp_path / "client.py").write_text(client.replace("8000", port), "utf-8")
     arguments = command(*shown.replace("8000", port).split())

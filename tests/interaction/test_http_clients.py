@@ -361,7 +361,7 @@ async def use(url: str, mode: str, number: int, turns: int, ready: asyncio.Barri
         told.append(message)
 
     # Without certificates to load, which would take the longest.
-    http = httpx2.AsyncClient(verify=False, timeout=3 * PATIENCE)
+    http = httpx2.AsyncClient(verify=False, timeout=6 * PATIENCE)
     async with http, Client(streamable_http_client(url, http_client=http), mode=mode) as client:
         await ready.wait()
         for turn in range(turns):

@@ -30,6 +30,7 @@ from tests.interaction.http_raw import (
     request,
     text_in,
 )
+from tests.interaction.servers import PATIENCE
 from tests.unit.edge.asgi_driver import Driver
 
 pytestmark = pytest.mark.slow
@@ -54,7 +55,7 @@ def impatient() -> Iterator[HttpProcess]:
         server.check_health()
 
 
-def drip(wire: Wire, data: bytes, patience: float = 5.0) -> None:
+def drip(wire: Wire, data: bytes, patience: float = 15.0) -> None:
     """Send the data a byte at a time, slowly, until the server has enough."""
     deadline = time.monotonic() + patience
     wire.socket.settimeout(0.05)
@@ -111,7 +112,7 @@ SILENCES: dict[str, tuple[bytes, bytes]] = {
 
 def test_clients_that_fall_silent_are_disconnected(impatient: HttpProcess) -> None:
     with ExitStack() as stack:
-        wires = {name: stack.enter_context(Wire(impatient.port, patience=5)) for name in SILENCES}
+        wires = {name: stack.enter_context(impatient.wire()) for name in SILENCES}
         for name, (asked, left) in SILENCES.items():
             if asked:
                 wires[name].ask(asked)
@@ -143,7 +144,7 @@ def connections_of(server: HttpProcess) -> int:
     return sum(each.status not in ("LISTEN", "TIME_WAIT") for each in found)
 
 
-def wait_until(holds: Callable[[], bool], patience: float = 10.0) -> None:
+def wait_until(holds: Callable[[], bool], patience: float = PATIENCE) -> None:
     deadline = time.monotonic() + patience
     while not holds():
         assert time.monotonic() < deadline

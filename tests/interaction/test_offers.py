@@ -73,26 +73,24 @@ async def test_resources_are_listed_and_read(mode: str, log: Log) -> None:
     ]
 
 
+UNREADABLE = {
+    "test://nonexistent": ((-32002, -32602), "Resource not found"),
+    "test://template/404/data": ((-32002, -32602), "There is no such data"),
+    "test://template/500/data": ((-32603, -32603), "Internal error"),
+    "test://template/x/data": ((-32602, -32602), 'Invalid params: id: the value is not of type "integer"'),
+}
+
+
 @both_eras
-@pytest.mark.parametrize(
-    ("uri", "codes", "message"),
-    [
-        ("test://nonexistent", (-32002, -32602), "Resource not found"),
-        ("test://template/404/data", (-32002, -32602), "There is no such data"),
-        ("test://template/500/data", (-32603, -32603), "Internal error"),
-        ("test://template/x/data", (-32602, -32602), 'Invalid params: id: the value is not of type "integer"'),
-    ],
-)
-async def test_what_cannot_be_read_is_an_error(
-    mode: str, log: Log, uri: str, codes: tuple[int, int], message: str
-) -> None:
+async def test_what_cannot_be_read_is_an_error(mode: str, log: Log) -> None:
     async with connected(mode, log, SERVE) as client:
-        with pytest.raises(MCPError) as refused:
-            await client.read_resource(uri)
-        assert (refused.value.code, refused.value.message) == (codes[mode != "legacy"], message)
-        if codes[0] == -32002:
-            assert refused.value.data["uri"] == uri
-        assert "secret" not in str(refused.value.data)
+        for uri, (codes, message) in UNREADABLE.items():
+            with pytest.raises(MCPError) as refused:
+                await client.read_resource(uri)
+            assert (refused.value.code, refused.value.message) == (codes[mode != "legacy"], message), uri
+            if codes[0] == -32002:
+                assert refused.value.data["uri"] == uri
+            assert "secret" not in str(refused.value.data)
 
 
 @both_eras
@@ -119,18 +117,16 @@ async def test_prompts_are_listed_and_got(mode: str, log: Log) -> None:
 
 
 @both_eras
-@pytest.mark.parametrize(
-    ("name", "arguments", "said"),
-    [("nothing", {}, "unknown prompt: nothing"), ("test_prompt_with_arguments", {"arg1": "a"}, '"arg2" is a required')],
-)
-async def test_a_prompt_that_cannot_be_got_is_an_error(
-    mode: str, log: Log, name: str, arguments: dict[str, str], said: str
-) -> None:
+async def test_a_prompt_that_cannot_be_got_is_an_error(mode: str, log: Log) -> None:
     async with connected(mode, log, SERVE) as client:
-        with pytest.raises(MCPError) as refused:
-            await client.get_prompt(name, arguments)
-        assert refused.value.code == -32602
-        assert said in refused.value.message
+        for name, said in (
+            ("nothing", "unknown prompt: nothing"),
+            ("test_prompt_with_arguments", '"arg2" is a required'),
+        ):
+            with pytest.raises(MCPError) as refused:
+                await client.get_prompt(name, {"arg1": "a"})
+            assert refused.value.code == -32602
+            assert said in refused.value.message
 
 
 @both_eras

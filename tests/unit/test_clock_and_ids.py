@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import re
 import subprocess
 import sys
@@ -156,16 +155,3 @@ def test_sources_of_ids_that_are_no_longer_used_are_let_go() -> None:
     del source
     gc.collect()
     assert gone() is None
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_forked_child_hands_out_ids_of_its_own() -> None:
-    source = RandomIds()
-    source.run_id()
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(write, source.run_id().encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(read, 36).decode() != source.run_id()

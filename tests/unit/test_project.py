@@ -11,6 +11,7 @@ import pytest
 
 from tests import requirements
 from tests.coverage_gate import verdict
+from tests.interaction.servers import environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,6 +49,7 @@ def test_each_group_of_tests_can_be_run_by_itself(group: str) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", f"tests/{group}"],
         cwd=ROOT,
+        env=environment(is_measured=False),
         capture_output=True,
         text=True,
     )

@@ -224,9 +224,9 @@ def test_two_tools_of_one_name_are_refused_when_the_server_is_made() -> None:
 
 
 def test_making_a_server_starts_nothing_and_needs_no_event_loop() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     server = create_server(ServerOptions(tools=[add]))
-    assert (server.state, threading.active_count()) == (ServerState.STARTING, before)
+    assert (server.state, set(threading.enumerate()) - before) == (ServerState.STARTING, set())
 
 
 IMPORT_ONLY = """

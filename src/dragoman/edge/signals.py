@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Any
 
 
@@ -14,28 +15,41 @@ def on_signals(stop: Callable[[], None], longest: float) -> Callable[[], None]:
     """Stop on SIGTERM and SIGINT; returns how to put the handlers back.
 
     These are plain signal handlers, not the loop's own: they run even while a tool blocks the loop, and then see to it
-    that the process ends all the same.
+    that the process ends all the same. A handler interrupts the main thread anywhere, with whatever lock that holds and
+    even where no thread can be started any more: so the one that ends a late process is there before, and only told.
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
     loop = asyncio.get_running_loop()
-    watchdog: threading.Timer | None = None
+    told: SimpleQueue[int | None] = SimpleQueue()  # Whose `put` may interrupt itself.
+    watchdog = threading.Thread(target=_watch, args=(told, longest), name="dragoman-watchdog", daemon=True)
+    watchdog.start()
+    is_stopping = False
 
     def handle(number: int, frame: Any) -> None:
-        nonlocal watchdog
-        if watchdog is not None:
+        nonlocal is_stopping
+        if is_stopping:
             os._exit(128 + number)
-        watchdog = threading.Timer(longest, os._exit, (128 + number,))
-        watchdog.daemon = True
-        watchdog.start()
+        is_stopping = True
+        told.put(128 + number)
         loop.call_soon_threadsafe(stop)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def restore() -> None:
-        if watchdog is not None:
-            watchdog.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
+        told.put(None)
+        watchdog.join()
 
     return restore
+
+
+def _watch(told: SimpleQueue[int | None], longest: float) -> None:
+    """End the process with the code that comes, unless it is followed by None in time."""
+    code = told.get()
+    if code is not None:
+        try:
+            told.get(timeout=longest)
+        except Empty:
+            os._exit(code)

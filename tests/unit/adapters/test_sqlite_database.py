@@ -214,7 +214,7 @@ async def test_a_closed_database_takes_no_more(tmp_path: Path) -> None:
 async def test_reads_run_side_by_side_and_see_one_moment_each(tmp_path: Path) -> None:
     database = SqliteDatabase(tmp_path / "dragoman.db")
     await database.write(lambda connection: connection.execute("INSERT INTO memory_owner VALUES ('a', 1)") and None)
-    together = threading.Barrier(3, timeout=5)
+    together = threading.Barrier(3, timeout=20)
 
     def read_twice(connection: sqlite3.Connection) -> list[int]:
         query = "SELECT count(*) FROM memory_owner"

@@ -168,7 +168,7 @@ async def test_caller_in_the_same_process_is_told_when_its_call_is_abandoned() -
         calling = asyncio.ensure_future(runtime.call("hang"))
         await happened(hung.begun)
         assert await runtime.stop(0) == 1
-        done, _ = await asyncio.wait([calling], timeout=1)
+        done, _ = await asyncio.wait([calling], timeout=5)
         hung.release.set()
         calling.cancel()
     assert done, "the caller would have waited for ever"

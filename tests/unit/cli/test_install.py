@@ -141,11 +141,17 @@ def test_the_manner_of_a_file_is_kept(project: Path, before: str) -> None:
     assert (b"\r\n\t" in written) == ("\r\n\t" in before)
 
 
+def written_file(project: Path) -> tuple[bytes, int, int]:
+    """Differs when the file was written or replaced, and not when it was only read."""
+    file = project / ".mcp.json"
+    return file.read_bytes(), file.stat().st_ino, file.stat().st_mtime_ns
+
+
 def test_an_entry_that_is_there_already_is_left_alone(project: Path) -> None:
     installed("claude-code", "greeter.py")
-    before = (project / ".mcp.json").stat()
+    before = written_file(project)
     assert installed("claude-code", "greeter.py").stdout == ".mcp.json has 'greeter' as it is already.\n"
-    assert (project / ".mcp.json").stat() == before
+    assert written_file(project) == before
     assert not (project / ".mcp.json.bak").exists()
 
 

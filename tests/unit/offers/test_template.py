@@ -90,6 +90,6 @@ def test_the_longest_uri_is_read_and_a_longer_one_is_not() -> None:
 @pytest.mark.parametrize("template", ["x:{a}-{b}-{c}-{d}-{e}!", "x:{+a}-{b}-{c}-{d}-{e}!"])
 def test_no_uri_takes_long_to_read(template: str) -> None:
     read = UriTemplate(template)
-    started = time.perf_counter()
+    started = time.process_time()
     assert read.values_in("x:" + "-a" * (LONGEST_URI // 2 - 1)) is None
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1

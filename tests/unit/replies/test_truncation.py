@@ -195,17 +195,19 @@ TEN_MEGABYTES: dict[str, Callable[[], Any]] = {
 def seconds_to_fit(kind: str, most: int) -> float:
     desk = Desk(max_list_items=most, max_string_length=max(most, 10_000))
     value = TEN_MEGABYTES[kind]()
-    started = time.perf_counter()
+    started = time.process_time()  # Others may keep the machine busy.
     desk.give(value)
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 @pytest.mark.slow
-def test_ten_megabytes_are_made_to_fit_long_before_anybody_gives_up() -> None:
+def test_ten_megabytes_are_made_to_fit_long_before_anybody_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     # In a process of its own: what is freed there would make room here that the tests of memory use do not expect.
+    # It runs at full speed, which it would not if its coverage were measured.
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         taken = {
             (kind, most): process.submit(seconds_to_fit, kind, most) for kind in TEN_MEGABYTES for most in (100, 10**9)
         }
         found = {case: future.result() for case, future in taken.items()}
-    assert max(found.values()) < 5, found  # Half a second here; a busy machine is no reason to fail.
+    assert max(found.values()) < 5, found  # Half a second here; a slow machine is no reason to fail.

@@ -17,6 +17,7 @@ from dragoman import ToolContext, tool
 from dragoman.config import LoggingConfig
 from dragoman.telemetry.log import Entry, EntryWriter, StructuredLogger
 from dragoman.testing import ManualClock, SequentialIds, is_json_rpc, open_server
+from tests.interaction.servers import environment
 
 NOW = "2024-01-15T10:30:00.000Z"
 
@@ -464,6 +465,7 @@ def test_nothing_but_the_protocol_reaches_stdout_and_the_log_goes_to_stderr(tmp_
             [sys.executable, "-m", "dragoman", "serve", "noisy.py"],
             cwd=tmp_path,
             stdin=stdin,
+            env=environment(),
             capture_output=True,
             timeout=30,
         )

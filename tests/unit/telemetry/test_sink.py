@@ -176,9 +176,9 @@ def test_no_facts_whatever_end_the_log(pipe: Pipe, facts: dict[Any, Any], text: 
     sink = DescriptorSink(pipe.writing, EntryWriter(text=text))
     logger = StructuredLogger(sink.put, ManualClock())
     logger.info("odd", facts)
-    assert sink.close(1)
+    assert sink.close(PATIENCE)
     logger.info("afterwards")
-    assert sink.close(1)
+    assert sink.close(PATIENCE)
     assert b"afterwards" in pipe.everything()
 
 

@@ -138,6 +138,22 @@ def test_a_request_that_follows_on_a_slow_one_waits_for_its_turn(server: HttpPro
         assert [wire.read().message["id"] for _ in range(2)] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    "last",
+    [modern("tools/list", None, {"connection": "close"}), modern_call("nap", {"connection": "close"}, seconds=0)],
+    ids=["answered at once", "answered later"],
+)
+def test_what_follows_on_the_last_request_is_not_done(last: bytes) -> None:
+    with HttpProcess(TOOLS) as server:
+        with server.wire() as wire:
+            assert wire.ask(ECHO).status == 200
+            assert wire.ask(last + modern_call("who") + request(None, method="GET", path="/health")).status == 200
+            assert wire.is_ended
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert "who" not in server.records()
+
+
 def test_who_leaves_takes_the_call_along_at_once() -> None:
     with HttpProcess(TOOLS) as server:
         with server.wire() as wire:

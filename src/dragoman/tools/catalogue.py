@@ -14,7 +14,7 @@ from dragoman.errors import DuplicateTool, DynamicRegistrationOff, InvalidTool
 from dragoman.telemetry.log import Logger
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
 from dragoman.tools.questions import Question
-from dragoman.tools.schema import Validator, compile_schema
+from dragoman.tools.schema import ANY_OBJECT, Validator, compile_schema
 from dragoman.tools.tool import Convert, Handler, Tool, ToolDefinition, is_tool_name
 
 Problems: TypeAlias = list[tuple[str, str]]
@@ -98,6 +98,8 @@ class Catalogue:
             problems.append(("cacheTtlMs", "a result that depends on answers cannot be kept"))
         if validator is None or problems:
             raise InvalidTool(definition.name, problems)
+        if tool.checks_results and output_validator is not None:
+            output_validator = ANY_OBJECT
         return RegisteredTool(
             definition=definition,
             handler=tool.handler,
@@ -105,7 +107,7 @@ class Catalogue:
             is_reserved=tool.is_reserved,
             wants_context=tool.wants_context,
             convert=tool.convert,
-            validator=validator,
+            validator=ANY_OBJECT if tool.checks_arguments else validator,
             output_validator=output_validator,
             timeout_ms=self._timeout_of(definition),
             is_dynamic=is_dynamic,

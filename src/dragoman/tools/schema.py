@@ -88,3 +88,7 @@ def listed_schema(schema: Schema, *, is_own: bool = True) -> Schema:
     if draft == DRAFT_2020_12 and not is_own:
         return {key: value for key, value in schema.items() if key != "$schema"}
     return schema if draft is not None else {"$schema": DRAFT_07, **schema}
+
+
+ANY_OBJECT = compile_schema({"$schema": DRAFT_2020_12, "type": "object"})
+"""For what is checked elsewhere."""

@@ -53,7 +53,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """What is no longer as it was once the tool has run."""
 
     from_hints: bool = False
-    """Whether the schemas were made from type hints."""
+    """Whether the schemas were made from type hints, by us or by others, and not written by their author."""
 
     def listing(self) -> dict[str, Any]:
         """The tool's entry in `tools/list`; keys that say nothing are left out."""
@@ -77,9 +77,23 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tool:
-    """A definition with its handler. `convert` turns validated JSON into what the handler's type hints promise."""
+    """A definition with its handler. `convert` turns validated JSON into what the handler's type hints promise.
 
-    __slots__ = ("convert", "definition", "handler", "is_async", "is_reserved", "questions", "wants_context")
+    A handler that has its own way to check arguments or results, such as another framework's pipeline, says so: any
+    object passes then, and the schemas are for clients only.
+    """
+
+    __slots__ = (
+        "checks_arguments",
+        "checks_results",
+        "convert",
+        "definition",
+        "handler",
+        "is_async",
+        "is_reserved",
+        "questions",
+        "wants_context",
+    )
 
     def __init__(
         self,
@@ -91,6 +105,8 @@ class Tool:
         wants_context: bool = True,
         convert: Convert | None = None,
         questions: tuple[Question, ...] = (),
+        checks_arguments: bool = False,
+        checks_results: bool = False,
     ) -> None:
         self.definition = definition
         self.handler = handler
@@ -99,6 +115,8 @@ class Tool:
         self.wants_context = wants_context
         self.convert = convert
         self.questions = questions
+        self.checks_arguments = checks_arguments
+        self.checks_results = checks_results
 
     def __repr__(self) -> str:
         return f"Tool({self.definition.name!r})"

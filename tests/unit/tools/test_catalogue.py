@@ -353,3 +353,20 @@ async def test_arbitrary_code_tools_is_a_setting_that_changes_nothing() -> None:
     default = await conversation({})
     assert await conversation({"security": {"allowArbitraryCodeTools": True}}) == default
     assert await conversation({"security": {"allowArbitraryCodeTools": False}}) == default
+
+
+async def test_a_handler_that_checks_for_itself_is_given_any_object_and_believed() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    described = definition(input_schema=schema, output_schema=schema)
+    async with open_server([Tool(described, answer, checks_arguments=True, checks_results=True)]) as server:
+        client = await server.client()
+        (listed,) = [each for each in await client.list_tools() if each["name"] == "a"]
+        assert listed["inputSchema"]["required"] == listed["outputSchema"]["required"] == ["a"]
+        result = await client.call_tool("a", {"a": "one"})
+        assert (result["isError"], result["structuredContent"]) == (False, {"a": "one"})
+
+
+def test_the_schemas_of_a_handler_that_checks_for_itself_still_have_to_be_schemas() -> None:
+    broken = definition(input_schema={"type": "object", "properties": {"a": {"type": "strong"}}})
+    with pytest.raises(InvalidTool):
+        catalogue(Tool(broken, answer, checks_arguments=True))

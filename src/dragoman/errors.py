@@ -172,6 +172,9 @@ class ToolError(DragomanError):
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
     envelope_code: ClassVar[EnvelopeCode] = EnvelopeCode.OPERATION_FAILED
 
+    plain: str | None = None
+    """The whole text of the answer in the `plain` dialect, where whoever raised the error has its own words for it."""
+
     def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.message = message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,28 +30,21 @@ from dragoman.replies.encoding import (
     decode_value,
     encode_value,
     meta_of,
-    not_serializable,
 )
-from dragoman.tools.content import content_blocks
 
 
 class Plain:
-    """A result is its JSON text, an error a sentence.
+    """A result is its JSON text, an error a sentence."""
 
-    With `stringify`, as the bridge has it, a result is written by `json.dumps`, and what has no JSON form as `str` has
-    it. Without, it is written as in the other dialects, and what has no JSON form is an error.
-    """
-
-    def __init__(self, size: SizeLimit, *, stringify: bool = False) -> None:
+    def __init__(self, size: SizeLimit) -> None:
         self._size = size
-        self._encode = _dump if stringify else encode_value
 
     def render(self, call: Call, outcome: Outcome) -> ToolResult:
         """The `tools/call` result; raises `InternalFailure` when the value cannot be sent."""
         if outcome.error is not None:
             assert isinstance(outcome.error, ToolError)
             return self._failure(call, outcome.error)
-        encoded, is_content = self._encode(outcome.value)
+        encoded, is_content = encode_value(outcome.value)
         content = Raw(encoded) if is_content else [TextBlock(encoded.decode())]
         result = ToolResult(content, False, meta_of(call))
         validator = call.tool.output_validator
@@ -72,6 +64,8 @@ class Plain:
 
 def text_of(error: ToolError, call: Call) -> str:
     """The specification's sentence for an error, or the nearest one that it has."""
+    if error.plain is not None:
+        return error.plain
     details: Any = error.details if isinstance(error.details, Mapping) else {}
     match error:
         case NotFound() if call.tool is None or "module_id" in details:
@@ -109,13 +103,3 @@ def _findings(error: InvalidArgument, found: list[Any]) -> list[str]:
 def _timeout(details: Mapping[str, Any], call: Call) -> Any:
     own = call.tool.timeout_ms if call.tool is not None else 0
     return details.get("timeoutMs", details.get("timeout_ms", own))
-
-
-def _dump(value: Any) -> tuple[bytes, bool]:
-    if content_blocks(value) is not None:
-        return encode_value(value)
-    try:
-        # Without NaN, which is not JSON: it would break the line, and not only the text.
-        return json.dumps(value, default=str, allow_nan=False).encode(), False
-    except Exception as error:  # `str` of a value may fail in any way.
-        raise not_serializable() from error

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
-import pathlib
-import uuid
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
-from dragoman import Text, errors
-from dragoman.calls.call import Outcome
+from dragoman import errors
 from dragoman.errors import ToolError
-from dragoman.replies.encoding import SizeLimit
-from dragoman.replies.plain import Plain
 from tests.unit.replies import Desk, body_of
 
 
@@ -88,41 +83,16 @@ def test_result_that_is_too_large_is_an_error() -> None:
     assert text_of(Desk("plain", max_response_bytes=2000).give("x" * 2000)) == "Module error: RESULT_TOO_LARGE"
 
 
-# As the bridge has it
-
-NOON = datetime.datetime(2024, 1, 15, 12, tzinfo=datetime.UTC)
+# What somebody else has worded already
 
 
-class Unspeakable:
-    def __str__(self) -> str:
-        raise RuntimeError("no")
+def test_a_result_that_is_json_already_is_sent_letter_by_letter() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    answer = Desk("plain", output_schema=schema).give(Raw(b'{"a": 1}'))
+    assert (text_of(answer), answer["structuredContent"]) == ('{"a": 1}', {"a": 1})
 
 
-def bridge(value: Any, **options: Any) -> Any:
-    desk = Desk("plain", **options)
-    desk.dialect = Plain(SizeLimit(desk.config.max_response_bytes), stringify=True)
-    return desk.answer(Outcome(value))
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ({}, "{}"),
-        ({"a": NOON}, '{"a": "2024-01-15 12:00:00+00:00"}'),
-        ({"a": pathlib.PurePosixPath("/x")}, '{"a": "/x"}'),
-        ({"a": uuid.UUID(int=1)}, '{"a": "00000000-0000-0000-0000-000000000001"}'),
-        ({"a": b"b"}, """{"a": "b'b'"}"""),
-        ({"a": Unspeakable()}, "Failed to serialize module output"),
-        ({"a": float("nan")}, "Failed to serialize module output"),
-    ],
-)
-def test_bridge_writes_as_text_what_has_no_json_form(value: Any, text: str) -> None:
-    assert text_of(bridge(value)) == text
-
-
-def test_bridge_passes_content_and_checks_schemas_as_the_others_do() -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
-    assert bridge({"a": NOON}, output_schema=schema)["structuredContent"] == {"a": str(NOON)}
-    assert text_of(bridge({"a": 1}, output_schema=schema)) == "Internal error occurred"
-    assert text_of(bridge({"a": "\ud800"}, output_schema=schema)) == "Failed to serialize module output"
-    assert bridge([Text("hi")])["content"] == [{"type": "text", "text": "hi"}]
+def test_an_error_that_brings_its_own_words_is_told_in_them_and_in_no_others() -> None:
+    error = errors.Unauthorized("Nobody may", {"caller_id": "ada"})
+    error.plain = "Not you"
+    assert text_of(Desk("plain").fail(error)) == "Not you"

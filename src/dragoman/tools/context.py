@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 import msgspec
 from msgspec import Struct
@@ -13,7 +13,7 @@ from dragoman.access.callers import Caller
 from dragoman.errors import Aborted, ClientCannotBeAsked, ClientRefused, InvalidArgument, Stopping
 from dragoman.telemetry.log import Logger
 from dragoman.tools.client import Client
-from dragoman.tools.forms import make_form
+from dragoman.tools.forms import form_of, make_form
 from dragoman.tools.questions import NO_ANSWER, FormKind, Kind, Root, RootsKind, SampleKind, is_offered
 
 Progress: TypeAlias = Callable[[float, float | None, str | None], None]
@@ -143,15 +143,28 @@ class ToolContext:
         said = {"level": level, "data": plain}
         self._client.notify("notifications/message", said if logger is None else {**said, "logger": logger})
 
-    async def elicit(self, message: str, kind: type[T]) -> T | None:
+    @property
+    def wants_progress(self) -> bool:
+        """Whether the client asked to be told how far the work is."""
+        return self._progress is not None
+
+    @overload
+    async def elicit(self, message: str, kind: type[T]) -> T | None: ...
+
+    @overload
+    async def elicit(self, message: str, kind: Mapping[str, Any]) -> dict[str, Any] | None: ...
+
+    async def elicit(self, message: str, kind: type[Any] | Mapping[str, Any]) -> Any:
         """Ask the person behind the client to fill in a form for `kind`, in the middle of the work.
+
+        A JSON Schema in place of a type is sent as it is, and what was filled in is an object that fits it.
 
         None when nobody answers, or what comes does not fit, and always where there is no live way back to the client:
         in the 2026-07-28 protocol there is none. A question that is known beforehand is better declared, with `Ask`.
         The call keeps its slot meanwhile; its deadline waits.
         """
-        answer: T | None = await self._answer(FormKind(make_form(kind, "value")), message)
-        return answer
+        form = form_of(kind) if isinstance(kind, Mapping) else make_form(kind, "value")
+        return await self._answer(FormKind(form), message)
 
     async def sample(self, prompt: str, *, max_tokens: int = 1000, system: str | None = None) -> str | None:
         """Ask the client's model, and give the text of its answer; None as with `elicit`."""

@@ -94,6 +94,13 @@ def make_form(kind: Any, name: str) -> Form:
     return Form(_object(shown, required), validator, converter(answer), name if is_bare else None, blank)
 
 
+def form_of(schema: Mapping[str, Any]) -> Form:
+    """The form that a schema describes, which gives what was filled in as it is; raises `ValueError` for no schema."""
+    shown = {"type": "object", "properties": {}, **schema}
+    validator = compile_schema({"$schema": DRAFT_2020_12, **shown})
+    return Form(shown, validator, lambda answer: answer, None, {})
+
+
 def _object(properties: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, **({"required": required} if required else {})}
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
-from dragoman import Caller, Cancellation, ToolContext, ToolDefinition, define_tool, raise_if_cancelled
+from dragoman import Caller, Cancellation, ToolContext, ToolDefinition, define_tool, raise_if_cancelled, tool
 from dragoman.access.callers import LOCAL
 from dragoman.errors import Aborted
 from dragoman.telemetry.log import Entry, StructuredLogger
@@ -115,3 +116,38 @@ async def test_a_waiter_that_gave_up_does_not_trouble_the_others() -> None:
     token.set("client")
     await asyncio.wait_for(patient, 1)
     assert (await asyncio.gather(quitter, return_exceptions=True))[0].__class__ is asyncio.CancelledError
+
+
+def test_a_handler_can_ask_whether_anybody_wants_to_know_how_far_it_is() -> None:
+    logger = StructuredLogger([].append)
+    assert not ToolContext("r", "c", logger, Cancellation(), LOCAL).wants_progress
+    assert ToolContext("r", "c", logger, Cancellation(), LOCAL, lambda *_: None).wants_progress
+
+
+NAME = {"properties": {"name": {"type": "string", "minLength": 2}}, "required": ["name"]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"action": "accept", "content": {"name": "Ada", "more": 1}}, {"name": "Ada"}),
+        ({"action": "accept", "content": {"name": "A"}}, None),
+        ({"action": "accept", "content": {}}, None),
+        ({"action": "accept"}, None),
+        ({"action": "decline"}, None),
+        ({"action": "cancel"}, None),
+    ],
+)
+async def test_a_form_may_be_a_schema_and_what_was_filled_in_fits_it(answer: dict[str, Any], expected: Any) -> None:
+    @tool
+    async def ask(ctx: ToolContext) -> Any:
+        """Asks with a schema of its own."""
+        return await ctx.elicit("Who?", NAME)
+
+    async with open_server([ask]) as server:
+        client = await server.client(capabilities={"elicitation": {"form": {}}})
+        call = client.begin("tools/call", {"name": "ask", "arguments": {}})
+        question = await client.question()
+        assert question["params"] == {"message": "Who?", "requestedSchema": {"type": "object", **NAME}}
+        client.reply(question, answer)
+        assert json.loads((await client.answer(call))["result"]["content"][0]["text"]) == expected

@@ -7,6 +7,7 @@ import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
@@ -97,3 +98,49 @@ class Threads:
             job = self._finished.popleft()
             self._free += 1
             job.finish()
+
+
+class DaemonExecutor(ThreadPoolExecutor):
+    """For the loop of a server, whose `asyncio.to_thread` then has as many threads as there are slots.
+
+    The standard one has a few, and the interpreter waits for them before it exits, however long they take. asyncio
+    insists on the class, but all that is left of it is the interface.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = self._started = 0
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run a function on a thread; from any thread."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function(*args, **kwargs))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        with self._lock:
+            if self._idle == 0 and self._started < self._max_workers:
+                self._started += 1
+                threading.Thread(target=self._work, name=f"dragoman-worker-{self._started}", daemon=True).start()
+            else:
+                self._idle -= 1  # Below nothing: so many jobs wait for a thread.
+            self._jobs.put(run)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Let idle threads go; busy ones follow when their function ends, and nobody waits for them."""
+        for _ in range(self._started):
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (run := self._jobs.get()) is not None:
+            run()
+            del run
+            with self._lock:
+                self._idle += 1

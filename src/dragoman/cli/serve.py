@@ -22,12 +22,10 @@ from dragoman.config import Config
 from dragoman.errors import ConfigError
 
 if TYPE_CHECKING:
-    import socket
     from pathlib import Path
 
     from dragoman.app import Runtime
     from dragoman.cli.reload import Reloader
-    from dragoman.config import HttpConfig
     from dragoman.edge.http.siblings import Siblings
     from dragoman.telemetry.log import StructuredLogger
     from dragoman.telemetry.sink import DescriptorSink
@@ -115,7 +113,7 @@ def _serve_stdio(target: str | None, settings: Config, reload: bool) -> None:
 
 
 def _serve_http(target: str | None, settings: Config, reload: bool, *, sse: bool) -> None:
-    from dragoman.edge.http.server import bind, check_address, raise_file_limit, serve
+    from dragoman.edge.http.server import bind, check_address, raise_file_limit, root_of, serve, show_the_way
 
     http = settings.http
     try:
@@ -131,7 +129,7 @@ def _serve_http(target: str | None, settings: Config, reload: bool, *, sse: bool
     raise_file_limit()
     if sse:
         logger.warn("SSE transport is deprecated; use streamable-http instead")
-    root = _root(http, listening)
+    root = root_of(http, listening)
     address = f"{root}{'/sse' if sse else http.path}"
     facts = {"tools": len(server.catalogue), "transport": "sse" if sse else "streamable-http", "address": address}
     timeout = settings.server.shutdown_timeout_ms / 1000
@@ -139,7 +137,7 @@ def _serve_http(target: str | None, settings: Config, reload: bool, *, sse: bool
     def on_started() -> None:
         logger.info("server started", facts)
         if app.explorer is not None:
-            _show_the_way(root + app.explorer.address, address, settings.server.name)
+            show_the_way(root + app.explorer.address, address, settings.server.name)
 
     abandoned = prepared.loop.run_until_complete(serve(app, listening, http, timeout, on_started))
     finish(prepared, abandoned)
@@ -155,7 +153,7 @@ def _check_workers(transport: Transport) -> None:
 
 def _serve_with(workers: int, target: str | None, settings: Config, reload: bool) -> None:
     from dragoman.cli.workers import check_settings, private_folder, reserve, supervise
-    from dragoman.edge.http.server import check_address
+    from dragoman.edge.http.server import check_address, root_of
     from dragoman.telemetry.python_logging import take_over_logging
 
     http = settings.http
@@ -172,7 +170,11 @@ def _serve_with(workers: int, target: str | None, settings: Config, reload: bool
         take_over_logging(logger)
 
         def say() -> None:
-            facts = {"transport": "streamable-http", "address": _root(http, listening) + http.path, "workers": workers}
+            facts = {
+                "transport": "streamable-http",
+                "address": root_of(http, listening) + http.path,
+                "workers": workers,
+            }
             logger.info("server started", facts)
 
         supervising = supervise(workers, target, settings, reload, listening, folder, logger, say)
@@ -180,20 +182,6 @@ def _serve_with(workers: int, target: str | None, settings: Config, reload: bool
     logger.info("server stopped", {"exitCode": code})
     sink.close()
     leave(code)
-
-
-def _root(http: HttpConfig, listening: socket.socket) -> str:
-    host = f"[{http.host}]" if ":" in http.host else http.host
-    return f"http://{host}:{listening.getsockname()[1]}"
-
-
-def _show_the_way(page: str, endpoint: str, name: str) -> None:
-    """Where to look, and what to paste. On stdout, not in the log: the address lets whoever has it run tools."""
-    import json
-
-    entry = json.dumps({"mcpServers": {name: {"url": endpoint}}})
-    sys.stdout.write(f"\n  Open   {page}\n\n  or paste into a client's configuration\n\n  {entry}\n\n")
-    sys.stdout.flush()
 
 
 @dataclass(frozen=True)
@@ -210,6 +198,7 @@ def prepare(target: str | None, settings: Config, reload: bool, siblings: Siblin
     """The server with its tools, its log and the loop it will run on; `siblings`, if it is one of several workers."""
     from dragoman.cli.target import server_with, tools_for
     from dragoman.clock import SystemClock
+    from dragoman.edge.loop import new_event_loop
     from dragoman.telemetry.python_logging import take_over_logging
 
     clock = SystemClock()
@@ -231,7 +220,7 @@ def prepare(target: str | None, settings: Config, reload: bool, siblings: Siblin
     tools = tools_for(target)
     server = server_with(tools, settings, clock=clock, logger=logger, memory_tools=target is None, **options)
     gc.freeze()  # What is loaded now stays; there is no point in looking through it again and again.
-    loop = _new_event_loop()
+    loop = new_event_loop(settings.resources.max_concurrent_executions)
     if reloader is not None:
         reloader.watch(server, tools, loop)
     return Prepared(server, logger, sink, loop)
@@ -266,15 +255,6 @@ def finish(prepared: Prepared, abandoned: int) -> NoReturn:
     prepared.logger.info("server stopped", {"abandonedCalls": abandoned})
     prepared.sink.close()  # If nobody reads it by now, there is nobody to be told either.
     leave(ABANDONED if abandoned else 0)
-
-
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, where there is one: it takes a seventh off the cost of a call."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def leave(code: int) -> NoReturn:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from contextvars import ContextVar
 
@@ -11,7 +13,7 @@ import pytest
 
 import dragoman
 from dragoman import ToolContext, tool
-from dragoman.calls.threads import Threads
+from dragoman.calls.threads import DaemonExecutor, Threads
 from dragoman.testing import ManualClock, open_server
 from tests.unit.calls import FIVE_SECONDS, Hung, answers, begin, error_in, happened
 
@@ -188,3 +190,55 @@ async def test_thread_whose_caller_gave_up_goes_on_and_is_used_again() -> None:
     assert waiting.cancelled()
     assert (await threads.run(block)).startswith("dragoman-tool-")
     threads.stop()
+
+
+async def test_the_loops_own_threads_are_daemons_as_many_as_it_was_given_and_the_rest_wait_their_turn() -> None:
+    executor = DaemonExecutor(2)
+    begun, release = threading.Semaphore(0), threading.Event()
+
+    def block() -> threading.Thread:
+        begun.release()
+        release.wait(FIVE_SECONDS)
+        return threading.current_thread()
+
+    futures = [executor.submit(block) for _ in range(5)]
+    assert begun.acquire(timeout=FIVE_SECONDS)
+    assert begun.acquire(timeout=FIVE_SECONDS)
+    assert not begun.acquire(timeout=0.05)
+    release.set()
+    threads = {future.result(FIVE_SECONDS) for future in futures}
+    assert len(threads) == 2
+    assert all(thread.daemon for thread in threads)
+    for _ in range(5):
+        assert executor.submit(threading.current_thread).result(FIVE_SECONDS) in threads
+    executor.shutdown()
+    for thread in threads:
+        thread.join(FIVE_SECONDS)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+async def test_the_loops_own_threads_give_back_exceptions_and_pass_over_what_was_cancelled() -> None:
+    executor = DaemonExecutor(1)
+    release = threading.Event()
+    first = executor.submit(release.wait, FIVE_SECONDS)
+    second = executor.submit(release.set)
+    assert second.cancel()
+    release.set()
+    assert first.result(FIVE_SECONDS)
+    with pytest.raises(ZeroDivisionError):
+        executor.submit(divmod, 1, 0).result(FIVE_SECONDS)
+    executor.shutdown()
+
+
+def test_a_function_on_a_thread_of_the_loop_cannot_keep_the_process() -> None:
+    code = (
+        "import asyncio, threading\n"
+        "from dragoman.edge.loop import new_event_loop\n"
+        "loop = new_event_loop(3)\n"
+        "async def main():\n"
+        "    asyncio.ensure_future(asyncio.to_thread(threading.Event().wait))\n"
+        "    print(await asyncio.to_thread(lambda: 'free'))\n"
+        "loop.run_until_complete(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, timeout=20)
+    assert (done.returncode, done.stdout) == (0, b"free\n")

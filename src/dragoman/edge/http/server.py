@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -547,3 +549,16 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def root_of(http: HttpConfig, listening: socket.socket) -> str:
+    """The address that clients use, without a path."""
+    host = f"[{http.host}]" if ":" in http.host else http.host
+    return f"http://{host}:{listening.getsockname()[1]}"
+
+
+def show_the_way(page: str, endpoint: str, name: str) -> None:
+    """Where to look, and what to paste. On stdout, not in the log: the address lets whoever has it run tools."""
+    entry = json.dumps({"mcpServers": {name: {"url": endpoint}}})
+    sys.stdout.write(f"\n  Open   {page}\n\n  or paste into a client's configuration\n\n  {entry}\n\n")
+    sys.stdout.flush()

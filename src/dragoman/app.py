@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -61,7 +61,7 @@ from dragoman.edge.listing import Listing
 from dragoman.edge.offers import OfferRequests, capabilities_with
 from dragoman.edge.peer import Peer, progress_of
 from dragoman.edge.sdk_kernel import SdkKernel, SessionClient
-from dragoman.errors import ConfigError, ProtocolError, RegistrationError
+from dragoman.errors import ConfigError, InternalError, ProtocolError, RegistrationError
 from dragoman.ids import Ids, RandomIds
 from dragoman.offers.catalogue import Kind, Offer, Offers
 from dragoman.protocol.jsonrpc import Id
@@ -70,7 +70,7 @@ from dragoman.protocol.session import Identity, correlation_id_in
 from dragoman.replies.dialects import make_dialect
 from dragoman.storage import data_directory
 from dragoman.telemetry.load import PressureMonitor
-from dragoman.telemetry.log import Entry, Logger, StructuredLogger
+from dragoman.telemetry.log import Entry, Logger, StructuredLogger, exception_facts
 from dragoman.telemetry.metrics import Levels, Metrics
 from dragoman.telemetry.spans import join_trace, make_tracer
 from dragoman.tools.builtin.admin import admin_tools, registered_tool
@@ -128,6 +128,10 @@ class ServerOptions:
     """Whether the memory_* tools are there, even if the settings do not ask for them."""
     is_owner: bool = True
     """Whether this process does what only one process of a server may do."""
+    has_health: bool = True
+    """Whether the tool `health` is there. What `/health` says over HTTP is there in any case."""
+    lifespan: Callable[[Runtime], AbstractAsyncContextManager[None]] | None = None
+    """Entered when the server has begun to take calls, and left when the last one has ended, before its clients go."""
     cursor_mark: str = ""
     """What cursors begin with, so that other processes of a server know whose they are."""
 
@@ -156,22 +160,25 @@ class Runtime:
             else Catalogue(config.tools, self.logger, config.timeouts, allows_dynamic=may_change)
         )
         tools, offers = _sorted_out(options.tools)
-        self.offers = options.offers if options.offers is not None else Offers(config.tools, config.timeouts)
+        self.offers = (
+            options.offers if options.offers is not None else Offers(config.tools, config.timeouts, expected=())
+        )
         self.offers.replace((), offers)
         self.memories = options.memories
         self.database: SqliteDatabase | None = None
         for tool in (
-            health_tool(self.health),
+            *([health_tool(self.health)] if options.has_health else ()),
             *tools,
             *(self._memory_tools() if config.tools.memory_enabled or options.memory_tools else ()),
             *(self._admin_tools() if may_change else ()),
         ):
             self.catalogue.register(tool)
         self.state = ServerState.STARTING
+        self._lifespan = None if options.lifespan is None else options.lifespan(self)
         self._gate = Gate()
         self.identity = Identity(
             {"name": config.server.name, "version": config.server.version},
-            capabilities_with(self.offers, more_may_come=options.offers is not None),
+            capabilities_with(self.offers),
             config.server.instructions,
         )
         self.cache: BoundedCache[Any] = BoundedCache(config.cache, self.clock)
@@ -296,6 +303,13 @@ class Runtime:
         self.cache.start()
         self.state = ServerState.RUNNING
         self._gate.is_open = True
+        if self._lifespan is not None:
+            try:
+                await self._lifespan.__aenter__()
+            except BaseException:
+                self._lifespan = None
+                await self.stop(0)
+                raise
 
     async def stop(self, timeout: float | None = None) -> int:
         """Refuse new calls, let running ones finish, close connections; how many calls had to be abandoned."""
@@ -308,6 +322,7 @@ class Runtime:
             timeout = self.config.server.shutdown_timeout_ms / 1000
         await self.runner.drain(timeout)
         abandoned = self.runner.abandon()
+        await self._leave_lifespan()
         self.kernel.end_streams()
         for connection in tuple(self.connections):
             await connection.finish_requests(_LAST_WORDS)
@@ -325,6 +340,14 @@ class Runtime:
             stop()
         self.state = ServerState.CLOSED
         return abandoned
+
+    async def _leave_lifespan(self) -> None:
+        if self._lifespan is None:
+            return
+        try:
+            await self._lifespan.__aexit__(None, None, None)
+        except Exception as error:  # It is somebody else's code, and no reason not to stop in order.
+            self.logger.error("the end of the lifespan failed", exception_facts(error, InternalError.code))
 
     def connect(self, wire: Wire, caller: Caller = LOCAL) -> Connection:
         """A new client, whose lines go to `wire`."""
@@ -578,8 +601,12 @@ def http_app(
     return app
 
 
-async def start_http_server(server: Runtime, host: str | None = None, port: int | None = None) -> int:
+async def start_http_server(
+    server: Runtime, host: str | None = None, port: int | None = None, *, sse: bool = False
+) -> int:
     """Serve over HTTP until SIGTERM or SIGINT, at the address in the settings unless another is given.
+
+    With `sse`, clients of the deprecated transport are served as well.
 
     Raises `ValueError` for a port that there is not, `OSError` for an address that cannot be had, and `ConfigError` for
     one that others can reach while nobody is authenticated. Returns how many calls had to be abandoned.
@@ -590,7 +617,7 @@ async def start_http_server(server: Runtime, host: str | None = None, port: int 
     address = host or config.http.host
     check_address(address, config.auth)
     listening = bind(address, config.http.port if port is None else port)
-    return await serve(server.http(), listening, config.http, config.server.shutdown_timeout_ms / 1000)
+    return await serve(server.http(sse=sse), listening, config.http, config.server.shutdown_timeout_ms / 1000)
 
 
 def builtin_tools() -> tuple[Tool, ...]:

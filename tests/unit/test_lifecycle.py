@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 import pytest
 
 import dragoman
-from dragoman.app import ServerOptions, create_server
+from dragoman.app import Runtime, ServerOptions, ServerState, create_server
 from dragoman.calls.resources import Resources
 from dragoman.config import make_config
 from dragoman.edge.connection import Connection, TransportType
@@ -477,3 +478,48 @@ def test_without_any_extra_the_server_starts_and_answers_and_the_sdk_waits_until
     assert "dragoman" in packages
     assert packages & {*EXTRAS, "starlette", "anyio", "mcp", "mcp_types"} == set()
     assert kernel_answer["error"]["code"] == -32601
+
+
+# What belongs to the life of a server
+
+
+async def test_the_lifespan_is_entered_when_calls_are_taken_and_left_when_the_last_has_ended() -> None:
+    held, seen = Held(), list[str]()
+
+    @asynccontextmanager
+    async def lifespan(runtime: Runtime) -> AsyncIterator[None]:
+        seen.append(runtime.state.value)
+        yield
+        seen.append(f"{runtime.state.value} {runtime.runner.under_way}")
+        raise RuntimeError("too tired to clean up")
+
+    async with open_server([held.tool], lifespan=lifespan) as server:
+        client = await server.client()
+        call = client.begin("tools/call", {"name": "held", "arguments": {}})
+        await held.begun.wait()
+        stopping = asyncio.create_task(server.runtime.stop())
+        await asyncio.sleep(0)
+        held.go_on.set()
+        assert await stopping == 0
+        assert (await client.answer(call))["result"]["isError"] is False
+        assert seen == ["running", "draining 0"]
+        assert [entry["message"] for entry in server.log if entry["level"] == "error"] == [
+            "the end of the lifespan failed"
+        ]
+
+
+async def test_a_server_whose_lifespan_cannot_begin_does_not_run() -> None:
+    @asynccontextmanager
+    async def lifespan(runtime: Runtime) -> AsyncIterator[None]:
+        raise RuntimeError("not today")
+        yield
+
+    runtime = create_server(ServerOptions(lifespan=lifespan))
+    with pytest.raises(RuntimeError, match="not today"):
+        await runtime.start()
+    assert runtime.state is ServerState.CLOSED
+
+
+async def test_a_server_can_do_without_its_own_tool() -> None:
+    async with open_server([ok], has_health=False) as server:
+        assert [each["name"] for each in await (await server.client()).list_tools()] == ["ok"]

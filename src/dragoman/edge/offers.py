@@ -209,9 +209,9 @@ class OfferRequests:
             raise
 
 
-def capabilities_with(offers: Offers, *, more_may_come: bool) -> dict[str, Any]:
+def capabilities_with(offers: Offers) -> dict[str, Any]:
     """What clients may ask a server for that has these offers. `logging` is the handshake era's."""
-    kinds = {"resources", "prompts"} if more_may_come else offers.kinds
+    kinds = offers.kinds | offers.expected
     found: dict[str, Any] = {"tools": {"listChanged": True}, "logging": {}}
     if "resources" in kinds:
         found["resources"] = {"subscribe": True, "listChanged": True}

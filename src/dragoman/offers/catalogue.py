@@ -39,7 +39,15 @@ class RegisteredOffer(msgspec.Struct, frozen=True, eq=False):
 class Offers:
     """Resources by URI and prompts by name. A URI has a colon and a name has none, so one dictionary holds them all."""
 
-    def __init__(self, tools: ToolsConfig | None = None, timeouts: TimeoutsConfig | None = None) -> None:
+    def __init__(
+        self,
+        tools: ToolsConfig | None = None,
+        timeouts: TimeoutsConfig | None = None,
+        *,
+        expected: Iterable[Kind] = ("resources", "prompts"),
+    ) -> None:
+        self.expected = frozenset(expected)
+        """The lists that clients may ask for from the start, though there may be nothing on them yet."""
         self._default_timeout_ms = (tools or ToolsConfig()).default_timeout_ms
         self._timeouts = (timeouts or TimeoutsConfig()).tool_overrides
         self._offers: Mapping[str, RegisteredOffer] = {}  # Never changed, only replaced: readers need no lock.

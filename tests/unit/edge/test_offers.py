@@ -501,6 +501,7 @@ async def test_a_server_that_stops_refuses_and_records_what_is_under_way() -> No
         ([resource("x:{a}")(_ask)], {}, {"tools", "resources", "completions"}),
         ([prompt(name="ask")(_ask)], {}, {"tools", "prompts", "completions"}),
         ([], {"offers": Offers()}, {"tools", "resources", "prompts", "completions"}),
+        ([], {"offers": Offers(expected=["resources"])}, {"tools", "resources", "completions"}),
     ],
 )
 async def test_a_server_says_that_it_has_what_it_serves_and_no_more(

@@ -1,0 +1,1 @@
+"""From apcore's terms to those of MCP: schemas, annotations, errors, names."""

@@ -1,0 +1,223 @@
+"""apcore's errors in the words of the specification, which tell a client what it can do and nothing about the inside.
+
+Errors are told apart by class: one class has several codes. What an exception says itself is shown for
+`InvalidInputError` alone, which is written for the caller. Of arguments that do not fit, a client is told where and
+which rule, in words made from the schema: messages of validators repeat what they were given, and that may be secret.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from apcore_mcp.adapters.schema import Schema
+
+if TYPE_CHECKING:
+    from apcore.errors import ModuleError, SchemaValidationError
+    from mcp_types import CallToolResult
+
+logger = logging.getLogger(__name__)
+
+_MOST_FINDINGS = 20
+_LONGEST_FIELD = 200
+_LONGEST_TEXT = 500
+_BY_CLASS = {
+    "ACLDeniedError": "Access denied",
+    "CallDepthExceededError": "Call depth limit exceeded",
+    "CircularCallError": "Circular call detected",
+    "CallFrequencyExceededError": "Call frequency limit exceeded",
+}
+_RULES = {
+    "required": "Field required",
+    "missing": "Field required",
+    "additionalProperties": "Extra inputs are not permitted",
+    "type": "Input should be a valid {}",
+    "format": "Input should be a valid {}",
+    "enum": "Input should be one of {}",
+    "const": "Input should be {}",
+    "pattern": "String should match the pattern {}",
+    "minLength": "String should have at least {} characters",
+    "maxLength": "String should have at most {} characters",
+    "minItems": "List should have at least {} items",
+    "maxItems": "List should have at most {} items",
+    "minimum": "Input should be greater than or equal to {}",
+    "exclusiveMinimum": "Input should be greater than {}",
+    "maximum": "Input should be less than or equal to {}",
+    "exclusiveMaximum": "Input should be less than {}",
+    "multipleOf": "Input should be a multiple of {}",
+}
+_UNKNOWN_RULE = "Input is not valid"
+_QUOTATION = re.compile(r"['\"`]")
+
+
+class ErrorMapper:
+    """Turns what the executor raised into the answer to a call."""
+
+    def to_mcp_error(
+        self, error: Exception, schema: Schema | None = None, arguments: Mapping[str, Any] | None = None
+    ) -> CallToolResult:
+        """A result with `isError`. What nobody foresaw is logged as a whole.
+
+        From `schema` and `arguments`, those of the call, comes what a rule asks for and which field is missing. No
+        value is taken from the arguments.
+        """
+        from mcp_types import CallToolResult, TextContent
+
+        text = self.text(error, schema, arguments)
+        return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
+
+    def text(self, error: Exception, schema: Schema | None = None, arguments: Mapping[str, Any] | None = None) -> str:
+        """What `to_mcp_error` answers, without what is around it."""
+        from apcore import errors
+
+        if not isinstance(error, errors.ModuleError):
+            logger.error("A module call ended in an unexpected error", exc_info=error)
+            return "Internal error occurred"
+        for name, text in _BY_CLASS.items():
+            if isinstance(error, getattr(errors, name)):
+                return text
+        match error:
+            case errors.ModuleNotFoundError():
+                text = f"Module not found: {error.details.get('module_id', '')}"
+            case errors.ModuleTimeoutError():
+                text = f"Module timed out after {error.details.get('timeout_ms', 0)}ms"
+            case errors.InvalidInputError():
+                text = f"Invalid input: {error.message}"
+            case errors.SchemaValidationError() if _is_about_the_arguments(error):
+                findings = _findings(error, schema or {}, arguments)
+                return "\n- ".join(["Input validation failed:", *findings]).removesuffix(":")
+            case _:
+                text = f"Module error: {error.code}"
+        return _fit(text, _LONGEST_TEXT)
+
+
+def _is_about_the_arguments(error: ModuleError) -> bool:
+    """Not so for a result, or for the arguments that a module has made up for another one."""
+    chain = error.details.get("call_chain")
+    is_nested = isinstance(chain, list) and len(chain) > 1
+    step = getattr(error.__context__, "step_name", "")  # The only difference, where a module has a plain schema.
+    return not is_nested and step != "output_validation" and not error.message.startswith("Output validation failed")
+
+
+def _findings(error: SchemaValidationError, schema: Schema, arguments: Any) -> list[str]:
+    """A line for each rule that is not kept, and how many are left out."""
+    reported = error.details.get("errors")
+    entries = [each for each in reported if isinstance(each, Mapping)] if isinstance(reported, list) else []
+    names: dict[tuple[str, str], Iterator[str]] = {}
+    lines: dict[str, None] = {}
+    for entry in entries:
+        found = _as_written(entry) if "field" in entry else _as_validated(entry, schema, arguments, names)
+        field, message, code = (_fit(text, _LONGEST_TEXT) for text in found)
+        lines[f"{_fit(field, _LONGEST_FIELD)}: {message} ({code})"] = None
+        if len(lines) > _MOST_FINDINGS:
+            return [*list(lines)[:_MOST_FINDINGS], f"and more: {len(entries)} in all"]
+    return list(lines)
+
+
+def _as_written(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    """An entry of the specification's form, whose words are meant to be shown unless they quote something."""
+    code, message = str(entry.get("code", "")), str(entry.get("message", ""))
+    if not message or _QUOTATION.search(message):
+        message = _words(code, [])
+    return str(entry["field"]), message, code
+
+
+def _as_validated(
+    entry: Mapping[str, Any], schema: Schema, arguments: Any, names: dict[tuple[str, str], Iterator[str]]
+) -> tuple[str, str, str]:
+    """An entry of apcore's, which has no name for a field that is missing or one too many.
+
+    There is one for each of them, in order: so it is the next of `names`, which belong to a path and keyword.
+    """
+    keyword, path = str(entry.get("keyword", "invalid")), str(entry.get("path", ""))
+    steps = [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:]]
+    place, applying = _locate(schema, steps)
+    if (path, keyword) not in names:
+        names[path, keyword] = iter(_unnamed(keyword, applying, _value_at(arguments, place)))
+    name = next(names[path, keyword], None)
+    field = ".".join(place if name is None else [*place, name])
+    return field or "arguments", _words(keyword, applying), keyword
+
+
+def _unnamed(keyword: str, applying: list[Schema], value: Any) -> Iterable[str]:
+    """The fields of an object that break a rule about which fields there are."""
+    if not isinstance(value, Mapping):
+        return ()
+    if keyword == "required":
+        required = dict.fromkeys(name for schema in applying for name in schema.get("required", ()))
+        return [name for name in required if name not in value]
+    if keyword == "additionalProperties":
+        known = {name for schema in applying for name in schema.get("properties", ())}
+        return [str(name) for name in value if name not in known]
+    return ()
+
+
+def _value_at(value: Any, place: list[str]) -> Any:
+    for step in place:
+        if isinstance(value, Mapping):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    return value
+
+
+def _words(keyword: str, applying: list[Schema]) -> str:
+    """What a rule asks for, as far as the schema says."""
+    words = _RULES.get(keyword, _UNKNOWN_RULE)
+    if "{}" not in words:
+        return words
+    said = [schema[keyword] for schema in applying if keyword in schema]
+    if not said:
+        return _UNKNOWN_RULE
+    if keyword in ("type", "enum"):
+        every = [value for each in said for value in (each if isinstance(each, list) else [each])]
+        shown = map(str, every) if keyword == "type" else map(_json, every)
+        return words.format((" or " if keyword == "type" else ", ").join(dict.fromkeys(shown)))
+    return words.format(_json(said[0]) if keyword == "const" else said[0])
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _locate(schema: Schema, steps: list[str]) -> tuple[list[str], list[Schema]]:
+    """Where a path leads, and the schemas that hold there.
+
+    Pydantic's paths also name the member of a union that was tried, which is no place: those steps are left out.
+    """
+    place: list[str] = []
+    here = list(_alternatives(schema))
+    for step in steps:
+        further = [under for each in here for under in _under(each, step)]
+        if not further and any("anyOf" in each or "oneOf" in each for each in here):
+            continue
+        place.append(step)
+        here = [alternative for each in further for alternative in _alternatives(each)]
+    return place, here
+
+
+def _alternatives(schema: Any) -> Iterator[Schema]:
+    if isinstance(schema, dict):
+        yield schema
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            for each in schema.get(keyword, ()):
+                yield from _alternatives(each)
+
+
+def _under(schema: Schema, step: str) -> list[Any]:
+    properties = schema.get("properties", {})
+    if step in properties:
+        return [properties[step]]
+    keyword = "items" if step.isdecimal() and "items" in schema else "additionalProperties"
+    return [schema[keyword]] if isinstance(schema.get(keyword), dict) else []
+
+
+def _fit(text: str, most: int) -> str:
+    """One line of bounded length: names come from clients, and could pretend to be further findings."""
+    line = "".join(character if character.isprintable() else " " for character in text[: most + 1])
+    return line if len(line) <= most else line[: most - 1] + "…"

@@ -601,12 +601,8 @@ def http_app(
     return app
 
 
-async def start_http_server(
-    server: Runtime, host: str | None = None, port: int | None = None, *, sse: bool = False
-) -> int:
+async def start_http_server(server: Runtime, host: str | None = None, port: int | None = None) -> int:
     """Serve over HTTP until SIGTERM or SIGINT, at the address in the settings unless another is given.
-
-    With `sse`, clients of the deprecated transport are served as well.
 
     Raises `ValueError` for a port that there is not, `OSError` for an address that cannot be had, and `ConfigError` for
     one that others can reach while nobody is authenticated. Returns how many calls had to be abandoned.
@@ -617,7 +613,7 @@ async def start_http_server(
     address = host or config.http.host
     check_address(address, config.auth)
     listening = bind(address, config.http.port if port is None else port)
-    return await serve(server.http(sse=sse), listening, config.http, config.server.shutdown_timeout_ms / 1000)
+    return await serve(server.http(), listening, config.http, config.server.shutdown_timeout_ms / 1000)
 
 
 def builtin_tools() -> tuple[Tool, ...]:

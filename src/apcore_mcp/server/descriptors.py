@@ -77,7 +77,8 @@ def quicken(executor: apcore.Executor) -> bool:
     made here, by apcore's own function from a schema that is kept, or as a plain copy where no name and no schema
     calls for more. Steps that are not apcore's own, and whatever else the pipeline holds, stay as they are.
     """
-    steps = executor.current_strategy.steps if apcore.__version__ in _KNOWN_RELEASES else []
+    is_known = isinstance(executor, apcore.Executor) and apcore.__version__ in _KNOWN_RELEASES
+    steps = executor.current_strategy.steps if is_known else []
     ours = [step for step in steps if type(step) in _QUICKER and isinstance(_rules(step), RedactionConfig)]
     for step in ours:
         if "execute" not in vars(step):  # a strategy may serve several executors

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import gc
 import io
 import os
 import sys
-import threading
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
@@ -19,6 +17,7 @@ import typer
 from dragoman.cli.options import ConfigFile, LogLevel, Target, settings_from
 from dragoman.cli.output import ABANDONED, refuse
 from dragoman.config import Config
+from dragoman.edge.signals import leave
 from dragoman.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 LOG_TURNS = "log"
 """The file, in the folder of several workers, that they lock to write to the log."""
-_LAST_MOMENT = 2.0
 
 
 class Transport(StrEnum):
@@ -255,15 +253,3 @@ def finish(prepared: Prepared, abandoned: int) -> NoReturn:
     prepared.logger.info("server stopped", {"abandonedCalls": abandoned})
     prepared.sink.close()  # If nobody reads it by now, there is nobody to be told either.
     leave(ABANDONED if abandoned else 0)
-
-
-def leave(code: int) -> NoReturn:
-    """End the process: exit handlers have a moment to run, but no thread that a tool left behind is waited for."""
-    late = threading.Timer(_LAST_MOMENT, os._exit, (code,))
-    late.daemon = True
-    late.start()
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # Python has none where the descriptor was closed.
-            stream.flush()
-    os._exit(code)

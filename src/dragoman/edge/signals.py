@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
+
+_LAST_MOMENT = 2.0
 
 
 def on_signals(stop: Callable[[], None], longest: float) -> Callable[[], None]:
@@ -53,3 +57,15 @@ def _watch(told: SimpleQueue[int | None], longest: float) -> None:
             told.get(timeout=longest)
         except Empty:
             os._exit(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process: exit handlers have a moment to run, but no thread that a tool left behind is waited for."""
+    late = threading.Timer(_LAST_MOMENT, os._exit, (code,))
+    late.daemon = True
+    late.start()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # Python has none where the descriptor was closed.
+            stream.flush()
+    os._exit(code)

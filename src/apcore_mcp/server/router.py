@@ -1,0 +1,153 @@
+"""Calls on their way to a module: through the executor, always, and back in the words of the specification."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from apcore import errors as theirs
+from apcore.cancel import ExecutionCancelledError
+from msgspec import Raw
+
+from apcore_mcp.adapters.errors import ErrorMapper
+from apcore_mcp.server.approval import take_decision
+from apcore_mcp.server.calls import make_context
+from dragoman import errors as ours
+
+if TYPE_CHECKING:
+    from apcore import Context, Executor
+    from mcp_types import CallToolResult
+
+    from dragoman.tools.context import ToolContext
+    from dragoman.tools.tool import Handler
+
+logger = logging.getLogger(__name__)
+
+NOT_SERIALIZABLE = "Failed to serialize module output"
+DEEPEST_MERGE = 32
+"""As apcore has it: chunks are merged so deep, and replaced below that."""
+
+_KINDS: tuple[tuple[type[Exception], type[ours.ToolError]], ...] = (
+    (theirs.ModuleNotFoundError, ours.NotFound),
+    (theirs.InvalidInputError, ours.InvalidArgument),
+    (theirs.ACLDeniedError, ours.Unauthorized),
+    (theirs.ApprovalError, ours.Unauthorized),
+    (theirs.ModuleTimeoutError, ours.TimedOut),
+    (theirs.ModuleError, ours.Failed),
+    (Exception, ours.InternalFailure),
+)
+_VALIDATION = "Input validation failed"
+
+# Without NaN, which is not JSON: it would break the line, and not only the text.
+_encode = json.JSONEncoder(default=str, allow_nan=False).encode
+
+
+class ExecutionRouter:
+    """Calls modules by id, and lets no exception of theirs through."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self._errors = ErrorMapper()
+
+    async def handle_call(
+        self, tool_name: str, arguments: dict[str, Any] | None = None, context: Context[Any] | None = None
+    ) -> CallToolResult:
+        """Call a module, outside of a server; the result is MCP's, with `is_error` for whatever went wrong."""
+        from mcp_types import CallToolResult, TextContent
+
+        logger.debug("Tool call: %s", tool_name)
+        call_async, arguments = self.executor.call_async, arguments or {}
+        try:
+            if context is None:
+                output = await call_async(tool_name, arguments)
+            else:
+                output = await call_async(tool_name, arguments, context=context)
+        except Exception as error:
+            _log(tool_name, error)
+            return self._errors.to_mcp_error(error, arguments=arguments)
+        try:
+            text, is_error = _encode(output), False
+        except Exception as error:  # `str` of a value may fail in any way.
+            _log(tool_name, error)
+            text, is_error = NOT_SERIALIZABLE, True
+        return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error)
+
+    def handler(self, module_id: str, schema: dict[str, Any], *, is_streaming: bool, is_asked: bool) -> Handler:
+        """What the runtime calls for a module. `is_asked`: whether a person's decision comes with the arguments."""
+        call_async, stream = self.executor.call_async, getattr(self.executor, "stream", None)
+        streams = is_streaming and stream is not None
+
+        async def handle(arguments: dict[str, Any], call: ToolContext) -> Raw:
+            logger.debug("Tool call: %s", module_id)
+            try:
+                context = make_context(call)
+                if is_asked:
+                    take_decision(arguments, context, module_id)
+                if streams and call.wants_progress:
+                    output = await self._stream(module_id, arguments, context, call)
+                else:
+                    output = await call_async(module_id, arguments, context=context)
+            except Exception as error:
+                self._fail(module_id, error, schema, arguments, call)
+            try:
+                return Raw(_encode(output).encode())
+            except Exception as error:  # `str` of a value may fail in any way.
+                _log(module_id, error)
+                raise ours.InternalFailure(NOT_SERIALIZABLE, {"reason": "result_not_serializable"}) from None
+
+        return handle
+
+    async def _stream(
+        self, module_id: str, arguments: dict[str, Any], context: Context[Any], call: ToolContext
+    ) -> dict[str, Any]:
+        """Send each chunk as progress, and give them all together."""
+        output: dict[str, Any] = {}
+        count = 0
+        async with aclosing(self.executor.stream(module_id, arguments, context=context)) as chunks:  # type: ignore[type-var]
+            async for chunk in chunks:
+                count += 1
+                call.progress(count, None, _encode(chunk))
+                _merge(output, chunk, DEEPEST_MERGE)
+                call.cancellation.raise_if_set()
+        return output
+
+    def _fail(
+        self, module_id: str, error: Exception, schema: dict[str, Any], arguments: dict[str, Any], call: ToolContext
+    ) -> NoReturn:
+        """Raise what the runtime should see in place of `error`."""
+        if call.cancellation.is_set() and isinstance(error, ExecutionCancelledError | ours.Aborted):
+            raise ours.Aborted(call.cancellation.reason) from None
+        _log(module_id, error)
+        text = self._errors.text(error, schema, arguments)
+        if text.startswith(_VALIDATION):
+            told: ours.ToolError = ours.InvalidArgument(_VALIDATION, {"errors": _findings(text)})
+        else:
+            told = next(kind for their, kind in _KINDS if isinstance(error, their))(text)
+        told.plain = text
+        raise told from None
+
+
+def _log(name: str, error: Exception) -> None:
+    """What went wrong, with a trace where it was the module's code or ours, and never with the arguments."""
+    message = error.message if isinstance(error, theirs.ModuleError) else str(error)
+    if isinstance(error, theirs.SchemaValidationError):
+        message = message.partition(":")[0]  # What follows quotes values.
+    is_expected = isinstance(error, theirs.ModuleError) and not isinstance(error, theirs.ModuleExecuteError)
+    trace = None if is_expected else error
+    logger.error("Tool call error: %s - %s: %s", name, type(error).__name__, message, exc_info=trace)
+
+
+def _findings(text: str) -> list[dict[str, str]]:
+    """The lines of the answer as the runtime has such findings."""
+    lines = [line.removeprefix("- ").partition(": ") for line in text.splitlines()[1:]]
+    return [{"path": "/" + field.replace(".", "/"), "message": message} for field, _, message in lines]
+
+
+def _merge(base: dict[str, Any], chunk: dict[str, Any], depth: int) -> None:
+    for key, value in chunk.items():
+        if depth > 0 and isinstance(value, dict) and isinstance(base.get(key), dict):
+            _merge(base[key], value, depth - 1)
+        else:
+            base[key] = value

@@ -16,37 +16,26 @@ from typing import TYPE_CHECKING, Any
 from dragoman.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from apcore_mcp.helpers import MCP_ELICIT_KEY, MCP_PROGRESS_KEY, elicit, report_progress
-    from apcore_mcp.server.extensions import load_extensions
-    from apcore_mcp.server.serve import attach, serve
+    from apcore_mcp.helpers import MCP_ELICIT_KEY as MCP_ELICIT_KEY
+    from apcore_mcp.helpers import MCP_PROGRESS_KEY as MCP_PROGRESS_KEY
+    from apcore_mcp.helpers import elicit as elicit
+    from apcore_mcp.helpers import report_progress as report_progress
+    from apcore_mcp.server.extensions import load_extensions as load_extensions
+    from apcore_mcp.server.serve import attach as attach
+    from apcore_mcp.server.serve import serve as serve
 
 _HOMES = {
-    "MCP_ELICIT_KEY": "apcore_mcp.helpers",
-    "MCP_PROGRESS_KEY": "apcore_mcp.helpers",
-    "attach": "apcore_mcp.server.serve",
-    "call_openai_tool": "apcore_mcp.converters.openai",
-    "elicit": "apcore_mcp.helpers",
-    "load_extensions": "apcore_mcp.server.extensions",
-    "report_progress": "apcore_mcp.helpers",
-    "serve": "apcore_mcp.server.serve",
-    "to_openai_tools": "apcore_mcp.converters.openai",
+    "helpers": ("MCP_ELICIT_KEY", "MCP_PROGRESS_KEY", "elicit", "report_progress"),
+    "converters.openai": ("call_openai_tool", "to_openai_tools"),
+    "server.extensions": ("load_extensions",),
+    "server.serve": ("attach", "serve"),
 }
-__all__ = [
-    "MCP_ELICIT_KEY",
-    "MCP_PROGRESS_KEY",
-    "__version__",
-    "attach",
-    "call_openai_tool",
-    "elicit",
-    "load_extensions",
-    "report_progress",
-    "serve",
-    "to_openai_tools",
-]
+_HOME_OF = {name: f"apcore_mcp.{home}" for home, names in _HOMES.items() for name in names}
+__all__ = ["__version__", *_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
+    home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'apcore_mcp' has no attribute {name!r}")
     from importlib import import_module

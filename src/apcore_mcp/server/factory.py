@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from apcore_mcp.adapters.annotations import AnnotationMapper
 from apcore_mcp.adapters.schema import SchemaConverter
-from dragoman.offers.resource import Resource, resource
+from apcore_mcp.server.approval import approval_question
+from dragoman.offers.resource import text_resource
 from dragoman.tools.schema import DRAFT_2020_12
 from dragoman.tools.tool import Handler, Tool, ToolDefinition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from apcore import ModuleDescriptor, Registry
     from mcp_types import ToolAnnotations
 
@@ -26,33 +25,20 @@ _LONGEST_TIMEOUT_MS = 86_400_000
 
 
 class ModuleTool(Tool):
-    """A module as a tool, with the names that MCP has for what is known about it."""
+    """The tool of a module."""
 
     __slots__ = ("descriptor", "documentation")
 
-    descriptor: ModuleDescriptor
-    documentation: Resource | None
-    """What `docs://<module id>` leads to, if there is anything to read."""
-
-    @property
-    def name(self) -> str:
-        return self.definition.name
-
-    @property
-    def description(self) -> str:
-        return self.definition.description
-
-    @property
-    def input_schema(self) -> dict[str, Any]:
-        schema: dict[str, Any] = self.definition.listing()["inputSchema"]
-        return schema
-
-    @property
-    def output_schema(self) -> dict[str, Any] | None:
-        return self.definition.listing().get("outputSchema")
+    def __init__(self, descriptor: ModuleDescriptor, definition: ToolDefinition, handler: Handler, **more: Any) -> None:
+        super().__init__(definition, handler, is_async=True, checks_results=True, **more)
+        self.descriptor = descriptor
+        uri, text = f"docs://{descriptor.module_id}", descriptor.documentation
+        about = f"The documentation of {descriptor.module_id}"
+        self.documentation = text_resource(uri, text, description=about) if text else None
 
     @property
     def annotations(self) -> ToolAnnotations:
+        """What clients may assume about it, as the SDK has that."""
         return AnnotationMapper().to_mcp_annotations(self.descriptor.annotations)
 
 
@@ -91,17 +77,13 @@ class MCPServerFactory:
             from_hints=True,
         )
         is_asked = self._asks and self._annotations.has_requires_approval(annotations)
-        made = ModuleTool(
+        return ModuleTool(
+            descriptor,
             definition,
             self._handler(descriptor, input_schema, is_asked=is_asked),
-            is_async=True,
-            questions=_questions(descriptor) if is_asked else (),
+            questions=(approval_question(descriptor),) if is_asked else (),
             checks_arguments=not self._validates,
-            checks_results=True,
         )
-        made.descriptor = descriptor
-        made.documentation = _documentation(descriptor)
-        return made
 
     def build_tools(
         self, registry: Registry, tags: list[str] | None = None, prefix: str | None = None
@@ -110,25 +92,19 @@ class MCPServerFactory:
 
         One whose definition or schema is broken is left out, and the log says so.
         """
-        return list(self._built(registry, registry.list(tags=tags, prefix=prefix)))
-
-    def _built(self, registry: Registry, module_ids: Iterable[str]) -> Iterator[ModuleTool]:
-        for module_id in module_ids:
-            tool = self.build_from(registry, module_id)
-            if tool is not None:
-                yield tool
+        found = (self.build_from(registry, module_id) for module_id in registry.list(tags=tags, prefix=prefix))
+        return [tool for tool in found if tool is not None]
 
     def build_from(self, registry: Registry, module_id: str) -> ModuleTool | None:
         """The tool of a module in a registry; None, with a warning in the log, if there can be none."""
         try:
             descriptor = registry.get_definition(module_id)
-            if descriptor is None:
-                logger.warning("Module %s has no definition; skipped", module_id)
-                return None
-            return self.build_tool(descriptor)
+            if descriptor is not None:
+                return self.build_tool(descriptor)
+            logger.warning("Module %s skipped: it has no definition", module_id)
         except Exception as error:  # One broken module is no reason not to serve the others.
-            logger.warning("Module %s cannot be a tool; skipped: %s", module_id, error)
-            return None
+            logger.warning("Module %s skipped: %s", module_id, error)
+        return None
 
     def _handler(self, descriptor: ModuleDescriptor, schema: dict[str, Any], *, is_asked: bool) -> Handler:
         if self._router is None:
@@ -137,27 +113,9 @@ class MCPServerFactory:
         return self._router.handler(descriptor.module_id, schema, is_streaming=is_streaming, is_asked=is_asked)
 
 
-def _questions(descriptor: ModuleDescriptor) -> tuple[Any, ...]:
-    from apcore_mcp.server.approval import approval_question
-
-    return (approval_question(descriptor),)
-
-
 def _listable(schema: dict[str, Any]) -> dict[str, Any] | None:
     """An output schema as MCP takes one, which is of an object; None if it is not."""
     return {"$schema": DRAFT_2020_12, **schema} if schema.get("type") == "object" else None
-
-
-def _documentation(descriptor: ModuleDescriptor) -> Resource | None:
-    text, uri = descriptor.documentation, f"docs://{descriptor.module_id}"
-    if not text:
-        return None
-
-    async def read() -> str:
-        return text
-
-    about = f"The documentation of {descriptor.module_id}"
-    return resource(uri, name=uri, description=about, mime_type="text/plain")(read)
 
 
 def _longest_call_ms(executor: Any) -> int:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_EVENTS = ("register", "unregister")
+
 
 class RegistryListener:
     """Keeps the tools of a registry's modules, and a runtime's if there is one, as the registry has them.
@@ -35,11 +37,11 @@ class RegistryListener:
     ) -> None:
         self._registry = registry
         self._factory = factory
-        self._filter: dict[str, Any] = {"tags": tags, "prefix": prefix}
+        self._filters: Any = {"tags": tags, "prefix": prefix}
         self._runtime = runtime
         self._tools: dict[str, ModuleTool] = {}
         self._lock = threading.Lock()
-        self._is_listening = False
+        self._follows = False
 
     @property
     def tools(self) -> dict[str, ModuleTool]:
@@ -47,62 +49,48 @@ class RegistryListener:
         with self._lock:
             return dict(self._tools)
 
-    def load(self) -> None:
-        """Take up the modules that there are."""
-        for module_id in self._registry.list(**self._filter):
+    def start(self, *, follow: bool = True) -> None:
+        """Take up the modules that there are, and `follow` the registry from now on."""
+        self._follows = follow
+        for event in _EVENTS if follow else ():
+            self._registry.on(event, self._changed)
+        # After that: whatever changes in between is looked at twice, and not missed.
+        for module_id in self._registry.list(**self._filters):
             self._look_at(module_id, is_there=True)
-
-    def start(self) -> None:
-        """Follow the registry from now on."""
-        if self._is_listening:
-            return
-        self._is_listening = True
-        self._registry.on("register", self._registered)
-        self._registry.on("unregister", self._unregistered)
-        self.load()  # After that: whatever comes in between is looked at twice, and not missed.
 
     def stop(self) -> None:
         """Let the registry change without following it."""
-        self._is_listening = False
-        forget = getattr(self._registry, "off", None)
-        if forget is not None:
-            forget("register", self._registered)
-            forget("unregister", self._unregistered)
+        was_following, self._follows = self._follows, False
+        for event in _EVENTS if was_following else ():
+            self._registry.off(event, self._changed)
 
-    def _registered(self, module_id: str, module: Any = None) -> None:
-        if self._is_listening:
-            self._look_at(module_id, is_there=None)
+    def _changed(self, module_id: str, module: Any = None) -> None:
+        if self._follows:
+            self._look_at(module_id)
 
-    _unregistered = _registered
-
-    def _look_at(self, module_id: str, *, is_there: bool | None) -> None:
+    def _look_at(self, module_id: str, *, is_there: bool = False) -> None:
         with self._lock:
-            if is_there is None:
-                is_there = module_id in self._registry.list(**self._filter)
+            is_there = is_there or module_id in self._registry.list(**self._filters)
             coming = self._factory.build_from(self._registry, module_id) if is_there else None
             leaving = self._tools.pop(module_id, None)
-            if (leaving is None and coming is None) or not self._publish(leaving, coming):
-                return
-            if coming is not None:
+            if coming is not None and self._replace(leaving, coming):
                 self._tools[module_id] = coming
+            elif leaving is not None:
+                self._replace(leaving, None)
 
-    def _publish(self, leaving: ModuleTool | None, coming: ModuleTool | None) -> bool:
-        """Put one tool in the place of another; whether the new one was taken."""
+    def _replace(self, leaving: ModuleTool | None, coming: ModuleTool | None) -> bool:
+        """Put one tool in the place of another; False if the new one cannot be served."""
         if self._runtime is None:
             return True
         try:
             self._runtime.replace(_offered(leaving), _offered(coming))
         except RegistrationError as error:
-            logger.warning("Module cannot be a tool; skipped: %s", error)
-            self._runtime.replace(_offered(leaving), ())
+            logger.warning("Module skipped: %s", error)
             return False
-        old, new = getattr(leaving, "documentation", None), getattr(coming, "documentation", None)
-        if old is not None and new is not None:
-            self._runtime.resource_updated(new.key)
+        if leaving is not None and coming is not None and leaving.documentation and coming.documentation:
+            self._runtime.resource_updated(coming.documentation.key)
         return True
 
 
 def _offered(tool: ModuleTool | None) -> list[Any]:
-    if tool is None:
-        return []
-    return [tool] if tool.documentation is None else [tool, tool.documentation]
+    return [each for each in (tool, tool and tool.documentation) if each is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from apcore import errors as theirs
 from apcore.cancel import ExecutionCancelledError
@@ -17,10 +17,12 @@ from apcore_mcp.server.calls import make_context
 from dragoman import errors as ours
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from apcore import Context, Executor
     from mcp_types import CallToolResult
 
-    from dragoman.tools.context import ToolContext
+    from dragoman.tools.context import Cancellation, ToolContext
     from dragoman.tools.tool import Handler
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ _KINDS: tuple[tuple[type[Exception], type[ours.ToolError]], ...] = (
     (Exception, ours.InternalFailure),
 )
 _VALIDATION = "Input validation failed"
+_STOPPED = (ExecutionCancelledError, ours.Aborted)
 
 # Without NaN, which is not JSON: it would break the line, and not only the text.
 _encode = json.JSONEncoder(default=str, allow_nan=False).encode
@@ -57,76 +60,78 @@ class ExecutionRouter:
         """Call a module, outside of a server; the result is MCP's, with `is_error` for whatever went wrong."""
         from mcp_types import CallToolResult, TextContent
 
-        logger.debug("Tool call: %s", tool_name)
-        call_async, arguments = self.executor.call_async, arguments or {}
+        arguments, more = arguments or {}, () if context is None else (context,)
+        call = self.executor.call_async(tool_name, arguments, *more)
         try:
-            if context is None:
-                output = await call_async(tool_name, arguments)
-            else:
-                output = await call_async(tool_name, arguments, context=context)
-        except Exception as error:
-            _log(tool_name, error)
-            return self._errors.to_mcp_error(error, arguments=arguments)
-        try:
-            text, is_error = _encode(output), False
-        except Exception as error:  # `str` of a value may fail in any way.
-            _log(tool_name, error)
-            text, is_error = NOT_SERIALIZABLE, True
+            text, is_error = await self._written(tool_name, call, arguments), False
+        except ours.ToolError as error:
+            text, is_error = str(error.plain), True
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error)
 
     def handler(self, module_id: str, schema: dict[str, Any], *, is_streaming: bool, is_asked: bool) -> Handler:
         """What the runtime calls for a module. `is_asked`: whether a person's decision comes with the arguments."""
-        call_async, stream = self.executor.call_async, getattr(self.executor, "stream", None)
-        streams = is_streaming and stream is not None
+        call_async, streams = self.executor.call_async, is_streaming and hasattr(self.executor, "stream")
+
+        async def execute(arguments: dict[str, Any], call: ToolContext) -> Any:
+            context = make_context(call)
+            if is_asked:
+                take_decision(arguments, context, module_id)
+            if streams and call.wants_progress:
+                return await self._streamed(module_id, arguments, context, call)
+            return await call_async(module_id, arguments, context=context)
 
         async def handle(arguments: dict[str, Any], call: ToolContext) -> Raw:
-            logger.debug("Tool call: %s", module_id)
-            try:
-                context = make_context(call)
-                if is_asked:
-                    take_decision(arguments, context, module_id)
-                if streams and call.wants_progress:
-                    output = await self._stream(module_id, arguments, context, call)
-                else:
-                    output = await call_async(module_id, arguments, context=context)
-            except Exception as error:
-                self._fail(module_id, error, schema, arguments, call)
-            try:
-                return Raw(_encode(output).encode())
-            except Exception as error:  # `str` of a value may fail in any way.
-                _log(module_id, error)
-                raise ours.InternalFailure(NOT_SERIALIZABLE, {"reason": "result_not_serializable"}) from None
+            text = await self._written(module_id, execute(arguments, call), arguments, schema, call.cancellation)
+            return Raw(text.encode())
 
         return handle
 
-    async def _stream(
+    async def _written(
+        self,
+        module_id: str,
+        running: Coroutine[Any, Any, Any],
+        arguments: dict[str, Any],
+        schema: dict[str, Any] | None = None,
+        cancellation: Cancellation | None = None,
+    ) -> str:
+        """A module's output as JSON. Raises `Aborted`, or a `ToolError` in the words of the specification."""
+        logger.debug("Tool call: %s", module_id)
+        try:
+            output = await running
+        except Exception as error:
+            if cancellation is not None and cancellation.is_set() and isinstance(error, _STOPPED):
+                raise ours.Aborted(cancellation.reason) from None
+            _log(module_id, error)
+            raise _told(error, self._errors.text(error, schema, arguments)) from None
+        try:
+            return _encode(output)
+        except Exception as error:  # `str` of a value may fail in any way.
+            _log(module_id, error)
+            raise _told(error, NOT_SERIALIZABLE) from None
+
+    async def _streamed(
         self, module_id: str, arguments: dict[str, Any], context: Context[Any], call: ToolContext
     ) -> dict[str, Any]:
         """Send each chunk as progress, and give them all together."""
         output: dict[str, Any] = {}
         count = 0
-        async with aclosing(self.executor.stream(module_id, arguments, context=context)) as chunks:  # type: ignore[type-var]
+        stream: Any = self.executor.stream(module_id, arguments, context=context)
+        async with aclosing(stream) as chunks:
             async for chunk in chunks:
-                count += 1
-                call.progress(count, None, _encode(chunk))
+                call.progress(count := count + 1, None, _encode(chunk))
                 _merge(output, chunk, DEEPEST_MERGE)
                 call.cancellation.raise_if_set()
         return output
 
-    def _fail(
-        self, module_id: str, error: Exception, schema: dict[str, Any], arguments: dict[str, Any], call: ToolContext
-    ) -> NoReturn:
-        """Raise what the runtime should see in place of `error`."""
-        if call.cancellation.is_set() and isinstance(error, ExecutionCancelledError | ours.Aborted):
-            raise ours.Aborted(call.cancellation.reason) from None
-        _log(module_id, error)
-        text = self._errors.text(error, schema, arguments)
-        if text.startswith(_VALIDATION):
-            told: ours.ToolError = ours.InvalidArgument(_VALIDATION, {"errors": _findings(text)})
-        else:
-            told = next(kind for their, kind in _KINDS if isinstance(error, their))(text)
-        told.plain = text
-        raise told from None
+
+def _told(error: Exception, text: str) -> ours.ToolError:
+    """What the runtime should see in place of `error`."""
+    if text.startswith(_VALIDATION):
+        told: ours.ToolError = ours.InvalidArgument(_VALIDATION, {"errors": _findings(text)})
+    else:
+        told = next(kind for their, kind in _KINDS if isinstance(error, their))(text)
+    told.plain = text
+    return told
 
 
 def _log(name: str, error: Exception) -> None:

@@ -21,8 +21,6 @@ from dragoman.edge.signals import leave
 from dragoman.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dragoman.app import Runtime
     from dragoman.cli.reload import Reloader
     from dragoman.edge.http.siblings import Siblings
@@ -153,6 +151,7 @@ def _serve_with(workers: int, target: str | None, settings: Config, reload: bool
     from dragoman.cli.workers import check_settings, private_folder, reserve, supervise
     from dragoman.edge.http.server import check_address, root_of
     from dragoman.telemetry.python_logging import take_over_logging
+    from dragoman.telemetry.stderr import log_to_stderr
 
     http = settings.http
     try:
@@ -164,7 +163,7 @@ def _serve_with(workers: int, target: str | None, settings: Config, reload: bool
     except OSError as error:
         refuse(f"Cannot listen on {http.host} port {http.port}: {error.strerror or error}")
     with private_folder() as folder:
-        logger, sink = _log(settings, turns=folder / LOG_TURNS)
+        logger, sink = log_to_stderr(settings.logging, turns=folder / LOG_TURNS)
         take_over_logging(logger)
 
         def say() -> None:
@@ -198,13 +197,15 @@ def prepare(target: str | None, settings: Config, reload: bool, siblings: Siblin
     from dragoman.clock import SystemClock
     from dragoman.edge.loop import new_event_loop
     from dragoman.telemetry.python_logging import take_over_logging
+    from dragoman.telemetry.stderr import log_to_stderr
 
     clock = SystemClock()
     options: dict[str, Any] = {}
     if siblings is None:
-        logger, sink = _log(settings)
+        logger, sink = log_to_stderr(settings.logging)
     else:
-        logger, sink = _log(settings, worker=siblings.index, turns=siblings.folder / LOG_TURNS)
+        turns = siblings.folder / LOG_TURNS
+        logger, sink = log_to_stderr(settings.logging, worker=siblings.index, turns=turns)
         options |= {"is_owner": siblings.index == 0, "cursor_mark": siblings.mark}
     take_over_logging(logger)
     _set_up_spans(logger, settings.server.name)
@@ -232,20 +233,6 @@ def _set_up_spans(logger: StructuredLogger, name: str) -> None:
         set_up_spans(os.environ, name)
     except NoSpans as error:  # The variables may be the whole machine's: no reason not to serve.
         logger.warn("there are no traces", {"reason": str(error)})
-
-
-def _log(
-    settings: Config, *, worker: int | None = None, turns: Path | None = None
-) -> tuple[StructuredLogger, DescriptorSink]:
-    """The log on stderr, which several processes take turns to write to."""
-    from dragoman.clock import SystemClock
-    from dragoman.telemetry.log import EntryWriter, StructuredLogger
-    from dragoman.telemetry.sink import DescriptorSink
-
-    wanted = settings.logging.format
-    text = os.isatty(2) if wanted == "auto" else wanted == "text"
-    sink = DescriptorSink(2, EntryWriter(settings.logging, text=text, worker=worker), turns=turns)
-    return StructuredLogger(sink.put, SystemClock(), settings.logging), sink
 
 
 def finish(prepared: Prepared, abandoned: int) -> NoReturn:

@@ -108,3 +108,12 @@ def resource(
         )
 
     return make
+
+
+def text_resource(uri: str, text: str, *, description: str | None = None, mime_type: str = "text/plain") -> Resource:
+    """A resource that is a text and nothing more, named by its URI."""
+
+    async def read() -> str:
+        return text
+
+    return resource(uri, name=uri, description=description, mime_type=mime_type)(read)

@@ -1,12 +1,14 @@
-"""What libraries and tools log with Python's own `logging` becomes entries of ours, so that stderr stays one format."""
+"""Python's own `logging` and ours: what others log there becomes our entries, or what we log goes there."""
 
 from __future__ import annotations
 
 import logging
 import traceback
 
-from dragoman.config import Level
-from dragoman.telemetry.log import Logger
+import msgspec
+
+from dragoman.config import Level, LoggingConfig
+from dragoman.telemetry.log import Entry, EntryWriter, Logger, StructuredLogger
 
 
 class LoggingBridge(logging.Handler):
@@ -18,6 +20,11 @@ class LoggingBridge(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass one record on; what it was logged with is its message, its name and its exception."""
+        if isinstance(record.msg, _Line):
+            facts = {**msgspec.to_builtins(record.msg.entry), "logger": record.name}
+            _, level, message = (facts.pop(key) for key in ("timestamp", "level", "message"))
+            getattr(self._logger, level)(message, facts)
+            return
         facts = {"logger": record.name}
         if record.exc_info is not None and record.exc_info[1] is not None:
             facts["traceback"] = "".join(traceback.format_exception(record.exc_info[1]))
@@ -40,3 +47,36 @@ def take_over_logging(logger: Logger) -> None:
     """Send warnings, and everything that is logged at WARNING or above, to `logger`."""
     logging.basicConfig(handlers=[LoggingBridge(logger)], level=logging.WARNING, force=True)
     logging.captureWarnings(True)
+
+
+def log_to_python(name: str) -> StructuredLogger:
+    """For a server within an application that has a log of its own: each entry is a line of JSON there, under `name`.
+
+    What is not wanted there now is not made, so set its level first.
+    """
+    theirs = logging.getLogger(name)
+
+    def put(entry: Entry) -> None:
+        level: Level = entry["level"] if isinstance(entry, dict) else entry.level
+        theirs.log(_NUMBERS[level], _Line(entry))
+
+    wanted = [level for level, number in _NUMBERS.items() if theirs.isEnabledFor(number)]
+    return StructuredLogger(put, config=LoggingConfig(level=wanted[0] if wanted else "error"))
+
+
+class _Line(msgspec.Struct):
+    """An entry that is made a line where somebody wants one, and is passed on as it is where it becomes ours again."""
+
+    entry: Entry
+
+    def __str__(self) -> str:
+        return _write([self.entry]).decode().rstrip()
+
+
+_write = EntryWriter()
+_NUMBERS: dict[Level, int] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+}

@@ -72,9 +72,6 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
         }
         return {key: value for key, value in entry.items() if value is not None}
 
-    def _listed(self, schema: Schema) -> Schema:
-        return listed_schema(schema, is_own=not self.from_hints)
-
 
 class Tool:
     """A definition with its handler. `convert` turns validated JSON into what the handler's type hints promise.
@@ -119,7 +116,26 @@ class Tool:
         self.checks_results = checks_results
 
     def __repr__(self) -> str:
-        return f"Tool({self.definition.name!r})"
+        return f"Tool({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def description(self) -> str:
+        return self.definition.description
+
+    @property
+    def input_schema(self) -> Schema:
+        """As clients are shown it."""
+        return listed_schema(self.definition.input_schema, is_own=not self.definition.from_hints)
+
+    @property
+    def output_schema(self) -> Schema | None:
+        """As clients are shown it; None, where they are told nothing about the result."""
+        schema = self.definition.output_schema
+        return None if schema is None else listed_schema(schema, is_own=not self.definition.from_hints)
 
 
 def is_tool_name(name: str) -> bool:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from uvicorn import Config, Server
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from dragoman.edge.address import is_loopback
 from dragoman.edge.http.asgi import JSON, Application, Header, error_body
 from dragoman.edge.signals import on_signals
 from dragoman.errors import ConfigError, InternalError, InvalidRequest
@@ -537,18 +538,6 @@ def check_address(host: str, auth: AuthConfig) -> None:
     if not (is_loopback(host) or auth.allow_unauthenticated or auth.callers or auth.takes_jwts):
         reason = f"{host} can be reached from other machines, and nobody is authenticated"
         raise ConfigError([("http.host", f"{reason}; set up auth, or say --allow-unauthenticated")])
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to the address."""
-    from ipaddress import ip_address
-
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def root_of(http: HttpConfig, listening: socket.socket) -> str:

@@ -16,12 +16,27 @@ from dragoman.config import Config
 T = TypeVar("T")
 
 
+class Source(Struct, frozen=True):
+    """Where tools come from."""
+
+    target: str | None = None
+    """A file, a module, or an object in a module."""
+    extensions: str | None = None
+    """A folder of apcore modules."""
+    reload: bool = False
+    """Whether the target is loaded anew when it changes."""
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether nothing is named, so that there are the tools that come with the server."""
+        return self.target is None and self.extensions is None
+
+
 class Welcome(Struct, frozen=True, tag="welcome"):
     """The first thing that a worker is told: everything that it is to be."""
 
-    target: str | None
+    source: Source
     config: Config
-    reload: bool
     name: str
     """Its index, and a word that no other worker has had."""
     folder: str

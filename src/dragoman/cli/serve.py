@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from dragoman.cli.control import Source
 from dragoman.cli.options import ConfigFile, LogLevel, Target, settings_from
 from dragoman.cli.output import ABANDONED, refuse
 from dragoman.config import Config
@@ -60,6 +61,9 @@ def serve(
         bool, typer.Option("--reload", help="Load the tools anew when TARGET's files change, for development.")
     ] = False,
     workers: Annotated[int, typer.Option(min=1, max=999, help="Processes that serve, with streamable-http.")] = 1,
+    extensions_dir: Annotated[
+        str | None, typer.Option(help="A folder of apcore modules, which are served beside TARGET's tools.")
+    ] = None,
 ) -> None:
     """Serve the tools in TARGET: to one client over standard input and output, or to many over HTTP.
 
@@ -84,15 +88,18 @@ def serve(
         refuse("--reload needs a TARGET")
     if workers > 1:
         _check_workers(transport)
+    if extensions_dir is not None:
+        _check_extensions(extensions_dir)
+    source = Source(target, extensions_dir, reload)
     if transport is Transport.STDIO:
-        _serve_stdio(target, settings, reload)
+        _serve_stdio(source, settings)
     elif workers > 1:
-        _serve_with(workers, target, settings, reload)
+        _serve_with(workers, source, settings)
     else:
-        _serve_http(target, settings, reload, sse=transport is Transport.SSE)
+        _serve_http(source, settings, sse=transport is Transport.SSE)
 
 
-def _serve_stdio(target: str | None, settings: Config, reload: bool) -> None:
+def _serve_stdio(source: Source, settings: Config) -> None:
     # Everything slow is imported after the command line has been understood, and before the client is answered.
     from dragoman.edge.stdio import start_server, take_standard_streams
 
@@ -101,21 +108,21 @@ def _serve_stdio(target: str | None, settings: Config, reload: bool) -> None:
         sys.stdout.reconfigure(line_buffering=True)  # What tools print is for whoever reads the log now.
     if os.isatty(streams.input):
         sys.stderr.write("dragoman: waiting for an MCP client on stdin; type JSON-RPC lines, or end with Ctrl-D.\n")
-    prepared = prepare(target, settings, reload)
+    prepared = prepare(source, settings)
     server, logger, sink = prepared.server, prepared.logger, prepared.sink
     logger.info("server started", {"tools": len(server.catalogue), "transport": "stdio"})
     abandoned = prepared.loop.run_until_complete(start_server(server, streams, log_is_full=lambda: sink.is_full))
     finish(prepared, abandoned)
 
 
-def _serve_http(target: str | None, settings: Config, reload: bool, *, sse: bool) -> None:
+def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
     from dragoman.edge.http.server import bind, check_address, raise_file_limit, root_of, serve, show_the_way
 
     http = settings.http
     try:
         check_address(http.host, settings.auth)
         listening = bind(http.host, http.port)
-        prepared = prepare(target, settings, reload)
+        prepared = prepare(source, settings)
         server, logger = prepared.server, prepared.logger
         app = server.http(sse=sse)
     except ConfigError as error:
@@ -139,6 +146,13 @@ def _serve_http(target: str | None, settings: Config, reload: bool, *, sse: bool
     finish(prepared, abandoned)
 
 
+def _check_extensions(folder: str) -> None:
+    if find_spec("apcore") is None:
+        refuse("--extensions-dir needs what the extra `apcore` brings: pip install 'dragoman[apcore]'")
+    if not os.path.isdir(folder):
+        refuse(f"There is no folder {folder}")
+
+
 def _check_workers(transport: Transport) -> None:
     if transport is not Transport.STREAMABLE_HTTP:
         why = "stdin has one reader" if transport is Transport.STDIO else "its sessions cannot move between them"
@@ -147,7 +161,7 @@ def _check_workers(transport: Transport) -> None:
         refuse("--workers needs sockets that processes share, which Windows does not have; start one server per port")
 
 
-def _serve_with(workers: int, target: str | None, settings: Config, reload: bool) -> None:
+def _serve_with(workers: int, source: Source, settings: Config) -> None:
     from dragoman.cli.workers import check_settings, private_folder, reserve, supervise
     from dragoman.edge.http.server import check_address, root_of
     from dragoman.telemetry.python_logging import take_over_logging
@@ -156,7 +170,7 @@ def _serve_with(workers: int, target: str | None, settings: Config, reload: bool
     http = settings.http
     try:
         check_address(http.host, settings.auth)
-        check_settings(settings, workers, has_memories=target is None or settings.tools.memory_enabled)
+        check_settings(settings, workers, has_memories=source.is_builtin or settings.tools.memory_enabled)
         listening = reserve(http.host, http.port)
     except ConfigError as error:
         refuse("The settings cannot be used:", *str(error).splitlines())
@@ -174,7 +188,7 @@ def _serve_with(workers: int, target: str | None, settings: Config, reload: bool
             }
             logger.info("server started", facts)
 
-        supervising = supervise(workers, target, settings, reload, listening, folder, logger, say)
+        supervising = supervise(workers, source, settings, listening, folder, logger, say)
         code = asyncio.run(supervising)
     logger.info("server stopped", {"exitCode": code})
     sink.close()
@@ -191,7 +205,7 @@ class Prepared:
     loop: asyncio.AbstractEventLoop
 
 
-def prepare(target: str | None, settings: Config, reload: bool, siblings: Siblings | None = None) -> Prepared:
+def prepare(source: Source, settings: Config, siblings: Siblings | None = None) -> Prepared:
     """The server with its tools, its log and the loop it will run on; `siblings`, if it is one of several workers."""
     from dragoman.cli.target import server_with, tools_for
     from dragoman.clock import SystemClock
@@ -210,14 +224,22 @@ def prepare(target: str | None, settings: Config, reload: bool, siblings: Siblin
     take_over_logging(logger)
     _set_up_spans(logger, settings.server.name)
     reloader: Reloader | None = None
-    if reload and target is not None:
+    if source.reload and source.target is not None:
         from dragoman.cli.reload import Reloader
         from dragoman.offers.catalogue import Offers
 
-        reloader = Reloader(target)
+        reloader = Reloader(source.target)
         options["offers"] = Offers(settings.tools, settings.timeouts)  # What it has not yet, it may have soon.
-    tools = tools_for(target)
-    server = server_with(tools, settings, clock=clock, logger=logger, memory_tools=target is None, **options)
+    elif source.extensions is not None:
+        from dragoman.offers.catalogue import Offers
+
+        options["offers"] = Offers(settings.tools, settings.timeouts, expected=["resources"])
+    tools = () if source.target is None and source.extensions is not None else tools_for(source.target)
+    server = server_with(tools, settings, clock=clock, logger=logger, memory_tools=source.is_builtin, **options)
+    if source.extensions is not None:
+        from apcore_mcp import attach, load_extensions
+
+        attach(server, load_extensions(source.extensions))
     gc.freeze()  # What is loaded now stays; there is no point in looking through it again and again.
     loop = new_event_loop(settings.resources.max_concurrent_executions)
     if reloader is not None:

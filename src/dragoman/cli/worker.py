@@ -58,7 +58,7 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
 
     raise_file_limit()
     siblings = Siblings(welcome.name, Path(welcome.folder), welcome.secret)
-    prepared = prepare(welcome.target, welcome.config, welcome.reload, siblings)
+    prepared = prepare(welcome.source, welcome.config, siblings)
     runtime = prepared.server
     try:
         app = runtime.http(siblings=siblings)

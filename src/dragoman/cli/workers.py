@@ -27,7 +27,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dragoman.changes import Change, ToolRegistered, ToolRemoved
-from dragoman.cli.control import BINDS_ITSELF, Garbled, Ready, Welcome, encode, from_worker
+from dragoman.cli.control import BINDS_ITSELF, Garbled, Ready, Source, Welcome, encode, from_worker
 from dragoman.cli.output import ABANDONED, FAILED, UNUSABLE
 from dragoman.config import Config
 from dragoman.edge.http.server import bind
@@ -279,9 +279,8 @@ def private_folder() -> Iterator[Path]:
 
 async def supervise(
     count: int,
-    target: str | None,
+    source: Source,
     config: Config,
-    reload: bool,
     listening: socket.socket,
     folder: Path,
     logger: Logger,
@@ -294,7 +293,7 @@ async def supervise(
     config, secret = share_of(config, count), secrets.token_hex(32)
 
     def welcome(name: str, changes: tuple[Change, ...]) -> Welcome:
-        return Welcome(target, config, reload, name, str(folder), secret, changes)
+        return Welcome(source, config, name, str(folder), secret, changes)
 
     workers = Workers(count, welcome, listening, folder, logger)
     timeout = config.server.shutdown_timeout_ms / 1000

@@ -18,6 +18,7 @@ from dragoman.cli.control import (
     FromWorker,
     Garbled,
     Ready,
+    Source,
     Welcome,
     encode,
     first_from_parent,
@@ -59,7 +60,7 @@ async def test_what_is_said_arrives_as_it_was_meant() -> None:
 
 async def test_a_welcome_carries_the_settings_and_nothing_after_it_is_read() -> None:
     config = make_config({"auth": {"callers": {"ada": {"token": "a-token-of-some-length"}}}, **SWITCHES})
-    welcome = Welcome("tools.py", config, True, "0-aaaaaaaa", "/tmp/x", "secret", tuple(CHANGES))
+    welcome = Welcome(Source("tools.py", "folder", True), config, "0-aaaaaaaa", "/tmp/x", "secret", tuple(CHANGES))
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(encode(welcome) + encode(CHANGES[0]))

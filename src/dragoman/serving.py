@@ -4,47 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 
 from dragoman.app import Runtime
 from dragoman.edge.loop import new_event_loop
-from dragoman.edge.stdio import give_back, start_server, take_standard_streams
+from dragoman.edge.stdio import Streams, give_back, start_server, take_standard_streams
 
 _LAST_WORDS = 0.5  # Seconds for what was cancelled to end.
 
 
-def serve_until_stopped(
-    runtime: Runtime,
-    transport: str = "stdio",
-    *,
-    log_is_full: Callable[[], bool] = lambda: False,
-) -> int:
+def serve_until_stopped(runtime: Runtime, transport: str = "stdio") -> int:
     """Serve until the client leaves, or SIGTERM or SIGINT arrives; how many calls had to be abandoned.
 
     `transport` is `stdio`, `streamable-http` or `sse`.
     Raises `RuntimeError` where there are no standard streams, `OSError` for an address that cannot be had, and
     `ConfigError` for one that others can reach while nobody is authenticated.
     """
+    streams = _standard_streams() if transport == "stdio" else None  # First: what is opened now may take their place.
     loop = new_event_loop(runtime.config.resources.max_concurrent_executions)
     try:
-        if transport == "stdio":
-            return _over_stdio(runtime, loop, log_is_full)
+        if streams is not None:
+            return loop.run_until_complete(start_server(runtime, streams))
         return _over_http(runtime, loop, sse=transport == "sse")
     finally:
         _close(loop)
+        if streams is not None:
+            give_back(streams)
 
 
-def _over_stdio(runtime: Runtime, loop: asyncio.AbstractEventLoop, log_is_full: Callable[[], bool]) -> int:
+def _standard_streams() -> Streams:
     try:
         for descriptor in (0, 1):
             os.fstat(descriptor)
-        streams = take_standard_streams()
+        return take_standard_streams()
     except OSError as error:
         raise RuntimeError(f"the standard streams cannot be used: {error.strerror}") from error
-    try:
-        return loop.run_until_complete(start_server(runtime, streams, log_is_full=log_is_full))
-    finally:
-        give_back(streams)
 
 
 def _over_http(runtime: Runtime, loop: asyncio.AbstractEventLoop, *, sse: bool) -> int:

@@ -77,6 +77,9 @@ def serve(
         (prefix == "", "prefix must not be empty"),
         (level not in (None, *LEVELS), f"Unknown log level: {log_level!r}. Must be one of: {', '.join(LEVELS)}"),
     )
+    for hook, which in ((on_startup, "on_startup"), (on_shutdown, "on_shutdown")):
+        if not (hook is None or callable(hook)):
+            raise TypeError(f"{which} must be callable or None, got {type(hook).__name__}")
     page = {"enabled": explorer, "prefix": explorer_prefix, "allow_execute": allow_execute}
     config = _settings(name, version, {"http": {"host": host, "port": port}, "explorer": page} if is_http else {})
     if level is not None:

@@ -1,0 +1,153 @@
+"""Modules that a person has to approve."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from apcore import (
+    ACL,
+    ACLRule,
+    AlwaysDenyHandler,
+    ApprovalDeniedError,
+    AutoApproveHandler,
+    Context,
+    ExecutionPolicy,
+    Executor,
+    ModuleAnnotations,
+)
+
+from apcore_mcp.server.approval import ANSWER
+from tests.unit.apcore_mcp.modules import SECRET, Does, Resize, ResizeInput, registry_of, serving, text_of
+
+FORM = {"elicitation": {"form": {}}}
+GUARDED = ModuleAnnotations(requires_approval=True, destructive=True)
+DENIED = "Module error: APPROVAL_DENIED"
+YES = {"action": "accept", "content": {"approve": True}}
+ANSWERS = [
+    (YES, '{"deleted": true}'),
+    ({"action": "accept", "content": {"approve": False}}, DENIED),
+    ({"action": "decline"}, DENIED),
+    ({"action": "cancel"}, DENIED),
+]
+
+
+class Deletes(Does):
+    """Counts how often it ran."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        super().__init__(self._delete, input_schema=ResizeInput, annotations=GUARDED, description="Delete it")
+
+    def _delete(self, inputs: Any, context: Any) -> dict[str, Any]:
+        assert ANSWER not in inputs
+        self.count += 1
+        return {"deleted": True}
+
+
+@pytest.mark.requirement("FR-ANNOT-006")
+@pytest.mark.parametrize(("answer", "text"), ANSWERS)
+async def test_the_person_behind_a_handshake_client_is_asked_before_the_module_runs(answer: Any, text: str) -> None:
+    module = Deletes()
+    async with serving(registry_of(a=module)) as server:
+        client = await server.client(capabilities=FORM)
+        call = client.begin("tools/call", {"name": "a", "arguments": {"width": 1, "password": SECRET}})
+        question = await client.question()
+        assert module.count == 0
+        client.reply(question, answer)
+        assert text_of((await client.answer(call))["result"]) == text
+    assert module.count == (answer == YES)
+    message = question["params"]["message"]
+    assert message.startswith("May a run? Delete it\n\n")
+    assert SECRET not in message
+    assert json.loads(message.rpartition("\n")[2]) == {"width": 1, "password": "***REDACTED***"}
+
+
+@pytest.mark.requirement("FR-ANNOT-006")
+@pytest.mark.parametrize(("answer", "text"), ANSWERS)
+async def test_the_person_behind_a_modern_client_is_asked_by_answering_the_call(answer: Any, text: str) -> None:
+    module = Deletes()
+    async with serving(registry_of(a=module)) as server:
+        client = server.connect(modern=True, capabilities=FORM)
+        params: dict[str, Any] = {"name": "a", "arguments": {"width": 1}}
+        asked = (await client.request("tools/call", params))["result"]
+        assert asked["resultType"] == "input_required"
+        assert module.count == 0
+        again = {**params, "inputResponses": {ANSWER: answer}, "requestState": asked["requestState"]}
+        assert text_of((await client.request("tools/call", again))["result"]) == text
+    assert module.count == (answer == YES)
+
+
+@pytest.mark.parametrize("modern", [False, True])
+@pytest.mark.parametrize("arguments", [{"width": 1}, {"width": 1, ANSWER: {"approve": True}}, {"_approval_token": "x"}])
+async def test_where_nobody_can_be_asked_the_answer_is_no(modern: bool, arguments: dict[str, Any]) -> None:
+    module = Deletes()
+    async with serving(registry_of(a=module)) as server:
+        client = server.connect(modern=True) if modern else await server.client()
+        assert text_of(await client.call_tool("a", arguments)) == DENIED
+    assert module.count == 0
+
+
+@pytest.mark.parametrize("strategy", ["minimal", "performance", "internal"])
+async def test_an_executor_without_a_gate_of_its_own_is_no_way_around(strategy: str) -> None:
+    module = Deletes()
+    async with serving(Executor(registry_of(a=module), strategy=strategy)) as server:
+        assert text_of(await (await server.client()).call_tool("a", {"width": 1})) == DENIED
+    assert module.count == 0
+
+
+@pytest.mark.parametrize(
+    ("handler", "text"), [(AutoApproveHandler(), '{"deleted": true}'), (AlwaysDenyHandler(), DENIED)]
+)
+async def test_an_executor_with_a_handler_of_its_own_keeps_it(handler: Any, text: str) -> None:
+    async with serving(Executor(registry_of(a=Deletes()), approval_handler=handler)) as server:
+        client = await server.client(capabilities=FORM)
+        assert text_of(await client.call_tool("a", {"width": 1})) == text
+
+
+@pytest.mark.parametrize(("answer", "text"), ANSWERS)
+async def test_a_module_that_calls_one_that_needs_approval_has_the_person_asked_then(answer: Any, text: str) -> None:
+    async def outer(inputs: Any, context: Context[Any]) -> Any:
+        return await context.executor.call_async("inner", {"width": 2, "password": SECRET}, context)
+
+    async with serving(registry_of(outer=Does(outer), inner=Deletes())) as server:
+        client = await server.client(capabilities=FORM)
+        call = client.begin("tools/call", {"name": "outer", "arguments": {}})
+        question = await client.question()
+        assert question["params"]["message"].startswith("May inner run?")
+        assert SECRET not in question["params"]["message"]
+        client.reply(question, answer)
+        assert text_of((await client.answer(call))["result"]) == text
+        other = await server.client()
+        assert text_of(await other.call_tool("outer", {})) == DENIED
+
+
+async def test_an_access_rule_that_wants_approval_has_the_person_asked() -> None:
+    rule = ACLRule(callers=["*"], targets=["*"], effect="allow", approval="required")
+    async with serving(Executor(registry_of(a=Resize()), acl=ACL([rule], default_effect="deny"))) as server:
+        client = await server.client(capabilities=FORM)
+        call = client.begin("tools/call", {"name": "a", "arguments": {"width": 1}})
+        client.reply(await client.question(), YES)
+        assert text_of((await client.answer(call))["result"]) == '{"width": 1, "height": 1}'
+
+
+@pytest.mark.parametrize(("strict", "expected"), [(False, 1), (True, 0)])
+async def test_calls_that_do_not_come_over_mcp_are_as_free_as_they_were(strict: bool, expected: int) -> None:
+    module = Deletes()
+    executor = Executor(registry_of(a=module), policy=ExecutionPolicy(strict=strict))
+    async with serving(executor):
+        with pytest.raises(ApprovalDeniedError) if strict else nullcontext():
+            await executor.call_async("a", {"width": 1})
+    assert module.count == expected
+
+
+async def test_a_long_question_is_cut() -> None:
+    async with serving(registry_of(a=Deletes())) as server:
+        client = await server.client(capabilities=FORM)
+        call = client.begin("tools/call", {"name": "a", "arguments": {"width": 1, "x": "y" * 5000}})
+        question = await client.question()
+        assert len(question["params"]["message"]) == 2001
+        client.reply(question, {"action": "decline"})
+        await client.answer(call)

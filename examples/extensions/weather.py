@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from apcore import module
+from apcore.decorator import module
 
 
 @module(id="weather.windchill", tags=["weather"], annotations={"readonly": True, "open_world": False})

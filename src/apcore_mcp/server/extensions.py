@@ -1,6 +1,7 @@
 """A folder of modules: classes, which apcore finds itself, and functions with `@module`, which it does not.
 
-A file with both is run twice, once by apcore and once for its functions.
+No file is run twice: one with a class that can be executed is apcore's to run, and its functions are looked for where
+that class was made.
 """
 
 from __future__ import annotations
@@ -29,55 +30,63 @@ def load_extensions(directory: str | Path) -> Registry:
     `text.tools.shout`.
     """
     registry = Registry(extensions_dir=str(directory))
-    files = {each.file_path: each.canonical_id for each in scan_extensions(Path(directory))}
-    found = {path: _look_into(path) for path in files}
-    with_classes = [path for path, (_, has_classes) in found.items() if has_classes]
-    if with_classes or not files:
-        registry.discover([glob.escape(str(path)) for path in with_classes] or None)
-    for path, (has_functions, _) in found.items():
+    files = scan_extensions(Path(directory))
+    found = [(each.file_path, each.canonical_id, *_look_into(each.file_path)) for each in files]
+    for_apcore = [glob.escape(str(path)) for path, _, _, has_class in found if has_class]
+    if for_apcore or not found:
+        registry.discover(for_apcore or None)
+    for path, name, has_functions, has_class in found:
         if has_functions:
-            _register_functions(registry, path, files[path])
+            loaded = registry.get(name) if has_class else None
+            names = _run(path, f"{_PACKAGE}.{name}") if loaded is None else type(loaded).execute.__globals__
+            _register(registry, path, name, names)
     return registry
 
 
 def _look_into(path: Path) -> tuple[bool, bool]:
-    """Whether a file may have functions that are modules, and whether it may have classes that are."""
+    """Whether a file may have functions that are modules, and whether it is one that apcore should load."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return False, True  # apcore says what is wrong with it.
-    nodes = list(ast.walk(tree))
-    has_functions = any(
-        isinstance(node, ast.ImportFrom)
-        and (node.module or "").partition(".")[0] == "apcore"
-        and any(alias.name == "module" for alias in node.names)
-        for node in nodes
-    ) or any(ast.unparse(node) == "apcore.module" for node in nodes if isinstance(node, ast.Attribute))
-    has_classes = any(isinstance(node, ast.ClassDef) for node in nodes)
-    return has_functions, has_classes or not has_functions
+    has_functions = any(map(_is_decorator, ast.walk(tree)))
+    methods = [each for node in tree.body if isinstance(node, ast.ClassDef) for each in node.body]
+    has_class = any(getattr(each, "name", "") == "execute" for each in methods)
+    return has_functions, has_class or not has_functions
 
 
-def _register_functions(registry: Registry, path: Path, canonical_id: str) -> None:
-    try:
-        loaded = _load(path, f"{_PACKAGE}.{canonical_id}")
-    except Exception as error:
-        logger.warning("Extension %s cannot be loaded: %s: %s", path, type(error).__name__, error)
-        return
-    for value in vars(loaded).values():
-        module = value if isinstance(value, FunctionModule) else getattr(value, "apcore_module", None)
-        if isinstance(module, FunctionModule):
-            module.module_id = module.module_id.removeprefix(f"{_PACKAGE}.")
-            try:
-                registry.register(module.module_id, module)
-            except Exception as error:  # Its id is taken or not one, or its `on_load` fails.
-                logger.warning("Module %s in %s cannot be registered: %s", module.module_id, path, error)
+def _is_decorator(node: ast.AST) -> bool:
+    """Whether this brings `module` from apcore, as in `from apcore import module` and `@apcore.module()`."""
+    match node:
+        case ast.ImportFrom(module="apcore" | "apcore.decorator", names=names):
+            return any(alias.name == "module" for alias in names)
+        case ast.Attribute(value=ast.Name("apcore"), attr="module"):
+            return True
+    return False
 
 
-def _load(path: Path, name: str) -> Any:
+def _run(path: Path, name: str) -> dict[str, Any]:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[name] = loaded  # Type hints are looked up there.
-    spec.loader.exec_module(loaded)
-    return loaded
+    loaded = sys.modules[name] = importlib.util.module_from_spec(spec)  # Type hints are looked up there.
+    try:
+        spec.loader.exec_module(loaded)
+    except Exception as error:
+        logger.warning("Extension %s cannot be loaded: %s: %s", path, type(error).__name__, error)
+    return vars(loaded)
+
+
+def _register(registry: Registry, path: Path, name: str, names: dict[str, Any]) -> None:
+    made = (getattr(value, "apcore_module", value) for value in names.values())
+    modules = [module for module in made if isinstance(module, FunctionModule)]
+    if not modules:
+        logger.warning("Extension %s has no function that is a module; write @module(…)", path)
+    for module in modules:
+        for loaded_as in (f"{_PACKAGE}.{name}.", f"apcore_ext_{path.stem}."):
+            if module.module_id.startswith(loaded_as):
+                module.module_id = f"{name}.{module.module_id.removeprefix(loaded_as)}"
+        try:
+            registry.register(module.module_id, module)
+        except Exception as error:  # Its id is taken or not one, or its `on_load` fails.
+            logger.warning("Module %s in %s cannot be registered: %s", module.module_id, path, error)

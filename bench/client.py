@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -49,15 +49,16 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 @dataclass(frozen=True)
 class Work:
-    """What is asked of a server: one tool, with `text` in pieces as its argument if there is one, so many in flight."""
+    """What is asked of a server: one tool, so many in flight, with `arguments`, or `text` in pieces if there is one."""
 
     tool: str = "noop"
     in_flight: int = 32
     text: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
 
     def lines(self, calls: int) -> list[bytes]:
         pieces = [self.text[start : start + _PIECE] for start in range(0, len(self.text), _PIECE)]
-        arguments = msgspec.json.encode({"text": pieces} if pieces else {})
+        arguments = msgspec.json.encode({"text": pieces} if pieces else self.arguments)
         head = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"'
         tail = self.tool.encode() + b'","arguments":' + arguments + b"}}\n"
         return [head % number + tail for number in range(1, calls + 1)]

@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -26,7 +26,6 @@ Script: TypeAlias = Generator[bytes, bytes, None]
 
 FIRST_ID = 1_000_000  # All ids are of one length, so all requests are.
 HANDSHAKE_VERSION, MODERN_VERSION = "2025-11-25", "2026-07-28"
-NOOP = "noop"
 _CLIENT = {"name": "bench", "version": "1"}
 _CHUNK = 1 << 14
 _RUN_LIMIT = 30.0
@@ -145,11 +144,24 @@ class Expected:
             raise BenchError(f"call {number} was answered with {answer.message[:200]!r}")
 
 
+@dataclass(frozen=True)
+class Ask:
+    """What is called, and where."""
+
+    tool: str = "noop"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    path: str = "/mcp"
+
+
+NOOP = Ask()
+
+
 class Requests:
     """The requests of both eras, as bytes, for a server on this port."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, path: str = NOOP.path) -> None:
         self._port = port
+        self._path = path
         self.initialize = self._post(
             {
                 "jsonrpc": "2.0",
@@ -165,9 +177,9 @@ class Requests:
     def delete(self, session: str) -> bytes:
         return self._head("DELETE", _in_session(session))
 
-    def call(self, session: str | None = None, tool: str = NOOP) -> tuple[bytes, bytes]:
+    def call(self, session: str | None = None, ask: Ask = NOOP) -> tuple[bytes, bytes]:
         """What comes before the id and what comes after it; of the modern era if there is no session."""
-        params: dict[str, Any] = {"name": tool, "arguments": {}}
+        params: dict[str, Any] = {"name": ask.tool, "arguments": ask.arguments}
         if session is None:
             params["_meta"] = {
                 "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
@@ -177,7 +189,7 @@ class Requests:
             headers = {
                 "MCP-Protocol-Version": MODERN_VERSION,
                 "Mcp-Method": "tools/call",
-                "Mcp-Name": tool,
+                "Mcp-Name": ask.tool,
             }
         else:
             headers = _in_session(session)
@@ -198,7 +210,7 @@ class Requests:
             **headers,
         }
         return "\r\n".join(
-            [f"{method} /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in lines.items()), "", ""]
+            [f"{method} {self._path} HTTP/1.1", *(f"{name}: {value}" for name, value in lines.items()), "", ""]
         ).encode()
 
 
@@ -216,15 +228,10 @@ class Load:
 
 
 def call_for(
-    seconds: float,
-    port: int,
-    sessions: Sequence[str | None],
-    ids: Iterator[int],
-    expected: Expected,
-    tool: str = NOOP,
+    seconds: float, port: int, sessions: Sequence[str | None], ids: Iterator[int], expected: Expected, ask: Ask = NOOP
 ) -> Load:
     """Call for so long on as many connections as there are sessions, `None` being none, then check the answers."""
-    requests = Requests(port)
+    requests = Requests(port, ask.path)
     latencies: list[float] = []
     answers: list[tuple[int, bytes]] = []
     clock = time.perf_counter
@@ -237,7 +244,7 @@ def call_for(
             latencies.append(clock() - started)
             answers.append((number, data))
 
-    load = drive(port, [calls(*requests.call(session, tool)) for session in sessions])
+    load = drive(port, [calls(*requests.call(session, ask)) for session in sessions])
     for number, data in answers:
         expected.check(number, data)
     return Load(*load, latencies)

@@ -83,16 +83,16 @@ _BY_NAME = {command.name: command for command in COMMANDS}
 
 def side_by_side(plan: Plan) -> Figures:
     """All servers at the same work: many calls in flight and one, other kinds of handlers, larger arguments."""
-    with _started(plan, COMMANDS) as servers:
-        many = _take_turns(plan, servers, Work(in_flight=IN_FLIGHT), f"{IN_FLIGHT} in flight")
-        one = _take_turns(plan, servers, Work(in_flight=1), "1 in flight")
+    with started(plan, COMMANDS) as servers:
+        many = take_turns(plan, servers, Work(in_flight=IN_FLIGHT), f"{IN_FLIGHT} in flight")
+        one = take_turns(plan, servers, Work(in_flight=1), "1 in flight")
         bare, ours, sdk = servers[:3]
         variants = {
-            tool: _compared(_take_turns(plan, [ours, sdk], Work(tool, IN_FLIGHT), f"tool {tool!r}"))
+            tool: _compared(take_turns(plan, [ours, sdk], Work(tool, IN_FLIGHT), f"tool {tool!r}"))
             for tool in ("once", "sync")
         }
         payloads = {
-            size: _compared(_take_turns(plan, [bare, ours, sdk], Work("take", IN_FLIGHT, argument), f"{size} each"))
+            size: _compared(take_turns(plan, [bare, ours, sdk], Work("take", IN_FLIGHT, argument), f"{size} each"))
             for size, argument in ARGUMENTS.items()
         }
     return {
@@ -113,8 +113,8 @@ def many_tools(plan: Plan) -> Figures:
     shorter = replace(plan, rounds=3, seconds=plan.seconds / 3)
     rounds: dict[str, list[Run]] = {command.name: [] for command in commands}
     for turn in range(plan.rounds):
-        with _started(plan, rotated(commands, turn)) as servers:
-            for name, runs in _take_turns(shorter, servers, Work(in_flight=IN_FLIGHT), "number of tools").items():
+        with started(plan, rotated(commands, turn)) as servers:
+            for name, runs in take_turns(shorter, servers, Work(in_flight=IN_FLIGHT), "number of tools").items():
                 rounds[name] += runs
     dearer = [cpu_of(many) / cpu_of(few) for few, many in zip(*rounds.values(), strict=True)]
     return {
@@ -224,12 +224,12 @@ def _in_a_process(plan: Plan, module: str, *arguments: object) -> Figures:
 
 
 @contextmanager
-def _started(plan: Plan, commands: Sequence[Command]) -> Iterator[list[Server]]:
+def started(plan: Plan, commands: Sequence[Command]) -> Iterator[list[Server]]:
     with ExitStack() as stack:
         yield [stack.enter_context(Server(command, plan.folder)) for command in commands]
 
 
-def _take_turns(plan: Plan, servers: Sequence[Server], work: Work, title: str) -> Rounds:
+def take_turns(plan: Plan, servers: Sequence[Server], work: Work, title: str) -> Rounds:
     """The same work for every server, round after round."""
     runs: dict[str, list[Run]] = {server.name: [] for server in servers}
     calls = {server.name: _calls_in(server, work, plan.seconds) for server in servers}
@@ -249,7 +249,7 @@ def _calls_in(server: Server, work: Work, seconds: float) -> int:
         if run.seconds >= seconds / 4 or calls >= work.most_calls:
             break
         calls *= 2
-    return max(work.in_flight, min(int(run.rate * seconds), work.most_calls))
+    return max(2, work.in_flight, min(int(run.rate * seconds), work.most_calls))  # Fewer have no percentiles.
 
 
 def _compared(rounds: Rounds) -> Figures:

@@ -22,6 +22,7 @@ from pathlib import Path
 from bench.http_load import (
     FIRST_ID,
     NOOP,
+    Ask,
     Era,
     Expected,
     Requests,
@@ -49,6 +50,7 @@ _MB = 1 << 20
 class Site(Command):
     """A server that takes its port as the last argument."""
 
+    ask: Ask = NOOP
     expected: Expected = Expected()  # noqa: RUF009 - it is frozen.
     says_when: bytes | None = None
     """What it logs when it is ready, if it can be connected to before that."""
@@ -70,7 +72,7 @@ SITES = [
 ]
 ONE_WORKER, TWO_WORKERS = f"{DRAGOMAN}, 1 worker", f"{DRAGOMAN}, 2 workers"
 WORKER_CONNECTIONS = (16, 64)
-WORKER_TOOLS = (NOOP, "work")
+WORKER_ASKS = (NOOP, Ask("work"))
 _MORE_SLOTS = {name: str(4 * int(slots)) for name, slots in SLOTS.items()}  # They are divided.
 WORKERS = [
     Site(
@@ -99,7 +101,7 @@ class HttpServer:
         self.name = site.name
         self._site = site
         self._port = _free_port()
-        self._requests = Requests(self._port)
+        self._requests = Requests(self._port, site.ask.path)
         self._ids = count(FIRST_ID)
         self._sessions: list[str] = []
         self._process = Process(site, folder, str(self._port))
@@ -132,12 +134,12 @@ class HttpServer:
                 raise BenchError(f"{self.name} did not start:\n{self._process.last_words()}")
             time.sleep(0.02)
 
-    def run(self, era: Era, connections: int, seconds: float, tool: str = NOOP) -> HttpRun:
+    def run(self, era: Era, connections: int, seconds: float, ask: Ask | None = None) -> HttpRun:
         """Call for so long on so many connections, each with its own session in the handshake era."""
         with self._named():
             sessions = self._sessions_for(connections) if era is Era.HANDSHAKE else [None] * connections
             cpu = self._process.cpu
-            load = call_for(seconds, self._port, sessions, self._ids, self._site.expected, tool)
+            load = call_for(seconds, self._port, sessions, self._ids, self._site.expected, ask or self._site.ask)
             calls = len(load.latencies)
             self._process.check_records(calls)
             return HttpRun(calls, load.seconds, self._process.cpu - cpu, load.latencies, load.cpu)
@@ -159,8 +161,12 @@ class HttpServer:
     def _sessions_for(self, connections: int) -> Sequence[str | None]:
         if self._site.expected.constant is not None:
             return ["0" * 32] * connections  # Who looks at nothing opens no sessions; the request is as long.
-        missing = connections - len(self._sessions)
-        drive(self._port, [open_session(self._requests, self._sessions) for _ in range(missing)])
+
+        def openings() -> Script:
+            while len(self._sessions) < connections:
+                yield from open_session(self._requests, self._sessions)
+
+        drive(self._port, [openings()])  # Not at once: a server with one session for all would mix up equal ids.
         return self._sessions[:connections]
 
     @contextmanager
@@ -175,25 +181,25 @@ def over_http(plan: Plan) -> Figures:
     """Both eras on one, some and many connections, then what sessions leave behind."""
     plan = replace(plan, rounds=min(plan.rounds, _MOST_ROUNDS), seconds=plan.seconds * _SHARE)
     eras: dict[str, dict[str, Figures]] = {}
-    with _started(plan, SITES) as servers:
+    with started(plan, SITES) as servers:
         for era in Era:
             for server in servers:
                 server.run(era, max(CONNECTIONS), _WARM_UP)
             eras[era] = {
-                str(connections): compared(_take_turns(plan, servers, era, connections)) for connections in CONNECTIONS
+                str(connections): compared(take_turns(plan, servers, era, connections)) for connections in CONNECTIONS
             }
     return {"rounds": plan.rounds, "eras": eras, "sessions": sessions(plan), "workers": workers(plan)}
 
 
 def workers(plan: Plan) -> Figures:
     """The modern era with one worker and with two: calls of a tool that does nothing, and of one that works."""
-    figures: Figures = {tool: {} for tool in WORKER_TOOLS}
-    with _started(plan, WORKERS) as servers:
+    figures: Figures = {ask.tool: {} for ask in WORKER_ASKS}
+    with started(plan, WORKERS) as servers:
         for server in servers:
             server.run(Era.MODERN, max(WORKER_CONNECTIONS), _WARM_UP)
-        for tool, connections in product(WORKER_TOOLS, WORKER_CONNECTIONS):
-            rounds = _take_turns(plan, servers, Era.MODERN, connections, tool)
-            figures[tool][str(connections)] = {
+        for ask, connections in product(WORKER_ASKS, WORKER_CONNECTIONS):
+            rounds = take_turns(plan, servers, Era.MODERN, connections, ask)
+            figures[ask.tool][str(connections)] = {
                 "servers": {name: figures_of(runs) | _client(runs) for name, runs in rounds.items()},
                 "ratios": ratios_of(rounds, TWO_WORKERS, rate_of),
             }
@@ -207,7 +213,7 @@ def sessions(plan: Plan) -> Figures:
     for site in SITES:
         if site.name not in (DRAGOMAN, SDK):
             continue
-        with _started(plan, [site]) as (server,):
+        with started(plan, [site]) as (server,):
             server.visit(10 * _VISITORS)
             before = server.memory
             seconds = server.visit(number)
@@ -243,7 +249,7 @@ def _client(runs: Sequence[HttpRun]) -> Figures:
 
 
 @contextmanager
-def _started(plan: Plan, sites: Sequence[Site]) -> Iterator[list[HttpServer]]:
+def started(plan: Plan, sites: Sequence[Site]) -> Iterator[list[HttpServer]]:
     with ExitStack() as stack:
         servers = [stack.enter_context(HttpServer(site, plan.folder)) for site in sites]
         for server in servers:
@@ -251,15 +257,15 @@ def _started(plan: Plan, sites: Sequence[Site]) -> Iterator[list[HttpServer]]:
         yield servers
 
 
-def _take_turns(
-    plan: Plan, servers: Sequence[HttpServer], era: Era, connections: int, tool: str = NOOP
+def take_turns(
+    plan: Plan, servers: Sequence[HttpServer], era: Era, connections: int, ask: Ask | None = None
 ) -> dict[str, list[HttpRun]]:
     runs: dict[str, list[HttpRun]] = {server.name: [] for server in servers}
     for turn in range(plan.rounds):
         for server in rotated(servers, turn):
-            runs[server.name].append(server.run(era, connections, plan.seconds, tool))
+            runs[server.name].append(server.run(era, connections, plan.seconds, ask))
         rates = ", ".join(f"{name} {done[-1].rate:,.0f}/s" for name, done in runs.items())
-        plan.say(f"HTTP, {era} era, {tool}, {connections} open, round {turn + 1} of {plan.rounds}: {rates}")
+        plan.say(f"HTTP, {era} era, {connections} open, round {turn + 1} of {plan.rounds}: {rates}")
     return runs
 
 

@@ -69,6 +69,7 @@ def targets(results: Figures) -> list[Target]:
         Target("CPU per call among 1,000 tools, against 3", results["many_tools"]["dearer_per_cent"], 10, "%"),
         Target(f"cache: {_ABOVE_A_MILLION}", _slowest(results["cache"], "lru"), _MILLION, "/s", at_least=True),
         *http_targets(results["over_http"]),
+        *bridge_targets(results["bridge"]),
     ]
 
 
@@ -105,6 +106,25 @@ def _worker_targets(by_tool: Mapping[str, Mapping[str, Figures]]) -> list[Target
     return [Target(name, min(ratios), 1.6, at_least=True)] if ratios else []
 
 
+def bridge_targets(figures: Figures) -> list[Target]:
+    """Against the public bridge at whatever it does best, and against apcore by itself."""
+    alone = figures["alone"][DRAGOMAN]
+    ratios: dict[str, list[float]] = {}
+    for way in ("stdio", "http"):
+        for work in figures[way]["works"].values():
+            for name, ratio in work["ratios"].items():
+                ratios.setdefault(f"{way}, {name}", []).append(ratio)
+    return [
+        *(
+            Target(f"bridge, {way}: calls/s against the public one", min(each), 10, at_least=True)
+            for way, each in ratios.items()
+        ),
+        Target("bridge: routing, beyond the executor", alone["routing_us"] / 1e3, 0.1, "ms"),
+        Target(f"bridge: {figures['modules']} tools, beyond their definitions", alone["beyond_ms"], 20, "ms"),
+        Target(f"bridge: memory of {figures['modules']} tools", alone["tools_mb"], 10, "MB"),
+    ]
+
+
 def text(results: Figures) -> str:
     """Everything, as tables."""
     about = results["about"]
@@ -113,7 +133,7 @@ def text(results: Figures) -> str:
         f"load {about['load_before']:.1f} before\n"
         f"calls/s: median (best) of {about['rounds']} rounds; ratios: Dragoman's figure by theirs, median of the rounds"
     )
-    sections = (_servers, _variants, _payloads, over_http, _alone, _cache, _stages, _settings, _memories, _page)
+    sections = (_servers, _variants, _payloads, over_http, bridge, _alone, _cache, _stages, _settings, _memories, _page)
     return "\n\n".join([title, *(section(results) for section in sections), goals(targets(results))])
 
 
@@ -208,6 +228,37 @@ def _era(title: str, works: Mapping[str, Figures]) -> str:
     ]
     head = (title, "connections", "calls/s", "ratio", "CPU µs", "p50 µs", "p95", "p99", "client's CPU µs")
     return _table(head, rows)
+
+
+def bridge(results: Figures) -> str:
+    """A table of calls, and one of what there is to each bridge besides."""
+    figures = results["bridge"]
+    calls = [
+        (
+            name,
+            f"{way}, {number}",
+            _rate(facts),
+            _number(work["ratios"].get(name)) if work["ratios"] else "",
+            f"{facts['cpu_us']:,.0f}",
+            *(f"{facts[key]:,.0f}" if key in facts else "" for key in ("p50_us", "p95_us", "p99_us")),
+        )
+        for way in ("stdio", "http")
+        for number, work in figures[way]["works"].items()
+        for name, facts in work["servers"].items()
+    ]
+    head = (f"bridge, {figures['modules']} modules", "in flight", "calls/s", "ratio", "CPU µs", "p50 µs", "p95", "p99")
+    alone = [
+        (
+            name,
+            *(f"{facts[key]:,.0f}" for key in ("executor_us", "served_us", "routing_us", "definitions_ms", "tools_ms")),
+            f"{facts['tools_mb']:.1f}",
+            f"{figures['stdio']['processes'][name]['start_s']:.2f}",
+            f"{figures['stdio']['processes'][name]['mb']:.0f}",
+        )
+        for name, facts in figures["alone"].items()
+    ]
+    parts = ("executor µs", "as served", "routing", "definitions ms", "tools ms", "tools MB", "start s", "MB")
+    return f"{_table(head, calls)}\n\n{_table(('bridge, without a connection', *parts), alone)}"
 
 
 def _alone(results: Figures) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench import cache, measure, memories, over_http, protection, report
+from bench import bridge, cache, measure, memories, over_http, protection, report
 from bench.__main__ import SECTIONS
 from bench.client import Server, Work
 from bench.http_load import Era, Expected
@@ -102,7 +102,7 @@ def _plan(folder: Path, said: list[str]) -> measure.Plan:
 
 def _published_with(**sections: Any) -> dict[str, Any]:
     published = json.loads((ROOT / "docs/bench.json").read_text("utf-8"))
-    return {**published, "over_http": _over_http(RATES), "page": {}, **sections}
+    return {**published, "over_http": _over_http(RATES), "bridge": _bridge(), "page": {}, **sections}
 
 
 RATES = {over_http.ECHO: 16_000, over_http.DRAGOMAN: 8_000, over_http.SDK: 1_000, over_http.SDK_JSON: 2_000}
@@ -225,7 +225,7 @@ def test_every_server_is_measured_over_http_in_both_eras(tmp_path: Path, monkeyp
     text = report.text(_published_with(over_http=figures))
     names += [over_http.ONE_WORKER, over_http.TWO_WORKERS]
     assert [name for name in (*names, "modern era", "handshake era", "ms each") if name not in text] == []
-    assert any(words.startswith("HTTP, handshake era, noop, 3 open, round 1 of 1: ") for words in said)
+    assert any(words.startswith("HTTP, handshake era, 3 open, round 1 of 1: ") for words in said)
 
 
 @pytest.mark.slow
@@ -244,6 +244,113 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         over_http.HttpServer(site, tmp_path) as server,
     ):
         server.wait()
+
+
+def _bridge(*, has_public: bool = True, clients_50: int = 600) -> dict[str, Any]:
+    """Made-up figures, with so many calls a second for fifty clients in the handshake era."""
+
+    def work(**rates: int) -> dict[str, Any]:
+        runs = {name: [over_http.HttpRun(rate, 1.0, 0.5, [0.001, 0.002], 0.2)] * 2 for name, rate in rates.items()}
+        return bridge.compared({name: each for name, each in runs.items() if has_public or name != bridge.PUBLIC})
+
+    def works(ours: int, theirs: int, **more: int) -> dict[str, Any]:
+        return work(**{measure.DRAGOMAN: ours, bridge.PUBLIC: theirs, **more})
+
+    alone = {
+        "executor_us": 2_700.0,
+        "served_us": 150.0,
+        "routed_us": 170.0,
+        "routing_us": 20.0,
+        "definitions_ms": 100.0,
+        "tools_ms": 115.0,
+        "beyond_ms": 15.0,
+        "tools_mb": 1.0,
+    }
+    names = [measure.DRAGOMAN, *([bridge.PUBLIC] if has_public else [])]
+    return {
+        "modules": 100,
+        "alone": dict.fromkeys(names, alone),
+        "stdio": {
+            "works": {"1": works(2_000, 50), "32": works(3_000, 60)},
+            "processes": {name: {"start_s": 1.0, "mb": 60.0} for name in names},
+        },
+        "http": {
+            "works": {
+                "10": works(500, 40, **{bridge.MODERN: 2_000}),
+                "50": works(clients_50, 80, **{bridge.MODERN: 2_000}),
+            }
+        },
+    }
+
+
+BRIDGE_TARGETS = {
+    "bridge, stdio, Dragoman: calls/s against the public one": 40.0,
+    "bridge, http, Dragoman: calls/s against the public one": 7.5,
+    "bridge, http, Dragoman, modern era: calls/s against the public one": 25.0,
+    "bridge: routing, beyond the executor": 0.02,
+    "bridge: 100 tools, beyond their definitions": 15.0,
+    "bridge: memory of 100 tools": 1.0,
+}
+
+
+def test_a_target_of_the_bridge_is_as_good_as_what_the_public_one_does_best() -> None:
+    targets = report.bridge_targets(_bridge())
+    assert {target.name: target.figure for target in targets} == BRIDGE_TARGETS
+    assert [target.name for target in targets if not target.is_reached] == [list(BRIDGE_TARGETS)[1]]
+    assert all(target.is_reached for target in report.bridge_targets(_bridge(clients_50=800)))
+
+
+def test_the_bridge_is_reported_without_the_public_one() -> None:
+    figures = _bridge(has_public=False)
+    assert [target.name for target in report.bridge_targets(figures)] == list(BRIDGE_TARGETS)[3:]
+    assert bridge.PUBLIC not in report.bridge({"bridge": figures})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_public", [True, False])
+def test_bridges_are_measured_over_both_transports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_public: bool
+) -> None:
+    if not has_public:
+        monkeypatch.setattr(bridge, "PUBLIC_PYTHON", tmp_path / "nowhere")
+    elif not bridge.PUBLIC_PYTHON.exists():
+        pytest.skip("the public bridge is not installed: make public")
+    monkeypatch.setattr(bridge, "MODULES", 8)
+    monkeypatch.setattr(bridge, "IN_FLIGHT", (1, 3))
+    monkeypatch.setattr(bridge, "CLIENTS", (2,))
+    said: list[str] = []
+    figures = json.loads(json.dumps(bridge.bridge(_plan(tmp_path, said))))
+    names = [measure.DRAGOMAN, *([bridge.PUBLIC] if has_public else [])]
+    assert list(figures["alone"]) == list(figures["stdio"]["processes"]) == names
+    assert {number: list(work["servers"]) for number, work in figures["stdio"]["works"].items()} == {
+        "1": names,
+        "3": names,
+    }
+    assert list(figures["http"]["works"]["2"]["servers"]) == [*names, bridge.MODERN]
+    works = [*figures["stdio"]["works"].values(), *figures["http"]["works"].values()]
+    assert min(facts["median"] for work in works for facts in work["servers"].values()) > 0
+    assert all(bool(work["ratios"]) is has_public for work in works)
+    text = report.text(_published_with(bridge=figures))
+    assert [name for name in (*names, bridge.MODERN, "stdio, 3", "http, 2") if name not in text] == []
+    assert any("is left out" in words for words in said) is not has_public
+    assert any(words.startswith("bridge, 2 clients, round 1 of 1: ") for words in said)
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("NFR-PERF-001", "NFR-PERF-002", "NFR-PERF-003")
+def test_what_a_bridge_takes_by_itself_is_measured_for_a_hundred_modules(tmp_path: Path) -> None:
+    extensions = bridge.write_modules(tmp_path / "extensions")
+    figures = bridge.alone(replace(_plan(tmp_path, []), rounds=3), bridge.bridges()[0], extensions)
+    assert figures["beyond_ms"] < 100  # Of the processor's time: what apcore itself takes for definitions is its own.
+    assert figures["routing_us"] < 5_000
+    assert figures["tools_mb"] < 10
+    assert figures["served_us"] < figures["executor_us"] / 2
+
+
+def test_a_bridge_that_cannot_be_measured_spoils_the_run(tmp_path: Path) -> None:
+    hopeless = bridge.Bridge("hopeless", (sys.executable, "-c", "raise SystemExit(3)"))
+    with pytest.raises(BenchError, match=r"hopeless, alone: .* status 3"):
+        bridge.alone(_plan(tmp_path, []), hopeless, tmp_path)
 
 
 @pytest.mark.slow

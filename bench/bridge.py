@@ -1,0 +1,220 @@
+"""The apcore bridge beside the public package of the same name: `python -m bench.bridge`, or in `python -m bench`.
+
+The public one needs another version of the SDK, so it lives in an environment of its own (`make public`), and where
+there is none only ours is measured. Both serve the same folder of 100 modules with ten properties each, and the same
+client asks the same of both. What apcore's executor takes for a call by itself is the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench import measure, over_http
+from bench.client import Work
+from bench.http_load import Ask, Era, Expected
+from bench.measure import DRAGOMAN, ROOT, SERVERS, Plan, plan_for
+from bench.process import BenchError, Command
+from bench.rounds import Figures, Rounds, Run, cpu_of, figures_of, rate_of, ratios_of, rotated
+
+PUBLIC, MODERN = "apcore-mcp", f"{DRAGOMAN}, modern era"
+PUBLIC_PYTHON = ROOT / ".venv-public" / "bin" / "python"
+MODULES = 100
+IN_FLIGHT, CLIENTS = (1, 32), (10, 50)
+_SHARE = 0.5  # Of the time that a run elsewhere gets.
+_LIMIT = 300.0
+_WARM_UP = 0.1
+_MB = 1 << 20
+
+_MODULE = '''
+from pydantic import BaseModel, Field
+
+
+class Order(BaseModel):
+    customer: str = Field(description="Who orders")
+    street: str
+    city: str
+    country: str = "NL"
+    quantity: int = Field(ge=1, le=1000)
+    price: float
+    express: bool = False
+    note: str | None = None
+    labels: list[str] = []
+    stock: dict[str, int] = {{}}
+
+
+class Receipt(BaseModel):
+    number: int
+    total: float
+
+
+class Counter{number}:
+    """Takes orders."""
+
+    description = "Takes orders at counter {number}."
+    input_schema = Order
+    output_schema = Receipt
+
+    async def execute(self, inputs, context):
+        return {{"number": {number}, "total": inputs["quantity"] * inputs["price"]}}
+'''
+ASK = Ask(
+    "counter_7",
+    {
+        "customer": "Ada",
+        "street": "Main Street 1",
+        "city": "Utrecht",
+        "country": "NL",
+        "quantity": 3,
+        "price": 1.5,
+        "express": True,
+        "note": None,
+        "labels": ["fragile", "blue"],
+        "stock": {"here": 4},
+    },
+)
+_TOTAL = "4.5"
+EXPECTED = Expected((f'{{"number": 7, "total": {_TOTAL}}}',))
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """A bridge, and the Python that it is installed for."""
+
+    name: str
+    python: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    path: str = ASK.path
+    records: bool = False
+
+    def serving(self, extensions: Path, *transport: str) -> tuple[str, ...]:
+        return (
+            *(*self.python, "-m", "apcore_mcp", "--extensions-dir", str(extensions), *self.options),
+            *("--transport", *transport),
+        )
+
+
+def bridges() -> list[Bridge]:
+    """Ours, and the public one if it is there. `-I` keeps it from finding ours, and a line per call from its log."""
+    ours = Bridge(DRAGOMAN, (sys.executable,), records=True)
+    public = Bridge(PUBLIC, (str(PUBLIC_PYTHON), "-I"), ("--log-level", "WARNING"), path="/mcp/")
+    return [ours, *([public] if PUBLIC_PYTHON.exists() else [])]
+
+
+def bridge(plan: Plan) -> Figures:
+    """Building tools, calls without a connection, over stdio, and over HTTP."""
+    plan = replace(plan, seconds=plan.seconds * _SHARE)
+    extensions = write_modules(plan.folder / "extensions")
+    found = bridges()
+    if len(found) == 1:
+        plan.say("bridge: the public apcore-mcp is not here (`make public`), so it is left out")
+    return {
+        "modules": MODULES,
+        "alone": {each.name: alone(plan, each, extensions) for each in found},
+        "stdio": _over_stdio(plan, found, extensions),
+        "http": _over_http(plan, found, extensions),
+    }
+
+
+def write_modules(folder: Path) -> Path:
+    folder.mkdir()
+    for number in range(MODULES):
+        (folder / f"counter_{number}.py").write_text(_MODULE.format(number=number))
+    return folder
+
+
+def alone(plan: Plan, bridge: Bridge, extensions: Path) -> Figures:
+    """What needs no connection, measured where the bridge is installed."""
+    calls = 100 if plan.is_short else 300
+    script = (str(SERVERS / "bridge_alone.py"), str(extensions), ASK.tool, json.dumps(ASK.arguments))
+    argv = [*bridge.python, *script, _TOTAL, str(plan.rounds), str(calls)]
+    try:
+        done = subprocess.run(argv, cwd=plan.folder, stdout=subprocess.PIPE, timeout=_LIMIT, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise BenchError(f"{bridge.name}, alone: {error}") from None
+    figures: Figures = json.loads(done.stdout)
+    plan.say(
+        f"bridge, {bridge.name}: tools in {figures['tools_ms']:.0f} ms, {figures['served_us']:.0f} µs in the executor, "
+        f"{figures['routing_us']:.0f} µs to get there"
+    )
+    return figures
+
+
+def _over_stdio(plan: Plan, found: Sequence[Bridge], extensions: Path) -> Figures:
+    commands = [Command(each.name, each.serving(extensions, "stdio"), records=each.records) for each in found]
+    with measure.started(plan, commands) as servers:
+        works = {
+            str(number): compared(
+                measure.take_turns(
+                    plan, servers, Work(ASK.tool, number, arguments=ASK.arguments), f"bridge, {number} in flight"
+                )
+            )
+            for number in IN_FLIGHT
+        }
+        facts = {server.name: {"start_s": server.start_up, "mb": server.memory / _MB} for server in servers}
+    return {"works": works, "processes": facts}
+
+
+def _over_http(plan: Plan, found: Sequence[Bridge], extensions: Path) -> Figures:
+    sites = [
+        over_http.Site(
+            each.name,
+            each.serving(extensions, "streamable-http", "--port"),
+            records=each.records,
+            ask=replace(ASK, path=each.path),
+            expected=EXPECTED,
+        )
+        for each in found
+    ]
+    with over_http.started(plan, sites) as servers:
+        by_name = {server.name: server for server in servers}
+        ways = [(name, server, Era.HANDSHAKE) for name, server in by_name.items()]
+        ways.append((MODERN, by_name[DRAGOMAN], Era.MODERN))
+        for _, server, era in ways:
+            server.run(era, max(CLIENTS), _WARM_UP)
+        works: Figures = {}
+        for number in CLIENTS:
+            runs: dict[str, list[Run]] = {name: [] for name, _, _ in ways}
+            for turn in range(plan.rounds):
+                for name, server, era in rotated(ways, turn):
+                    runs[name].append(server.run(era, number, plan.seconds))
+                rates = ", ".join(f"{name} {done[-1].rate:,.0f}/s" for name, done in runs.items())
+                plan.say(f"bridge, {number} clients, round {turn + 1} of {plan.rounds}: {rates}")
+            works[str(number)] = compared(runs)
+    return {"works": works}
+
+
+def compared(rounds: Rounds) -> Figures:
+    """Everyone at one kind of work, and the ratios to the public one, if it took part."""
+    ours = [name for name in rounds if name != PUBLIC] if PUBLIC in rounds else []
+    return {
+        "servers": {name: figures_of(runs) for name, runs in rounds.items()},
+        "ratios": {name: ratios_of(rounds, name, rate_of)[PUBLIC] for name in ours},
+        "cpu_ratios": {name: ratios_of(rounds, name, cpu_of)[PUBLIC] for name in ours},
+    }
+
+
+def main() -> int:
+    from bench import report  # It knows the names of our servers.
+
+    parser = argparse.ArgumentParser(prog="python -m bench.bridge", description="The apcore bridges side by side.")
+    parser.add_argument("--short", action="store_true", help="shorter, to see that it still runs")
+    plan = plan_for(short=parser.parse_args().short)
+    with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
+        try:
+            figures = bridge(replace(plan, folder=Path(folder), say=lambda words: print(words, file=sys.stderr)))
+        except BenchError as error:
+            print(f"\nFAILED: {error}", file=sys.stderr)
+            return 1
+    print(report.bridge({"bridge": figures}), report.goals(report.bridge_targets(figures)), sep="\n\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from mcp import Client, MCPError
 
-from dragoman import ToolContext, tool
+from dragoman import Tool, ToolContext, ToolDefinition, tool
 from dragoman.errors import ClientCannotBeAsked, ClientRefused
 from tests.interaction import asking_tools
 from tests.interaction.http_servers import Serving, open_session, serving
@@ -209,3 +209,32 @@ async def test_many_clients_are_each_asked_their_own_questions() -> None:
                 assert person.asked[1].endswith(f"Person {number}?")
 
         await asyncio.gather(*(use(number) for number in range(10)))
+
+
+async def test_a_tool_that_does_not_speak_needs_a_way_back_only_to_a_client_that_can_be_asked_or_wants_progress() -> (
+    None
+):
+    async def said(arguments: dict[str, Any], ctx: ToolContext) -> str:
+        ctx.progress(1)
+        return "done"
+
+    definition = ToolDefinition(
+        name="quiet", description="Says nothing of its own accord", input_schema={"type": "object"}
+    )
+    quiet, talks = Tool(definition, said, speaks=False), Tool(msgspec.structs.replace(definition, name="talks"), said)
+    json, stream = "application/json", "text/event-stream"
+    async with serving([quiet, talks]) as server:
+
+        async def answered_as(name: str, capabilities: dict[str, Any], token: int | None = None) -> str:
+            session = await open_session(server.port, capabilities=capabilities)
+            reply = await (await session.call(7, name, token)).begin()
+            answer = await reply.answer()
+            assert [block["text"] for block in answer["result"]["content"]] == ['"done"']
+            return reply.headers["content-type"].partition(";")[0]
+
+        assert await answered_as("quiet", {}) == json
+        assert await answered_as("quiet", {"elicitation": {}}) == stream
+        assert await answered_as("quiet", {"sampling": {}}) == stream
+        assert await answered_as("quiet", {"roots": {}}) == stream
+        assert await answered_as("quiet", {}, token=3) == stream
+        assert await answered_as("talks", {}) == stream

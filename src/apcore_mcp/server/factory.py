@@ -30,7 +30,7 @@ class ModuleTool(Tool):
     __slots__ = ("descriptor", "documentation")
 
     def __init__(self, descriptor: ModuleDescriptor, definition: ToolDefinition, handler: Handler, **more: Any) -> None:
-        super().__init__(definition, handler, is_async=True, checks_results=True, **more)
+        super().__init__(definition, handler, is_async=True, checks_results=True, speaks=False, **more)
         self.descriptor = descriptor
         uri, text = f"docs://{descriptor.module_id}", descriptor.documentation
         about = f"The documentation of {descriptor.module_id}"

@@ -70,6 +70,12 @@ class LaneSession:
         return self.connection.protocol_version
 
     @property
+    def can_be_asked(self) -> bool:
+        """Whether the client said that it answers questions of any kind."""
+        can = self.connection.client_capabilities
+        return can is None or any(each is not None for each in (can.elicitation, can.sampling, can.roots))
+
+    @property
     def is_answering(self) -> bool:
         """Whether somebody waits at a stream for an answer."""
         from mcp.server.streamable_http import GET_STREAM_KEY

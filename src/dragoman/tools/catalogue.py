@@ -43,6 +43,8 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     """No two registrations share it."""
     questions: tuple[Question, ...] = ()
     """What the client is asked before the handler runs."""
+    speaks: bool = True
+    """Whether the handler may send the client log messages."""
 
 
 class Catalogue:
@@ -112,6 +114,7 @@ class Catalogue:
             timeout_ms=self._timeout_of(definition),
             is_dynamic=is_dynamic,
             questions=tool.questions,
+            speaks=tool.speaks,
             touches_results=definition.cache_ttl_ms is not None or bool(definition.invalidates),
             serial=next(_serials),
         )

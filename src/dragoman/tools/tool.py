@@ -77,7 +77,9 @@ class Tool:
     """A definition with its handler. `convert` turns validated JSON into what the handler's type hints promise.
 
     A handler that has its own way to check arguments or results, such as another framework's pipeline, says so: any
-    object passes then, and the schemas are for clients only.
+    object passes then, and the schemas are for clients only. One that does not `speak` sends no log messages to the
+    client: it says how far it is where that is wanted, and asks where that is possible, and so needs no way back to a
+    client that can do neither.
     """
 
     __slots__ = (
@@ -89,6 +91,7 @@ class Tool:
         "is_async",
         "is_reserved",
         "questions",
+        "speaks",
         "wants_context",
     )
 
@@ -104,6 +107,7 @@ class Tool:
         questions: tuple[Question, ...] = (),
         checks_arguments: bool = False,
         checks_results: bool = False,
+        speaks: bool = True,
     ) -> None:
         self.definition = definition
         self.handler = handler
@@ -114,6 +118,7 @@ class Tool:
         self.questions = questions
         self.checks_arguments = checks_arguments
         self.checks_results = checks_results
+        self.speaks = speaks
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"

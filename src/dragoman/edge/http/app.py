@@ -612,9 +612,9 @@ class HttpApp:
 
     # The handshake era.
 
-    def _needs_no_way_back(self, event: ToolCall) -> bool:
+    def _needs_no_way_back(self, event: ToolCall, session: LaneSession) -> bool:
         tool = self._catalogue.get(event.name)
-        if tool is not None and (tool.wants_context or tool.questions):
+        if tool is not None and (tool.questions or (tool.wants_context and (tool.speaks or session.can_be_asked))):
             return False
         return "progressToken" not in event.meta
 
@@ -623,7 +623,7 @@ class HttpApp:
             session.hear(body)
             return False
         event = self._in_session.read(body)
-        in_lane = type(event) is ToolCall and self._needs_no_way_back(event)
+        in_lane = type(event) is ToolCall and self._needs_no_way_back(event, session)
         if isinstance(event, ToolCall | Request) and session.uses(event.id, in_lane=in_lane):
             error = InvalidRequest("Invalid request: a request with this id is under way")
             raise Refused(400, error, (session.header,), event.id)

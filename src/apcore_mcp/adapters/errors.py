@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from apcore_mcp.adapters.schema import Schema
+from apcore_mcp.adapters.schema import Schema, alternatives
 
 if TYPE_CHECKING:
     from apcore.errors import ModuleError, SchemaValidationError
@@ -91,7 +92,7 @@ class ErrorMapper:
                 return "\n- ".join(["Input validation failed:", *findings]).removesuffix(":")
             case _:
                 text = f"Module error: {error.code}"
-        return _fit(text, _LONGEST_TEXT)
+        return _fit(text)
 
 
 def _is_about_the_arguments(error: ModuleError) -> bool:
@@ -103,110 +104,80 @@ def _is_about_the_arguments(error: ModuleError) -> bool:
 
 
 def _findings(error: SchemaValidationError, schema: Schema, arguments: Any) -> list[str]:
-    """A line for each rule that is not kept, and how many are left out."""
+    """A line for each rule that is not kept, as far as there is room."""
     reported = error.details.get("errors")
     entries = [each for each in reported if isinstance(each, Mapping)] if isinstance(reported, list) else []
-    names: dict[tuple[str, str], Iterator[str]] = {}
     lines: dict[str, None] = {}
     for entry in entries:
-        found = _as_written(entry) if "field" in entry else _as_validated(entry, schema, arguments, names)
-        field, message, code = (_fit(text, _LONGEST_TEXT) for text in found)
-        lines[f"{_fit(field, _LONGEST_FIELD)}: {message} ({code})"] = None
+        found = _as_written(entry) if "field" in entry else _as_validated(entry, schema, arguments)
+        for field, message, code in islice(found, _MOST_FINDINGS + 1):
+            lines[f"{_fit(field, _LONGEST_FIELD)}: {_fit(message)} ({_fit(code)})"] = None
         if len(lines) > _MOST_FINDINGS:
-            return [*list(lines)[:_MOST_FINDINGS], f"and more: {len(entries)} in all"]
+            return [*list(lines)[:_MOST_FINDINGS], "and others"]
     return list(lines)
 
 
-def _as_written(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+def _as_written(entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """An entry of the specification's form, whose words are meant to be shown unless they quote something."""
     code, message = str(entry.get("code", "")), str(entry.get("message", ""))
-    if not message or _QUOTATION.search(message):
-        message = _words(code, [])
-    return str(entry["field"]), message, code
+    yield str(entry["field"]), _words(code, []) if not message or _QUOTATION.search(message) else message, code
 
 
-def _as_validated(
-    entry: Mapping[str, Any], schema: Schema, arguments: Any, names: dict[tuple[str, str], Iterator[str]]
-) -> tuple[str, str, str]:
-    """An entry of apcore's, which has no name for a field that is missing or one too many.
-
-    There is one for each of them, in order: so it is the next of `names`, which belong to a path and keyword.
-    """
-    keyword, path = str(entry.get("keyword", "invalid")), str(entry.get("path", ""))
-    steps = [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:]]
-    place, applying = _locate(schema, steps)
-    if (path, keyword) not in names:
-        names[path, keyword] = iter(_unnamed(keyword, applying, _value_at(arguments, place)))
-    name = next(names[path, keyword], None)
-    field = ".".join(place if name is None else [*place, name])
-    return field or "arguments", _words(keyword, applying), keyword
+def _as_validated(entry: Mapping[str, Any], schema: Schema, arguments: Any) -> Iterator[tuple[str, str, str]]:
+    """An entry of apcore's. If it is about fields that are missing or too many, it does not say which: all are."""
+    keyword = str(entry.get("keyword", "invalid"))
+    steps = [step.replace("~1", "/").replace("~0", "~") for step in str(entry.get("path", "")).split("/")[1:]]
+    place, applying, value = _locate(schema, arguments, steps)
+    fields = [[*place, name] for name in _unnamed(keyword, applying, value)] or [place]
+    for field in fields:
+        yield ".".join(field) or "arguments", _words(keyword, applying), keyword
 
 
-def _unnamed(keyword: str, applying: list[Schema], value: Any) -> Iterable[str]:
+def _unnamed(keyword: str, applying: list[Schema], value: Any) -> list[str]:
     """The fields of an object that break a rule about which fields there are."""
-    if not isinstance(value, Mapping):
-        return ()
-    if keyword == "required":
+    if keyword == "required" and isinstance(value, Mapping):
         required = dict.fromkeys(name for schema in applying for name in schema.get("required", ()))
         return [name for name in required if name not in value]
-    if keyword == "additionalProperties":
+    if keyword == "additionalProperties" and isinstance(value, Mapping):
         known = {name for schema in applying for name in schema.get("properties", ())}
         return [str(name) for name in value if name not in known]
-    return ()
-
-
-def _value_at(value: Any, place: list[str]) -> Any:
-    for step in place:
-        if isinstance(value, Mapping):
-            value = value.get(step)
-        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
-            value = value[int(step)]
-        else:
-            return None
-    return value
+    return []
 
 
 def _words(keyword: str, applying: list[Schema]) -> str:
     """What a rule asks for, as far as the schema says."""
     words = _RULES.get(keyword, _UNKNOWN_RULE)
+    said = [schema[keyword] for schema in applying if keyword in schema]
     if "{}" not in words:
         return words
-    said = [schema[keyword] for schema in applying if keyword in schema]
     if not said:
         return _UNKNOWN_RULE
-    if keyword in ("type", "enum"):
-        every = [value for each in said for value in (each if isinstance(each, list) else [each])]
-        shown = map(str, every) if keyword == "type" else map(_json, every)
-        return words.format((" or " if keyword == "type" else ", ").join(dict.fromkeys(shown)))
-    return words.format(_json(said[0]) if keyword == "const" else said[0])
+    every = [value for each in said for value in (each if isinstance(each, list) else [each])]
+    if keyword == "type":
+        return words.format(" or ".join(dict.fromkeys(every)))
+    if keyword in ("enum", "const"):
+        return words.format(", ".join(json.dumps(value, ensure_ascii=False, default=str) for value in every))
+    return words.format(said[0])
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _locate(schema: Schema, steps: list[str]) -> tuple[list[str], list[Schema]]:
-    """Where a path leads, and the schemas that hold there.
+def _locate(schema: Schema, value: Any, steps: list[str]) -> tuple[list[str], list[Schema], Any]:
+    """Where a path leads, the schemas that hold there, and the value.
 
     Pydantic's paths also name the member of a union that was tried, which is no place: those steps are left out.
     """
     place: list[str] = []
-    here = list(_alternatives(schema))
+    here = list(alternatives(schema))
     for step in steps:
         further = [under for each in here for under in _under(each, step)]
         if not further and any("anyOf" in each or "oneOf" in each for each in here):
             continue
         place.append(step)
-        here = [alternative for each in further for alternative in _alternatives(each)]
-    return place, here
-
-
-def _alternatives(schema: Any) -> Iterator[Schema]:
-    if isinstance(schema, dict):
-        yield schema
-        for keyword in ("anyOf", "oneOf", "allOf"):
-            for each in schema.get(keyword, ()):
-                yield from _alternatives(each)
+        here = [alternative for each in further for alternative in alternatives(each)]
+        if isinstance(value, list):
+            value = value[int(step)] if step.isdecimal() and int(step) < len(value) else None
+        else:
+            value = value.get(step) if isinstance(value, Mapping) else None
+    return place, here, value
 
 
 def _under(schema: Schema, step: str) -> list[Any]:
@@ -217,7 +188,7 @@ def _under(schema: Schema, step: str) -> list[Any]:
     return [schema[keyword]] if isinstance(schema.get(keyword), dict) else []
 
 
-def _fit(text: str, most: int) -> str:
+def _fit(text: str, most: int = _LONGEST_TEXT) -> str:
     """One line of bounded length: names come from clients, and could pretend to be further findings."""
     line = "".join(character if character.isprintable() else " " for character in text[: most + 1])
     return line if len(line) <= most else line[: most - 1] + "…"

@@ -12,7 +12,7 @@ Every reference is replaced by a copy of what it refers to, with these rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 
@@ -162,6 +162,15 @@ class _Inlining:
         if rules and _depend_on_each_other(rules, referred):
             return {**beside, "allOf": [*beside.get("allOf", ()), referred]}
         return {**referred, **rules, **remarks}
+
+
+def alternatives(schema: Any) -> Iterator[Schema]:
+    """A schema without references, and those of which one, some or all hold as well."""
+    if isinstance(schema, dict):
+        yield schema
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            for each in schema.get(keyword, ()):
+                yield from alternatives(each)
 
 
 def _depend_on_each_other(one: Schema, other: Schema) -> bool:

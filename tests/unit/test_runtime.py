@@ -71,6 +71,19 @@ async def test_call_goes_through_the_same_steps_and_its_error_can_be_raised(
         assert runtime.resources.in_use == 0
 
 
+async def test_call_also_gives_what_a_client_would_read() -> None:
+    async with dragoman.open([add, fail], {"response": {"dialect": "plain"}}) as runtime:
+        done = (await runtime.call("add", {"a": 1, "b": 2})).rendered
+        refused = (await runtime.call("none")).rendered
+    assert done is not None
+    assert refused is not None
+    assert (to_builtins(done.content), done.is_error) == ([{"type": "text", "text": "3"}], False)
+    assert (to_builtins(refused.content), refused.is_error) == (
+        [{"type": "text", "text": "Module not found: none"}],
+        True,
+    )
+
+
 async def test_call_that_takes_too_long_ends_in_a_timeout() -> None:
     clock, held = ManualClock(), Held(timeout_ms=50)
     async with dragoman.open([held.tool], clock=clock) as runtime:

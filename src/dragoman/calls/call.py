@@ -50,6 +50,8 @@ class Outcome(Struct, eq=False):
 
     value: Any = None
     error: ToolError | ProtocolError | None = None
+    rendered: ToolResult | None = None
+    """What a client reads instead, where it was Python that called and not a client."""
 
     @property
     def is_error(self) -> bool:

@@ -80,7 +80,7 @@ class Runner:
 
         def reply(call: Call, outcome: Outcome) -> None:
             if isinstance(outcome.error, ToolError | None):
-                self._render(call, outcome)  # What a client could not be sent, nobody gets.
+                outcome.rendered = self._render(call, outcome)  # What a client could not be sent, nobody gets.
             if not answer.done():
                 answer.set_result(outcome)
 

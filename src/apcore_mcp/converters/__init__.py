@@ -1,0 +1,1 @@
+"""From apcore's modules to the tools of others."""

@@ -1,0 +1,237 @@
+"""Modules as tools for OpenAI's models, and the models' calls of them.
+
+    tools = to_openai_tools(registry)
+    ...
+    messages.append(await call_openai_tool(registry, tool_call))
+
+Nothing of the `openai` package is needed: tools and messages are plain dicts, and calls may be dicts as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from apcore_mcp.adapters.annotations import AnnotationMapper
+from apcore_mcp.adapters.id_normalizer import ModuleIDNormalizer
+from apcore_mcp.adapters.schema import SchemaConverter
+from apcore_mcp.converters.strict import Remark, StrictMode, without_nulls
+
+if TYPE_CHECKING:
+    from apcore import Executor, ModuleDescriptor, Registry
+
+    from apcore_mcp.server.listener import RegistryListener
+    from dragoman.app import Runtime
+
+logger = logging.getLogger(__name__)
+
+Api: TypeAlias = Literal["chat", "responses"]
+_MOST_RUNTIMES = 16
+
+
+class OpenAIConverter:
+    """Makes tool definitions of modules, all in the same way; `to_openai_tools` says which there are."""
+
+    def __init__(self, *, embed_annotations: bool = False, strict: bool = False, api: Api = "chat") -> None:
+        if api not in ("chat", "responses"):
+            raise ValueError(f"Unknown api: {api!r}. Must be one of: chat, responses")
+        self._embeds = embed_annotations
+        self._strict = strict
+        self._api = api
+        self._schemas = SchemaConverter()
+        self._annotations = AnnotationMapper()
+        self._ids = ModuleIDNormalizer()
+
+    def convert_registry(
+        self, registry: Registry, tags: list[str] | None = None, prefix: str | None = None
+    ) -> tuple[list[dict[str, Any]], list[Remark]]:
+        """A tool for each module, and what is not as its author wrote it. One that can have none is left out."""
+        tools: list[dict[str, Any]] = []
+        remarks: list[Remark] = []
+        named, problems = self._ids.names(registry.list())  # Of all, so that a filter changes nobody's name.
+        names = {module_id: name for name, module_id in named.items()}
+        for module_id in registry.list(tags=tags, prefix=prefix):
+            try:
+                descriptor = registry.get_definition(module_id)
+                if module_id in problems or descriptor is None:
+                    raise ValueError(problems.get(module_id, "it has no definition"))
+                tools.append(self.convert_descriptor(descriptor, names[module_id], remarks))
+            except Exception as error:  # One broken module is no reason to do without the others.
+                reason = f"there is no definition {error}" if isinstance(error, KeyError) else error
+                logger.warning("Module %s cannot be a tool; skipped: %s", module_id, reason)
+                remarks.append(Remark(module_id, "", f"skipped: {reason}"))
+        return tools, remarks
+
+    def convert_descriptor(
+        self, descriptor: ModuleDescriptor, name: str | None = None, remarks: list[Remark] | None = None
+    ) -> dict[str, Any]:
+        """The tool of one module. Raises `ValueError` or `KeyError` for an id or a schema that cannot be had there."""
+        parameters = self._schemas.convert_input_schema(descriptor)
+        if self._strict:
+            parameters = StrictMode(descriptor.module_id, [] if remarks is None else remarks).apply(parameters)
+        suffix = self._annotations.to_description_suffix(descriptor.annotations) if self._embeds else ""
+        function = {
+            "name": name or self._ids.normalize(descriptor.module_id),
+            "description": (descriptor.description or "") + suffix,
+            "parameters": parameters,
+        }
+        if self._api == "responses":  # Where strict mode is on unless it is turned off.
+            return {"type": "function", **function, "strict": self._strict}
+        return {"type": "function", "function": {**function, "strict": True} if self._strict else function}
+
+
+def to_openai_tools(
+    registry_or_executor: Registry | Executor,
+    *,
+    embed_annotations: bool = False,
+    strict: bool = False,
+    tags: list[str] | None = None,
+    prefix: str | None = None,
+    api: Api = "chat",
+    report: list[Remark] | None = None,
+) -> list[dict[str, Any]]:
+    """The modules as `tools=` for OpenAI's Chat Completions or, with `api="responses"`, its Responses.
+
+    `embed_annotations` appends what is known about a module's behaviour to its description. `strict` makes the model
+    keep to the schema, in the form that this takes. Only modules with all of `tags` and an id that begins with `prefix`
+    are there. Which modules could not be, and what of a schema could not be kept, is added to `report`.
+
+    Raises `TypeError` and `ValueError` for what cannot be asked for.
+    """
+    from apcore_mcp.server.serve import check_filters
+
+    registry: Any = getattr(registry_or_executor, "registry", registry_or_executor)
+    if not all(hasattr(registry, name) for name in ("list", "get_definition", "on")):
+        raise TypeError(f"Expected Registry or Executor instance, got {type(registry_or_executor).__name__}")
+    check_filters(tags, prefix)
+    converter = OpenAIConverter(embed_annotations=embed_annotations, strict=strict, api=api)
+    tools, remarks = converter.convert_registry(registry, tags, prefix)
+    if report is not None:
+        report += remarks
+    return tools
+
+
+async def call_openai_tool(registry_or_executor: Registry | Executor, tool_call: Any) -> dict[str, str]:
+    """Run a model's call of a tool, and give the message that answers it: `role: tool`, or `function_call_output`.
+
+    `tool_call` is the API's object or the dict of it, of Chat Completions or of Responses. Calls go through a runtime
+    with its slots, limits and deadlines, and through the executor in it. Whatever is wrong with a call is the message's
+    text; only a `registry_or_executor` that is neither raises, with `TypeError`.
+    """
+    open, call = await _runtime_of(registry_or_executor), _read(tool_call)
+    try:
+        text = await _run(open, call)
+    except ValueError as error:
+        text = f"Invalid input: {error}"
+    if call.is_response:
+        return {"type": "function_call_output", "call_id": call.id, "output": text}
+    return {"role": "tool", "tool_call_id": call.id, "content": text}
+
+
+class _ToolCall(NamedTuple):
+    id: str
+    name: Any
+    arguments: Any
+    is_response: bool
+
+
+def _read(tool_call: Any) -> _ToolCall:
+    is_response = _get(tool_call, "type") == "function_call" or _get(tool_call, "call_id") is not None
+    function = tool_call if is_response else _get(tool_call, "function")
+    id = _get(tool_call, "call_id" if is_response else "id")
+    return _ToolCall(str(id or ""), _get(function, "name"), _get(function, "arguments"), is_response)
+
+
+def _get(thing: Any, name: str) -> Any:
+    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+
+
+async def _run(open: _Open, call: _ToolCall) -> str:
+    """The text that a call ends with; raises `ValueError` for one that names nothing or brings no arguments."""
+    if not isinstance(call.name, str):
+        raise ValueError("the tool call names no function")
+    arguments = _arguments(call.arguments)
+    tools = open.listener.tools
+    named, _ = ModuleIDNormalizer().names(sorted(tools))
+    module_id = named.get(call.name, call.name)
+    if module_id in tools:
+        arguments = without_nulls(arguments, tools[module_id].definition.input_schema)
+    result = (await open.runtime.call(module_id, arguments)).rendered
+    if result is None:
+        return "Internal error occurred"
+    if isinstance(result.content, msgspec.Raw):
+        return bytes(result.content).decode()
+    return "\n".join(block.text for block in result.content)
+
+
+def _arguments(given: Any) -> dict[str, Any]:
+    if given is None or given == "":  # What models send for a function without parameters.
+        return {}
+    if isinstance(given, str):
+        try:
+            given = msgspec.json.decode(given)
+        except (msgspec.DecodeError, RecursionError, UnicodeError):
+            raise ValueError("the arguments are not JSON") from None
+    if not isinstance(given, Mapping):
+        raise ValueError("the arguments are not a JSON object")
+    return dict(given)
+
+
+class _Open(NamedTuple):
+    """A runtime that calls go through, and what it was opened for."""
+
+    loop: asyncio.AbstractEventLoop
+    source: Any
+    serving: AsyncGenerator[tuple[Runtime, RegistryListener], None]
+    runtime: Runtime
+    listener: RegistryListener
+
+
+_open: dict[tuple[int, int], _Open] = {}
+"""By the ids of their event loop and source, which are kept from being another's by keeping both."""
+
+
+async def _runtime_of(source: Registry | Executor) -> _Open:
+    """A runtime with the modules of a registry: the same as the last time, if it is there still."""
+    loop = asyncio.get_running_loop()
+    key = (id(loop), id(source))
+    if key not in _open:
+        await _make_room(loop)
+    if key not in _open:  # Still.
+        serving = _serve(key, source)
+        _open[key] = _Open(loop, source, serving, *await anext(serving))
+    return _open[key]
+
+
+async def _serve(
+    key: tuple[int, int], source: Registry | Executor
+) -> AsyncGenerator[tuple[Runtime, RegistryListener], None]:
+    """Serve until the event loop ends, which closes the generators that are left, or others need the room."""
+    from apcore_mcp.server.serve import attach, settings
+    from dragoman.app import ServerOptions, create_server
+
+    config = settings(transport="stdio", host="", port=0, name="openai", version=None)
+    runtime = create_server(ServerOptions(config=config, has_health=False))
+    listener = attach(runtime, source, dynamic=True)
+    await runtime.start()
+    try:
+        yield runtime, listener
+    finally:
+        _open.pop(key, None)
+        listener.stop()
+        await runtime.stop()
+
+
+async def _make_room(loop: asyncio.AbstractEventLoop) -> None:
+    """Let go of runtimes whose event loop was closed without ending them, and of the oldest that nobody uses."""
+    for key, open in list(_open.items()):
+        if open.loop.is_closed():
+            _open.pop(key).listener.stop()
+    here = [open for open in _open.values() if open.loop is loop]
+    unused = [open for open in here if not open.runtime.runner.under_way]
+    for open in unused[: max(0, len(here) - _MOST_RUNTIMES + 1)]:
+        await open.serving.aclose()

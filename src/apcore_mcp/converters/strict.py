@@ -1,0 +1,143 @@
+"""Schemas for OpenAI's strict mode, and the way back for arguments that were made for them.
+
+In strict mode every object is closed and has all of its properties. What was optional may be null instead; what the
+mode does not know is dropped, and the executor still checks it when the call comes back.
+"""
+
+from __future__ import annotations
+
+import logging
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+from apcore_mcp.adapters.schema import APPLICATORS, Schema, alternatives
+from dragoman.tools.schema import json_pointer
+
+logger = logging.getLogger(__name__)
+
+# fmt: off
+_UNKNOWN = frozenset([
+    "contains", "dependencies", "dependentRequired", "dependentSchemas", "else", "if", "maxContains", "maxProperties",
+    "minContains", "minProperties", "not", "patternProperties", "propertyNames", "then", "unevaluatedItems",
+    "unevaluatedProperties", "uniqueItems",
+])
+"""What OpenAI refuses, and can be left out: a schema without it takes more, and nothing else."""
+_FORMATS = frozenset(["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid"])
+# fmt: on
+_REFUSED = frozenset(["allOf", "oneOf"])
+"""What OpenAI refuses, and cannot be left out."""
+
+
+class Remark(NamedTuple):
+    """Something about a module's tool that is not as its author wrote it."""
+
+    module_id: str
+    path: str
+    """Where in the schema, as a JSON pointer; of the whole module, if it is empty."""
+    message: str
+
+
+class StrictMode:
+    """Makes the strict schema of one module; `remarks` gets what is lost by it."""
+
+    def __init__(self, module_id: str, remarks: list[Remark]) -> None:
+        self._module_id = module_id
+        self._remarks = remarks
+
+    def apply(self, schema: Any, *path: str) -> Any:
+        """The schema in a form that strict mode takes. The one that is given stays as it is."""
+        if isinstance(schema, list):
+            return [self.apply(each, *path, str(number)) for number, each in enumerate(schema)]
+        if not isinstance(schema, dict):
+            return schema
+        made: Schema = {}
+        for keyword, value in schema.items():
+            if keyword == "properties" and isinstance(value, dict):
+                made[keyword] = {name: self.apply(each, *path, keyword, name) for name, each in value.items()}
+            elif keyword == "additionalProperties":
+                continue  # Its turn comes with the object.
+            elif keyword == "default" or keyword.startswith("x-") or keyword in _UNKNOWN:
+                self._remark(path, keyword, f"{keyword} is dropped")
+            elif keyword == "format" and value not in _FORMATS:
+                self._remark(path, keyword, f"format {value} is dropped")
+            else:
+                if keyword in _REFUSED:
+                    self._warn(path, keyword, keyword, "refused by OpenAI in strict mode")
+                made[keyword] = self.apply(value, *path, keyword) if keyword in APPLICATORS else deepcopy(value)
+        if _is_object(schema):
+            self._close(made, schema, path)
+        return made
+
+    def _close(self, made: Schema, schema: Schema, path: tuple[str, ...]) -> None:
+        """Take away what has no name, and make all that has one required."""
+        extra = schema.get("additionalProperties", False)
+        if extra is not False:
+            what = "additionalProperties: true" if extra is True else "additionalProperties with a schema"
+            self._warn(path, "additionalProperties", what, "incompatible with strict mode")
+        required = schema.get("required", ())
+        properties = made.get("properties", {})
+        made["properties"] = {name: each if name in required else nullable(each) for name, each in properties.items()}
+        made["required"] = list(properties)
+        made["additionalProperties"] = False
+
+    def _remark(self, path: tuple[str, ...], keyword: str, message: str) -> None:
+        self._remarks.append(Remark(self._module_id, json_pointer((*path, keyword)), message))
+
+    def _warn(self, path: tuple[str, ...], keyword: str, what: str, why: str) -> None:
+        self._remark(path, keyword, f"{what} is {why}")
+        logger.warning("Schema for module '%s' uses %s, which is %s", self._module_id, what, why)
+
+
+def nullable(schema: Any) -> Any:
+    """The schema with null as one more value, if it is not one already."""
+    if allows_null(schema):
+        return schema
+    if not isinstance(schema, dict) or not schema.keys() & {"type", "enum", "const", "anyOf", "oneOf"}:
+        return {"anyOf": [schema, {"type": "null"}]}
+    made = {key: value for key, value in schema.items() if key != "const"}
+    if "const" in schema:
+        made["enum"] = [schema["const"], None]
+    elif "enum" in schema and None not in schema["enum"]:
+        made["enum"] = [*schema["enum"], None]
+    if "type" in schema:
+        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        made["type"] = list(dict.fromkeys([*types, "null"]))
+    for keyword in {"anyOf", "oneOf"} & schema.keys():
+        if not any(map(allows_null, schema[keyword])):
+            made[keyword] = [*schema[keyword], {"type": "null"}]
+    return made if allows_null(made) else {"anyOf": [schema, {"type": "null"}]}
+
+
+def allows_null(schema: Any) -> bool:
+    """Whether null is valid, as far as the usual keywords for it say."""
+    if not isinstance(schema, dict):
+        return schema is not False
+    types = schema.get("type", "null")
+    return (
+        (types == "null" or (isinstance(types, list) and "null" in types))
+        and None in schema.get("enum", (None,))
+        and schema.get("const") is None
+        and all(any(map(allows_null, schema[keyword])) for keyword in ("anyOf", "oneOf") if keyword in schema)
+        and all(map(allows_null, schema.get("allOf", ())))
+    )
+
+
+def without_nulls(value: Any, schema: Any) -> Any:
+    """Arguments as the module takes them: a null for what is optional, and cannot be null, stands for nothing."""
+    if isinstance(value, list):
+        items = next((each["items"] for each in alternatives(schema) if "items" in each), None)
+        return [without_nulls(each, items) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {}
+    for name, each in value.items():
+        whole = next((one for one in alternatives(schema) if name in one.get("properties", {})), {})
+        under = whole.get("properties", {}).get(name, True)
+        if each is not None or name in whole.get("required", ()) or allows_null(under):
+            kept[name] = without_nulls(each, under)
+    return kept
+
+
+def _is_object(schema: Schema) -> bool:
+    types = schema.get("type")
+    return types == "object" or (isinstance(types, list) and "object" in types) or "properties" in schema

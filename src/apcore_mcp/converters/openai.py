@@ -124,9 +124,11 @@ async def call_openai_tool(registry_or_executor: Registry | Executor, tool_call:
     """
     open, call = await _runtime_of(registry_or_executor), _read(tool_call)
     try:
-        text = await _run(open, call)
+        name, arguments = _name(call.name), _arguments(call.arguments)
     except ValueError as error:
         text = f"Invalid input: {error}"
+    else:
+        text = await _run(open, name, arguments)
     if call.is_response:
         return {"type": "function_call_output", "call_id": call.id, "output": text}
     return {"role": "tool", "tool_call_id": call.id, "content": text}
@@ -150,22 +152,24 @@ def _get(thing: Any, name: str) -> Any:
     return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
 
 
-async def _run(open: _Open, call: _ToolCall) -> str:
-    """The text that a call ends with; raises `ValueError` for one that names nothing or brings no arguments."""
-    if not isinstance(call.name, str):
-        raise ValueError("the tool call names no function")
-    arguments = _arguments(call.arguments)
-    tools = open.listener.tools
-    named, _ = ModuleIDNormalizer().names(sorted(tools))
-    module_id = named.get(call.name, call.name)
+async def _run(open: _Open, name: str, arguments: dict[str, Any]) -> str:
+    """The text that a call ends with."""
+    ids, tools = ModuleIDNormalizer(), open.listener.tools
+    module_id = ids.denormalize(name)
+    if module_id not in tools:  # Its name was cut, or there is no such module.
+        module_id = ids.names(sorted(tools))[0].get(name, name)
     if module_id in tools:
         arguments = without_nulls(arguments, tools[module_id].definition.input_schema)
     result = (await open.runtime.call(module_id, arguments)).rendered
-    if result is None:
+    if result is None or isinstance(result.content, msgspec.Raw):  # No module has such an end.
         return "Internal error occurred"
-    if isinstance(result.content, msgspec.Raw):
-        return bytes(result.content).decode()
     return "\n".join(block.text for block in result.content)
+
+
+def _name(given: Any) -> str:
+    if not isinstance(given, str):
+        raise ValueError("the tool call names no function")
+    return given
 
 
 def _arguments(given: Any) -> dict[str, Any]:
@@ -231,7 +235,8 @@ async def _make_room(loop: asyncio.AbstractEventLoop) -> None:
     for key, open in list(_open.items()):
         if open.loop.is_closed():
             _open.pop(key).listener.stop()
-    here = [open for open in _open.values() if open.loop is loop]
-    unused = [open for open in here if not open.runtime.runner.under_way]
-    for open in unused[: max(0, len(here) - _MOST_RUNTIMES + 1)]:
-        await open.serving.aclose()
+    while len(here := [open for open in _open.values() if open.loop is loop]) >= _MOST_RUNTIMES:
+        unused = [open for open in here if not open.runtime.runner.under_way]
+        if not unused:
+            break
+        await unused[0].serving.aclose()  # Others may make room at the same time: look again.

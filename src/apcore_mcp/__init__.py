@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from dragoman.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from apcore_mcp.converters.openai import call_openai_tool as call_openai_tool
+    from apcore_mcp.converters.openai import to_openai_tools as to_openai_tools
     from apcore_mcp.helpers import MCP_ELICIT_KEY as MCP_ELICIT_KEY
     from apcore_mcp.helpers import MCP_PROGRESS_KEY as MCP_PROGRESS_KEY
     from apcore_mcp.helpers import elicit as elicit

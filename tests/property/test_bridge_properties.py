@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from apcore_mcp.adapters.schema import SchemaConverter
-from apcore_mcp.converters.strict import Remark, StrictMode, without_nulls
+from dragoman.tools.strict import Loss, StrictMode, without_nulls
 
 NAMES = ["A", "b/c", "d~e", "f g", "h%i", "List[int]"]
 KEYS = ["a", "b", "$ref", "default"]
@@ -215,14 +215,14 @@ def test_a_strict_schema_is_closed_and_its_arguments_come_back_as_the_module_tak
     schema: dict[str, Any], data: st.DataObject
 ) -> None:
     before = copy.deepcopy(schema)
-    remarks: list[Remark] = []
-    strict = StrictMode("m", remarks).apply(schema)
+    losses: list[Loss] = []
+    strict = StrictMode(losses).apply(schema)
     assert schema == before
     for each in objects_in(strict):
         assert each["additionalProperties"] is False
         assert each["required"] == list(each["properties"])
     assert not keywords_in(strict) & {"default", "x-order", "minProperties"}
-    assert StrictMode("m", []).apply(strict) == strict
+    assert StrictMode([]).apply(strict) == strict
     value, sent = data.draw(arguments_for(schema))
     assert jsonschema_rs.is_valid(schema, value)
     assert jsonschema_rs.is_valid(strict, sent)

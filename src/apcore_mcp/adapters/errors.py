@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from apcore_mcp.adapters.schema import Schema, alternatives
+from apcore_mcp.adapters.schema import Schema
+from dragoman.tools.references import alternatives
 
 if TYPE_CHECKING:
     from apcore.errors import ModuleError, SchemaValidationError

@@ -9,9 +9,8 @@ Nothing of the `openai` package is needed: tools and messages are plain dicts, a
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -19,7 +18,8 @@ import msgspec
 from apcore_mcp.adapters.annotations import AnnotationMapper
 from apcore_mcp.adapters.id_normalizer import ModuleIDNormalizer
 from apcore_mcp.adapters.schema import SchemaConverter
-from apcore_mcp.converters.strict import Remark, StrictMode, without_nulls
+from dragoman.per_loop import PerLoop
+from dragoman.tools.strict import Loss, StrictMode, without_nulls
 
 if TYPE_CHECKING:
     from apcore import Executor, ModuleDescriptor, Registry
@@ -31,6 +31,15 @@ logger = logging.getLogger(__name__)
 
 Api: TypeAlias = Literal["chat", "responses"]
 _MOST_RUNTIMES = 16
+
+
+class Remark(NamedTuple):
+    """Something about a module's tool that is not as its author wrote it."""
+
+    module_id: str
+    path: str
+    """Where in the schema, as a JSON pointer; of the whole module, if it is empty."""
+    message: str
 
 
 class OpenAIConverter:
@@ -71,14 +80,20 @@ class OpenAIConverter:
     ) -> dict[str, Any]:
         """The tool of one module. Raises `ValueError` or `KeyError` for an id or a schema that cannot be had there."""
         parameters = self._schemas.convert_input_schema(descriptor)
+        losses: list[Loss] = []
         if self._strict:
-            parameters = StrictMode(descriptor.module_id, [] if remarks is None else remarks).apply(parameters)
+            parameters = StrictMode(losses).apply(parameters)
         suffix = self._annotations.to_description_suffix(descriptor.annotations) if self._embeds else ""
         function = {
             "name": name or self._ids.normalize(descriptor.module_id),
             "description": (descriptor.description or "") + suffix,
             "parameters": parameters,
         }
+        for path, what, why, is_harmless in losses:
+            if not is_harmless:
+                logger.warning("Schema for module '%s' uses %s, which is %s", descriptor.module_id, what, why)
+            if remarks is not None:
+                remarks.append(Remark(descriptor.module_id, path, f"{what} is {why}"))
         if self._api == "responses":  # Where strict mode is on unless it is turned off.
             return {"type": "function", **function, "strict": self._strict}
         return {"type": "function", "function": {**function, "strict": True} if self._strict else function}
@@ -102,12 +117,11 @@ def to_openai_tools(
 
     Raises `TypeError` and `ValueError` for what cannot be asked for.
     """
-    from apcore_mcp.server.serve import check_filters
-
     registry: Any = getattr(registry_or_executor, "registry", registry_or_executor)
     if not all(hasattr(registry, name) for name in ("list", "get_definition", "on")):
         raise TypeError(f"Expected Registry or Executor instance, got {type(registry_or_executor).__name__}")
-    check_filters(tags, prefix)
+    if not all(tags or ()) or prefix == "":
+        raise ValueError("Tag values and prefix must not be empty")
     converter = OpenAIConverter(embed_annotations=embed_annotations, strict=strict, api=api)
     tools, remarks = converter.convert_registry(registry, tags, prefix)
     if report is not None:
@@ -122,13 +136,13 @@ async def call_openai_tool(registry_or_executor: Registry | Executor, tool_call:
     with its slots, limits and deadlines, and through the executor in it. Whatever is wrong with a call is the message's
     text; only a `registry_or_executor` that is neither raises, with `TypeError`.
     """
-    open, call = await _runtime_of(registry_or_executor), _read(tool_call)
+    served, call = await _runtimes.get(registry_or_executor), _read(tool_call)
     try:
-        name, arguments = _name(call.name), _arguments(call.arguments)
+        arguments = _arguments(call)
     except ValueError as error:
         text = f"Invalid input: {error}"
     else:
-        text = await _run(open, name, arguments)
+        text = await _run(served, call.name, arguments)
     if call.is_response:
         return {"type": "function_call_output", "call_id": call.id, "output": text}
     return {"role": "tool", "tool_call_id": call.id, "content": text}
@@ -152,27 +166,25 @@ def _get(thing: Any, name: str) -> Any:
     return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
 
 
-async def _run(open: _Open, name: str, arguments: dict[str, Any]) -> str:
+async def _run(served: _Served, name: str, arguments: dict[str, Any]) -> str:
     """The text that a call ends with."""
-    ids, tools = ModuleIDNormalizer(), open.listener.tools
+    ids, tools = ModuleIDNormalizer(), served.listener.tools
     module_id = ids.denormalize(name)
     if module_id not in tools:  # Its name was cut, or there is no such module.
         module_id = ids.names(sorted(tools))[0].get(name, name)
     if module_id in tools:
         arguments = without_nulls(arguments, tools[module_id].definition.input_schema)
-    result = (await open.runtime.call(module_id, arguments)).rendered
+    result = (await served.runtime.call(module_id, arguments)).rendered
     if result is None or isinstance(result.content, msgspec.Raw):  # No module has such an end.
         return "Internal error occurred"
     return "\n".join(block.text for block in result.content)
 
 
-def _name(given: Any) -> str:
-    if not isinstance(given, str):
+def _arguments(call: _ToolCall) -> dict[str, Any]:
+    """What a call has for the function that it names; raises `ValueError` if that or the name is not there."""
+    given = call.arguments
+    if not isinstance(call.name, str):
         raise ValueError("the tool call names no function")
-    return given
-
-
-def _arguments(given: Any) -> dict[str, Any]:
     if given is None or given == "":  # What models send for a function without parameters.
         return {}
     if isinstance(given, str):
@@ -185,58 +197,32 @@ def _arguments(given: Any) -> dict[str, Any]:
     return dict(given)
 
 
-class _Open(NamedTuple):
-    """A runtime that calls go through, and what it was opened for."""
+class _Served(NamedTuple):
+    """A registry's modules in a runtime."""
 
-    loop: asyncio.AbstractEventLoop
-    source: Any
-    serving: AsyncGenerator[tuple[Runtime, RegistryListener], None]
     runtime: Runtime
     listener: RegistryListener
 
 
-_open: dict[tuple[int, int], _Open] = {}
-"""By the ids of their event loop and source, which are kept from being another's by keeping both."""
-
-
-async def _runtime_of(source: Registry | Executor) -> _Open:
-    """A runtime with the modules of a registry: the same as the last time, if it is there still."""
-    loop = asyncio.get_running_loop()
-    key = (id(loop), id(source))
-    if key not in _open:
-        await _make_room(loop)
-    if key not in _open:  # Still.
-        serving = _serve(key, source)
-        _open[key] = _Open(loop, source, serving, *await anext(serving))
-    return _open[key]
-
-
-async def _serve(
-    key: tuple[int, int], source: Registry | Executor
-) -> AsyncGenerator[tuple[Runtime, RegistryListener], None]:
-    """Serve until the event loop ends, which closes the generators that are left, or others need the room."""
+async def _open(source: Registry | Executor) -> _Served:
     from apcore_mcp.server.serve import attach, settings
     from dragoman.app import ServerOptions, create_server
 
-    config = settings(transport="stdio", host="", port=0, name="openai", version=None)
-    runtime = create_server(ServerOptions(config=config, has_health=False))
+    runtime = create_server(ServerOptions(config=settings("openai", None, {}), has_health=False))
     listener = attach(runtime, source, dynamic=True)
     await runtime.start()
-    try:
-        yield runtime, listener
-    finally:
-        _open.pop(key, None)
-        listener.stop()
-        await runtime.stop()
+    return _Served(runtime, listener)
 
 
-async def _make_room(loop: asyncio.AbstractEventLoop) -> None:
-    """Let go of runtimes whose event loop was closed without ending them, and of the oldest that nobody uses."""
-    for key, open in list(_open.items()):
-        if open.loop.is_closed():
-            _open.pop(key).listener.stop()
-    while len(here := [open for open in _open.values() if open.loop is loop]) >= _MOST_RUNTIMES:
-        unused = [open for open in here if not open.runtime.runner.under_way]
-        if not unused:
-            break
-        await unused[0].serving.aclose()  # Others may make room at the same time: look again.
+async def _close(served: _Served) -> None:
+    served.listener.stop()
+    await served.runtime.stop()
+
+
+_runtimes: PerLoop[Registry | Executor, _Served] = PerLoop(
+    _open,
+    _close,
+    is_busy=lambda served: served.runtime.runner.under_way > 0,
+    abandon=lambda served: served.listener.stop(),
+    most=_MOST_RUNTIMES,
+)

@@ -81,7 +81,7 @@ def serve(
         if not (hook is None or callable(hook)):
             raise TypeError(f"{which} must be callable or None, got {type(hook).__name__}")
     page = {"enabled": explorer, "prefix": explorer_prefix, "allow_execute": allow_execute}
-    config = _settings(name, version, {"http": {"host": host, "port": port}, "explorer": page} if is_http else {})
+    config = settings(name, version, {"http": {"host": host, "port": port}, "explorer": page} if is_http else {})
     if level is not None:
         logging.basicConfig(level=level)
         logging.getLogger("apcore_mcp").setLevel(level)
@@ -120,7 +120,7 @@ def _refuse(*rules: tuple[bool, str]) -> None:
             raise ValueError(rule)
 
 
-def _settings(name: str, version: str | None, more: dict[str, Any]) -> Config:
+def settings(name: str, version: str | None, more: dict[str, Any]) -> Config:
     """The runtime's settings for a server of modules. Whom a module is for, the executor's access rules say."""
     server = {"name": name, "version": version or __version__, "shutdown_timeout_ms": 5000}
     limits = dict.fromkeys(("max_array_size", "max_string_length", "max_object_depth", "max_object_members"))

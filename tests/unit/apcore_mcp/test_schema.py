@@ -10,7 +10,8 @@ import pytest
 from apcore import ModuleDescriptor
 from pydantic import BaseModel, Field
 
-from apcore_mcp.adapters.schema import DEEPEST_REFERENCE, SchemaConverter
+from apcore_mcp.adapters.schema import SchemaConverter
+from dragoman.tools.references import DEEPEST_REFERENCE
 
 converter = SchemaConverter()
 

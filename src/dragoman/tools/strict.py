@@ -1,19 +1,16 @@
 """Schemas for OpenAI's strict mode, and the way back for arguments that were made for them.
 
 In strict mode every object is closed and has all of its properties. What was optional may be null instead; what the
-mode does not know is dropped, and the executor still checks it when the call comes back.
+mode does not know is dropped, and has to be checked when the call comes back.
 """
 
 from __future__ import annotations
 
-import logging
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from apcore_mcp.adapters.schema import APPLICATORS, Schema, alternatives
+from dragoman.tools.references import APPLICATORS, PlainSchema, alternatives
 from dragoman.tools.schema import json_pointer
-
-logger = logging.getLogger(__name__)
 
 # fmt: off
 _UNKNOWN = frozenset([
@@ -28,21 +25,22 @@ _REFUSED = frozenset(["allOf", "oneOf"])
 """What OpenAI refuses, and cannot be left out."""
 
 
-class Remark(NamedTuple):
-    """Something about a module's tool that is not as its author wrote it."""
+class Loss(NamedTuple):
+    """Something that a strict schema does not have as its author wrote it."""
 
-    module_id: str
     path: str
-    """Where in the schema, as a JSON pointer; of the whole module, if it is empty."""
-    message: str
+    """Where it was, as a JSON pointer."""
+    what: str
+    why: str
+    is_harmless: bool
+    """Whether the schema can be used all the same, and takes no less than before."""
 
 
 class StrictMode:
-    """Makes the strict schema of one module; `remarks` gets what is lost by it."""
+    """Makes strict schemas; `losses` gets what they cost."""
 
-    def __init__(self, module_id: str, remarks: list[Remark]) -> None:
-        self._module_id = module_id
-        self._remarks = remarks
+    def __init__(self, losses: list[Loss]) -> None:
+        self._losses = losses
 
     def apply(self, schema: Any, *path: str) -> Any:
         """The schema in a form that strict mode takes. The one that is given stays as it is."""
@@ -50,42 +48,38 @@ class StrictMode:
             return [self.apply(each, *path, str(number)) for number, each in enumerate(schema)]
         if not isinstance(schema, dict):
             return schema
-        made: Schema = {}
+        made: PlainSchema = {}
         for keyword, value in schema.items():
             if keyword == "properties" and isinstance(value, dict):
                 made[keyword] = {name: self.apply(each, *path, keyword, name) for name, each in value.items()}
             elif keyword == "additionalProperties":
                 continue  # Its turn comes with the object.
             elif keyword == "default" or keyword.startswith("x-") or keyword in _UNKNOWN:
-                self._remark(path, keyword, f"{keyword} is dropped")
+                self._lose(path, keyword, keyword)
             elif keyword == "format" and value not in _FORMATS:
-                self._remark(path, keyword, f"format {value} is dropped")
+                self._lose(path, keyword, f"format {value}")
             else:
                 if keyword in _REFUSED:
-                    self._warn(path, keyword, keyword, "refused by OpenAI in strict mode")
+                    self._lose(path, keyword, keyword, "refused by OpenAI in strict mode")
                 made[keyword] = self.apply(value, *path, keyword) if keyword in APPLICATORS else deepcopy(value)
         if _is_object(schema):
             self._close(made, schema, path)
         return made
 
-    def _close(self, made: Schema, schema: Schema, path: tuple[str, ...]) -> None:
+    def _close(self, made: PlainSchema, schema: PlainSchema, path: tuple[str, ...]) -> None:
         """Take away what has no name, and make all that has one required."""
         extra = schema.get("additionalProperties", False)
         if extra is not False:
             what = "additionalProperties: true" if extra is True else "additionalProperties with a schema"
-            self._warn(path, "additionalProperties", what, "incompatible with strict mode")
+            self._lose(path, "additionalProperties", what, "incompatible with strict mode")
         required = schema.get("required", ())
         properties = made.get("properties", {})
         made["properties"] = {name: each if name in required else nullable(each) for name, each in properties.items()}
         made["required"] = list(properties)
         made["additionalProperties"] = False
 
-    def _remark(self, path: tuple[str, ...], keyword: str, message: str) -> None:
-        self._remarks.append(Remark(self._module_id, json_pointer((*path, keyword)), message))
-
-    def _warn(self, path: tuple[str, ...], keyword: str, what: str, why: str) -> None:
-        self._remark(path, keyword, f"{what} is {why}")
-        logger.warning("Schema for module '%s' uses %s, which is %s", self._module_id, what, why)
+    def _lose(self, path: tuple[str, ...], keyword: str, what: str, harm: str = "") -> None:
+        self._losses.append(Loss(json_pointer((*path, keyword)), what, harm or "dropped", not harm))
 
 
 def nullable(schema: Any) -> Any:
@@ -123,7 +117,7 @@ def allows_null(schema: Any) -> bool:
 
 
 def without_nulls(value: Any, schema: Any) -> Any:
-    """Arguments as the module takes them: a null for what is optional, and cannot be null, stands for nothing."""
+    """Arguments as the schema takes them that was not strict: a null stands for nothing, where it cannot be one."""
     if isinstance(value, list):
         items = next((each["items"] for each in alternatives(schema) if "items" in each), None)
         return [without_nulls(each, items) for each in value]
@@ -138,6 +132,6 @@ def without_nulls(value: Any, schema: Any) -> Any:
     return kept
 
 
-def _is_object(schema: Schema) -> bool:
+def _is_object(schema: PlainSchema) -> bool:
     types = schema.get("type")
     return types == "object" or (isinstance(types, list) and "object" in types) or "properties" in schema

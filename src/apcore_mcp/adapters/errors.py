@@ -7,7 +7,6 @@ which rule, in words made from the schema: messages of validators repeat what th
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from apcore_mcp.adapters.schema import Schema
-from dragoman.tools.references import alternatives
+from dragoman.tools.rules import explain, rule_in_words
 
 if TYPE_CHECKING:
     from apcore.errors import ModuleError, SchemaValidationError
@@ -32,26 +31,6 @@ _BY_CLASS = {
     "CircularCallError": "Circular call detected",
     "CallFrequencyExceededError": "Call frequency limit exceeded",
 }
-_RULES = {
-    "required": "Field required",
-    "missing": "Field required",
-    "additionalProperties": "Extra inputs are not permitted",
-    "type": "Input should be a valid {}",
-    "format": "Input should be a valid {}",
-    "enum": "Input should be one of {}",
-    "const": "Input should be {}",
-    "pattern": "String should match the pattern {}",
-    "minLength": "String should have at least {} characters",
-    "maxLength": "String should have at most {} characters",
-    "minItems": "List should have at least {} items",
-    "maxItems": "List should have at most {} items",
-    "minimum": "Input should be greater than or equal to {}",
-    "exclusiveMinimum": "Input should be greater than {}",
-    "maximum": "Input should be less than or equal to {}",
-    "exclusiveMaximum": "Input should be less than {}",
-    "multipleOf": "Input should be a multiple of {}",
-}
-_UNKNOWN_RULE = "Input is not valid"
 _QUOTATION = re.compile(r"['\"`]")
 
 
@@ -121,72 +100,14 @@ def _findings(error: SchemaValidationError, schema: Schema, arguments: Any) -> l
 def _as_written(entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """An entry of the specification's form, whose words are meant to be shown unless they quote something."""
     code, message = str(entry.get("code", "")), str(entry.get("message", ""))
-    yield str(entry["field"]), _words(code, []) if not message or _QUOTATION.search(message) else message, code
+    yield str(entry["field"]), rule_in_words(code, []) if not message or _QUOTATION.search(message) else message, code
 
 
 def _as_validated(entry: Mapping[str, Any], schema: Schema, arguments: Any) -> Iterator[tuple[str, str, str]]:
     """An entry of apcore's. If it is about fields that are missing or too many, it does not say which: all are."""
     keyword = str(entry.get("keyword", "invalid"))
-    steps = [step.replace("~1", "/").replace("~0", "~") for step in str(entry.get("path", "")).split("/")[1:]]
-    place, applying, value = _locate(schema, arguments, steps)
-    fields = [[*place, name] for name in _unnamed(keyword, applying, value)] or [place]
-    for field in fields:
-        yield ".".join(field) or "arguments", _words(keyword, applying), keyword
-
-
-def _unnamed(keyword: str, applying: list[Schema], value: Any) -> list[str]:
-    """The fields of an object that break a rule about which fields there are."""
-    if keyword == "required" and isinstance(value, Mapping):
-        required = dict.fromkeys(name for schema in applying for name in schema.get("required", ()))
-        return [name for name in required if name not in value]
-    if keyword == "additionalProperties" and isinstance(value, Mapping):
-        known = {name for schema in applying for name in schema.get("properties", ())}
-        return [str(name) for name in value if name not in known]
-    return []
-
-
-def _words(keyword: str, applying: list[Schema]) -> str:
-    """What a rule asks for, as far as the schema says."""
-    words = _RULES.get(keyword, _UNKNOWN_RULE)
-    said = [schema[keyword] for schema in applying if keyword in schema]
-    if "{}" not in words:
-        return words
-    if not said:
-        return _UNKNOWN_RULE
-    every = [value for each in said for value in (each if isinstance(each, list) else [each])]
-    if keyword == "type":
-        return words.format(" or ".join(dict.fromkeys(every)))
-    if keyword in ("enum", "const"):
-        return words.format(", ".join(json.dumps(value, ensure_ascii=False, default=str) for value in every))
-    return words.format(said[0])
-
-
-def _locate(schema: Schema, value: Any, steps: list[str]) -> tuple[list[str], list[Schema], Any]:
-    """Where a path leads, the schemas that hold there, and the value.
-
-    Pydantic's paths also name the member of a union that was tried, which is no place: those steps are left out.
-    """
-    place: list[str] = []
-    here = list(alternatives(schema))
-    for step in steps:
-        further = [under for each in here for under in _under(each, step)]
-        if not further and any("anyOf" in each or "oneOf" in each for each in here):
-            continue
-        place.append(step)
-        here = [alternative for each in further for alternative in alternatives(each)]
-        if isinstance(value, list):
-            value = value[int(step)] if step.isdecimal() and int(step) < len(value) else None
-        else:
-            value = value.get(step) if isinstance(value, Mapping) else None
-    return place, here, value
-
-
-def _under(schema: Schema, step: str) -> list[Any]:
-    properties = schema.get("properties", {})
-    if step in properties:
-        return [properties[step]]
-    keyword = "items" if step.isdecimal() and "items" in schema else "additionalProperties"
-    return [schema[keyword]] if isinstance(schema.get(keyword), dict) else []
+    for field, words in explain(schema, arguments, str(entry.get("path", "")), keyword):
+        yield field, words, keyword
 
 
 def _fit(text: str, most: int = _LONGEST_TEXT) -> str:

@@ -68,10 +68,11 @@ def let_clients_approve(executor: Executor) -> bool:
     look = getattr(executor, "governance_state", None)
     if look is None:
         return True  # Not quite an executor: what is known beforehand is asked all the same.
-    state = look()
-    if state.approval_handler_configured:
-        return False
-    executor.set_approval_handler(ClientApproval(is_strict=state.policy_strict))
+    state, is_ours = look(), isinstance(getattr(executor, "_approval_handler", None), ClientApproval)
+    if state.approval_handler_configured and not is_ours:
+        return not state.builtin_approval_gate_wired  # A handler that no step consults decides nothing.
+    if not is_ours:
+        executor.set_approval_handler(ClientApproval(is_strict=state.policy_strict))
     return True
 
 

@@ -60,10 +60,13 @@ class ExecutionRouter:
         """Call a module, outside of a server; the result is MCP's, with `is_error` for whatever went wrong."""
         from mcp_types import CallToolResult, TextContent
 
-        arguments, more = arguments or {}, () if context is None else (context,)
-        call = self.executor.call_async(tool_name, arguments, *more)
+        given, more = arguments or {}, () if context is None else (context,)
+
+        async def execute() -> Any:
+            return await self.executor.call_async(tool_name, given, *more)
+
         try:
-            text, is_error = await self._written(tool_name, call, arguments), False
+            text, is_error = await self._written(tool_name, execute(), given), False
         except ours.ToolError as error:
             text, is_error = str(error.plain), True
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error)
@@ -102,6 +105,9 @@ class ExecutionRouter:
             if cancellation is not None and cancellation.is_set() and isinstance(error, _STOPPED):
                 raise ours.Aborted(cancellation.reason) from None
             _log(module_id, error)
+            if schema is None and isinstance(error, theirs.SchemaValidationError):
+                described = self.executor.registry.get_definition(module_id)
+                schema = None if described is None else described.input_schema
             raise _told(error, self._errors.text(error, schema, arguments)) from None
         try:
             return _encode(output)

@@ -151,3 +151,24 @@ async def test_a_long_question_is_cut() -> None:
         assert len(question["params"]["message"]) == 2001
         client.reply(question, {"action": "decline"})
         await client.answer(call)
+
+
+@pytest.mark.parametrize("modern", [False, True])
+async def test_an_executor_that_is_served_again_asks_as_before(modern: bool) -> None:
+    executor = Executor(registry_of(a=Deletes()))
+    async with serving(executor):
+        pass
+    async with serving(executor) as server:
+        client = server.connect(modern=True) if modern else await server.client()
+        assert text_of(await client.call_tool("a", {"width": 1})) == DENIED
+        asking = server.connect(modern=True, capabilities=FORM)
+        asked = (await asking.request("tools/call", {"name": "a", "arguments": {"width": 1}}))["result"]
+        assert asked["resultType"] == "input_required"
+
+
+async def test_a_handler_that_no_step_of_the_executor_consults_is_not_relied_on() -> None:
+    module = Deletes()
+    executor = Executor(registry_of(a=module), strategy="minimal", approval_handler=AlwaysDenyHandler())
+    async with serving(executor) as server:
+        assert text_of(await (await server.client()).call_tool("a", {"width": 1})) == DENIED
+    assert module.count == 0

@@ -111,6 +111,15 @@ async def test_an_output_that_cannot_be_written_at_all_is_an_error(
     assert len(caplog.records) == 2
 
 
+async def test_not_even_one_that_is_raised_before_there_is_anything_to_wait_for() -> None:
+    class Sync(Double):
+        def call_async(self, module_id: str, inputs: dict[str, Any], context: Any = None) -> Any:
+            raise RuntimeError("at once")
+
+    double: Any = Sync({})
+    assert await told(ExecutionRouter(double), "a") == (True, "Internal error occurred")
+
+
 @pytest.mark.requirement("FR-EXEC-007", "FR-ERROR-009", "FR-ERROR-011")
 @pytest.mark.parametrize("error", [RuntimeError("disk full"), KeyError("k"), TypeError("t"), OSError("/etc/secret")])
 async def test_no_exception_gets_through(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
@@ -125,8 +134,9 @@ async def test_the_executors_own_errors_have_their_texts() -> None:
     called = router(image__resize=Resize())
     assert await told(called, "no.such") == (True, "Module not found: no.such")
     assert (await told(called, "no-such"))[1].startswith("Invalid input: ")
-    is_error, text = await told(called, "image.resize", {"width": "wide"})
-    assert (is_error, text.splitlines()[0]) == (True, "Input validation failed:")
+    wide = "Input validation failed:\n- width: Input should be a valid integer (type)"
+    assert await told(called, "image.resize", {"width": "wide"}) == (True, wide)
+    assert (await told(called, "image.resize"))[1] == "Input validation failed:\n- width: Field required (required)"
 
 
 # What happens on the way

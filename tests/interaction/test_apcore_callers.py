@@ -1,0 +1,49 @@
+"""Who calls over HTTP is known to apcore's access rules."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx2
+import pytest
+from apcore import ACL, ACLRule, Executor
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from apcore_mcp import attach
+from dragoman.app import ServerOptions, create_server
+from dragoman.config import make_config
+from dragoman.edge.http.server import HttpServer
+from tests.interaction.http_servers import listening
+from tests.interaction.servers import PATIENCE
+from tests.unit.apcore_mcp.modules import Resize, registry_of
+
+pytestmark = pytest.mark.slow
+
+TOKENS = {"ada": "a-token-that-only-ada-has", "eve": "a-token-that-only-eve-has"}
+CALLERS = {
+    "ada": {"token": TOKENS["ada"], "roles": ["editor"]},
+    "eve": {"token": TOKENS["eve"], "roles": ["reader"]},
+}
+
+
+@pytest.mark.requirement("NFR-SEC-001", "FR-ERROR-003", "C-05")
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_rules_about_roles_hold_over_http(mode: str) -> None:
+    rule = ACLRule(callers=["*"], targets=["*"], effect="allow", conditions={"roles": ["editor"]})
+    executor = Executor(registry_of(image__resize=Resize()), acl=ACL([rule], default_effect="deny"))
+    config = make_config({"auth": {"callers": CALLERS}, "response": {"dialect": "plain"}})
+    runtime = create_server(ServerOptions(config=config))
+    attach(runtime, executor)
+    app = runtime.http()
+    async with asyncio.timeout(3 * PATIENCE), listening(HttpServer(app, config.http)) as port:
+        await app.start()
+        said = {}
+        for name, token in TOKENS.items():
+            async with httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}) as http:
+                way = streamable_http_client(f"http://127.0.0.1:{port}/mcp", http_client=http)
+                async with Client(way, mode=mode) as client:
+                    result = await client.call_tool("image.resize", {"width": 2})
+                    said[name] = result.content[0].text  # type: ignore[union-attr]
+        await app.stop(0.1)
+    assert said == {"ada": '{"width": 2, "height": 1}', "eve": "Access denied"}

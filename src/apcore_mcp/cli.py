@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,7 @@ def _serve(extensions_dir: str, log_level: str, **chosen: Any) -> int:
     from apcore_mcp.server.extensions import load_extensions
     from apcore_mcp.server.serve import serve
     from dragoman.config import LoggingConfig
+    from dragoman.serving import standard_streams_taken
     from dragoman.telemetry.python_logging import take_over_logging
     from dragoman.telemetry.stderr import log_to_stderr
 
@@ -66,7 +68,10 @@ def _serve(extensions_dir: str, log_level: str, **chosen: Any) -> int:
     take_over_logging(log)
     logging.getLogger("apcore_mcp").setLevel(log_level)
     try:
-        serve(load_extensions(directory), **chosen)
+        # What files print when they are loaded is no more for the client than what modules print.
+        with standard_streams_taken() if chosen["transport"] == "stdio" else nullcontext():
+            registry = load_extensions(directory)
+        serve(registry, **chosen)
     except ValueError as error:
         return _refuse(_WORDS.get(str(error).partition(",")[0], str(error)))
     except Exception as error:

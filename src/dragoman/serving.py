@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 
 from dragoman.app import Runtime
 from dragoman.edge.loop import new_event_loop
@@ -19,25 +23,40 @@ def serve_until_stopped(runtime: Runtime, transport: str = "stdio") -> int:
     Raises `RuntimeError` where there are no standard streams, `OSError` for an address that cannot be had, and
     `ConfigError` for one that others can reach while nobody is authenticated.
     """
-    streams = _standard_streams() if transport == "stdio" else None  # First: what is opened now may take their place.
-    loop = new_event_loop(runtime.config.resources.max_concurrent_executions)
-    try:
-        if streams is not None:
-            return loop.run_until_complete(start_server(runtime, streams))
-        return _over_http(runtime, loop, sse=transport == "sse")
-    finally:
-        _close(loop)
-        if streams is not None:
-            give_back(streams)
+    if transport == "stdio":
+        with standard_streams_taken() as streams:
+            return _run(runtime, lambda loop: loop.run_until_complete(start_server(runtime, streams)))
+    if find_spec("httptools") is None:
+        raise RuntimeError("HTTP needs what the extra `http` brings: pip install 'dragoman[http]'")
+    return _run(runtime, lambda loop: _over_http(runtime, loop, sse=transport == "sse"))
 
 
-def _standard_streams() -> Streams:
+@contextmanager
+def standard_streams_taken() -> Iterator[Streams]:
+    """Keep stdin and stdout for the protocol: what anybody prints meanwhile goes where the log goes.
+
+    Raises `RuntimeError` where there are none. Take them early: what is opened before may have taken their place.
+    """
     try:
         for descriptor in (0, 1):
             os.fstat(descriptor)
-        return take_standard_streams()
+        streams = take_standard_streams()
     except OSError as error:
         raise RuntimeError(f"the standard streams cannot be used: {error.strerror}") from error
+    try:
+        yield streams
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()  # Before it is the client's again.
+        give_back(streams)
+
+
+def _run(runtime: Runtime, serve: Callable[[asyncio.AbstractEventLoop], int]) -> int:
+    loop = new_event_loop(runtime.config.resources.max_concurrent_executions)
+    try:
+        return serve(loop)
+    finally:
+        _close(loop)
 
 
 def _over_http(runtime: Runtime, loop: asyncio.AbstractEventLoop, *, sse: bool) -> int:

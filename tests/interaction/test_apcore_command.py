@@ -151,6 +151,38 @@ def test_the_level_decides_what_is_logged(level: str, expected: set[str]) -> Non
     assert said - {"apcore-mcp server started: 5 tools registered, transport=stdio"} == expected
 
 
+LOUD = """
+import os
+from apcore.decorator import module
+
+print("loaded")
+os.write(1, b"loaded quickly\\n")
+
+@module(id="loud.speak")
+def speak(text: str) -> str:
+    print("speaking")
+    os.system("echo from a child")
+    return text
+"""
+
+
+@pytest.mark.requirement("FR-TRANSPORT-001")
+def test_nothing_that_a_module_prints_reaches_the_client(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(LOUD)
+    call = line("tools/call", {"name": "loud.speak", "arguments": {"text": "hi"}}, 1)
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with running([*COMMAND, "--extensions-dir", str(tmp_path)], env=environment(), **pipes) as process:
+        process.stdin.write(HANDSHAKE + call)  # type: ignore[union-attr]
+        lines = [process.stdout.readline() for _ in range(2)]  # type: ignore[union-attr]
+        process.stdin.close()  # type: ignore[union-attr]
+        rest, said = process.stdout.read(), process.stderr.read()  # type: ignore[union-attr]
+        assert process.wait(PATIENCE) == 0
+    assert [json.loads(each)["id"] for each in lines] == [0, 1]
+    assert rest == b""
+    for words in (b"loaded\n", b"loaded quickly\n", b"speaking\n", b"from a child\n"):
+        assert words in said
+
+
 @pytest.mark.requirement("FR-CLI-005", "FR-CLI-008", "FR-SERVER-004", "NFR-REL-001", "UC-006")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_an_orderly_stop(number: int) -> None:

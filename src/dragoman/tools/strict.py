@@ -134,4 +134,5 @@ def without_nulls(value: Any, schema: Any) -> Any:
 
 def _is_object(schema: PlainSchema) -> bool:
     types = schema.get("type")
-    return types == "object" or (isinstance(types, list) and "object" in types) or "properties" in schema
+    is_one = types == "object" or (isinstance(types, list) and "object" in types)
+    return is_one or "properties" in schema or "additionalProperties" in schema

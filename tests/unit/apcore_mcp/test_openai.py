@@ -336,6 +336,11 @@ def test_a_schema_that_is_not_for_strict_mode_is_there_with_a_warning(
     assert record.getMessage() == f"Schema for module 'a.module' uses {what}, which is {why}"
 
 
+def test_an_object_is_known_by_what_it_says_about_its_keys() -> None:
+    closed = {"properties": {}, "required": [], "additionalProperties": False}
+    assert strict({"additionalProperties": False}) == strict({"properties": {}}) == closed
+
+
 def test_a_schema_that_is_closed_already_needs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     closed = {"type": "object", "properties": {}, "additionalProperties": False, "required": []}
     assert strict(closed, is_required=True) == closed

@@ -21,7 +21,7 @@ from apcore_mcp.server.factory import MCPServerFactory
 from apcore_mcp.server.router import ExecutionRouter
 
 try:
-    from apcore_mcp.server.descriptors import quicken
+    from apcore_mcp.server.quicken import quicken
 except ImportError:  # Only ours has it.
 
     def quicken(executor: Executor) -> bool:

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from apcore_mcp.server.approval import let_clients_approve
-from apcore_mcp.server.descriptors import quicken
 from apcore_mcp.server.factory import MCPServerFactory
 from apcore_mcp.server.listener import RegistryListener
+from apcore_mcp.server.quicken import quicken
 from apcore_mcp.server.router import ExecutionRouter
 from dragoman.app import Runtime, ServerOptions, create_server
 from dragoman.config import Config, make_config

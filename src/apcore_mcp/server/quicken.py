@@ -1,16 +1,15 @@
-"""What apcore would work out anew for every call, worked out once.
+"""What apcore's executor would work out anew for every call, worked out once.
 
-`Registry.get_definition` and three steps of the executor's pipeline have Pydantic generate a module's JSON Schema each
-time that they need it, which takes longer than all the rest of a call. `Descriptors` keeps the definitions; `quicken`
-spares the executor the rest. Neither changes what apcore answers, and no step of its pipeline is left out.
+Three steps of its pipeline have Pydantic generate a module's JSON Schema each time that they need it, which takes
+longer than all the rest of a call. Here it is kept until modules are registered or unregistered. That changes nothing
+in what apcore answers, and no step of its pipeline is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable
 from copy import deepcopy
 from functools import lru_cache, partial
-from threading import Lock
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -27,46 +26,6 @@ _KNOWN_RELEASES = {"0.32.2"}
 _EVENTS = ("register", "unregister")
 _ATOMS = {str, int, float, bool, type(None)}
 _MOST_KEPT = 4096
-
-
-class Descriptors:
-    """The definitions of a registry's modules, kept until their modules change; any thread may ask."""
-
-    def __init__(self, registry: apcore.Registry) -> None:
-        self._registry = registry
-        self._kept: dict[str, apcore.ModuleDescriptor] = {}
-        self._changes = 0
-        self._lock = Lock()
-        for event in _EVENTS:
-            registry.on(event, self.drop)
-
-    def get(self, module_id: str) -> apcore.ModuleDescriptor | None:
-        """None if there is no such module. Hidden ones have a definition; it is shared, so do not write to it."""
-        # A module that is going is gone from the registry before anyone is told.
-        kept = self._kept.get(module_id)
-        if kept is not None and self._registry.has(module_id):
-            return kept
-        before = self._changes
-        made = self._registry.get_definition(module_id)
-        with self._lock:
-            # Whatever changed while this was made may have made it stale: give it out, but do not keep it.
-            if made is not None and self._changes == before:
-                self._kept[module_id] = made
-        return made
-
-    def ids(self, tags: Sequence[str] | None = None, prefix: str | None = None) -> list[str]:
-        """The modules that may be listed and have all of the tags and the prefix, in order."""
-        return self._registry.list(tags=None if tags is None else list(tags), prefix=prefix)
-
-    def drop(self, module_id: str, _module: object = None) -> None:
-        with self._lock:
-            self._changes += 1
-            self._kept.pop(module_id, None)
-
-    def close(self) -> None:
-        """Stop listening to the registry."""
-        for event in _EVENTS:
-            self._registry.off(event, self.drop)
 
 
 def quicken(executor: apcore.Executor) -> bool:

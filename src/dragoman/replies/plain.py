@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,8 @@ from dragoman.replies.encoding import (
     encode_value,
     meta_of,
 )
+
+_REQUIRED = re.compile(r'"(.+)" is a required property', re.DOTALL)
 
 
 class Plain:
@@ -90,12 +93,17 @@ def text_of(error: ToolError, call: Call) -> str:
 
 
 def _findings(error: InvalidArgument, found: list[Any]) -> list[str]:
-    """A line for each. Ours have a JSON pointer, and a code where it is a limit's; apcore's have a dotted field."""
+    """A line for each. Ours have a JSON pointer, and a code where it is a limit's; apcore's have a dotted field.
+
+    A field that is missing is named in the message alone; whoever has to supply it looks for it in front.
+    """
     keyword = next(iter(error.keywords)) if len(error.keywords) == 1 else ErrorCode.INVALID_ARGUMENT.lower()
     lines = []
     for each in found:
         facts = each if isinstance(each, Mapping) else {"message": each}
-        field = facts.get("field", str(facts.get("path", "")).strip("/").replace("/", ".") or "arguments")
+        missing = _REQUIRED.fullmatch(str(facts.get("message", "")))
+        steps = [*str(facts.get("path", "")).strip("/").split("/"), missing[1] if missing is not None else ""]
+        field = facts.get("field", ".".join(filter(None, steps)) or "arguments")
         lines.append(f"{field}: {facts.get('message', '')} ({facts.get('code', keyword)})")
     return lines
 

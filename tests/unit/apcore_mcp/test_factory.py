@@ -180,7 +180,8 @@ async def test_arguments_can_be_checked_before_the_executor_sees_them() -> None:
             wrong = text_of(await client.call_tool("a", {"n": "one"}))
             missing = text_of(await client.call_tool("a", {}))
             assert wrong.startswith("Input validation failed:\n- n: ")
-            assert missing.startswith("Input validation failed:\n- ")
+            assert missing.startswith("Input validation failed:\n- n: ")
+            assert missing.endswith("(required)")
             assert '"one"' not in wrong
     assert ran == [{"n": 1}] * 2
 

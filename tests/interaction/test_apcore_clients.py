@@ -264,3 +264,62 @@ async def test_every_connected_client_is_told_of_a_module_that_came_later(mode: 
                 for names in await asyncio.gather(*watching):
                     assert "later.came" in names
                 assert text_of(await client.call_tool("later.came", {})) == '{"came": true}'
+
+
+CHURNING = """
+import random, sys, threading, time
+sys.path.insert(0, {root!r})
+from apcore import Registry
+from apcore_mcp import serve
+from tests.unit.apcore_mcp.modules import Resize
+
+registry = Registry()
+registry.register("always", Resize())
+
+def churn(seed: int) -> None:
+    chance = random.Random(seed)
+    while True:
+        name = chance.choice(["m0", "m1", "m2", "m3"])
+        if not registry.unregister(name):
+            try:
+                registry.register(name, Resize())
+            except Exception:
+                pass  # Another thread was first.
+        time.sleep(0.002)
+
+def start() -> None:
+    for seed in range(3):
+        threading.Thread(target=churn, args=(seed,), daemon=True).start()
+
+serve(registry, transport=sys.argv[1], port=int(sys.argv[3]), dynamic=True, log_level="INFO", on_startup=start)
+"""
+
+
+@pytest.mark.requirement("NFR-REL-003", "NFR-PERF-004")
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_clients_are_served_while_threads_change_the_registry(mode: str) -> None:
+    command = [sys.executable, "-c", CHURNING.format(root=str(Path(__file__).parents[2])), "streamable-http"]
+
+    async def use(root: str) -> set[str]:
+        seen: set[str] = set()
+        async with Client(streamable_http_client(f"{root}/mcp"), mode=mode) as client:
+            for number in range(30):
+                names = [tool.name for tool in (await client.list_tools()).tools]
+                assert names == sorted(set(names))
+                assert "always" in names
+                right = f'{{"width": {number + 1}, "height": 1}}'
+                assert text_of(await client.call_tool("always", {"width": number + 1})) == right
+                changing = text_of(await client.call_tool("m1", {"width": number + 1}))
+                assert changing in (right, "Module not found: m1")
+                seen.add(changing.partition(":")[0])
+        return seen
+
+    with listening(command=command) as (root, process):
+        said = asyncio.get_running_loop().run_in_executor(None, process.stderr.read)  # type: ignore[union-attr]
+        async with asyncio.timeout(3 * PATIENCE):
+            seen = set().union(*await asyncio.gather(*(use(root) for _ in range(5))))
+        process.terminate()
+        log = (await said).decode()
+        assert process.wait(PATIENCE) == 0
+    assert seen == {"Module not found", '{"width"'}
+    assert "Traceback" not in log

@@ -151,6 +151,40 @@ def test_the_level_decides_what_is_logged(level: str, expected: set[str]) -> Non
     assert said - {"apcore-mcp server started: 5 tools registered, transport=stdio"} == expected
 
 
+MODULE = """
+from __future__ import annotations
+from pydantic import BaseModel
+
+class Tree(BaseModel):
+    name: str
+    {field}
+
+class Out(BaseModel):
+    name: str
+
+class Plant:
+    description = "Plant a tree"
+    input_schema = Tree
+    output_schema = Out
+
+    def execute(self, inputs, context):
+        return {{"name": inputs["name"]}}
+"""
+
+
+@pytest.mark.requirement("NFR-REL-002", "FR-SERVER-011")
+def test_one_module_among_five_that_refers_to_itself_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    for number in range(5):
+        field = "branches: list[Tree] = []" if number == 2 else "height: int = 1"
+        (tmp_path / f"plant{number}.py").write_text(MODULE.format(field=field))
+    done = run("--extensions-dir", str(tmp_path))
+    assert done.returncode == 0
+    said = [json.loads(each) for each in done.stderr.splitlines()]
+    assert said[-1]["message"] == "apcore-mcp server started: 4 tools registered, transport=stdio"
+    (warning,) = [each for each in said if each["level"] == "warn"]
+    assert warning["message"].startswith("Module plant2 skipped: Circular reference: ")
+
+
 LOUD = """
 import os
 from apcore.decorator import module

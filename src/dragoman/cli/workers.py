@@ -54,11 +54,19 @@ class Worker:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     is_ready: bool = False
+    is_deaf: bool = False
 
     def tell(self, message: Change) -> None:
-        """Never waits. One that does not read what it is told is of no use any more, and is killed."""
+        """Never waits. One that does not read what it is told is of no use any more, and is killed.
+
+        Once: to signal a process that may have ended by then looks whether it has, and that would hide its exit code
+        from whoever waits for it.
+        """
+        if self.is_deaf:
+            return
         self.writer.write(encode(message))
         if self.writer.transport.get_write_buffer_size() > _MOST_UNREAD:
+            self.is_deaf = True
             self.kill()
 
     def signal(self, number: int) -> None:

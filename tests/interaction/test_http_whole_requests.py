@@ -191,3 +191,10 @@ def test_calls_in_a_session_are_answered_however_long_they_take(server: HttpProc
             assert answered.headers["mcp-session-id"] == session["mcp-session-id"]
             is_stream = answered.headers["content-type"].startswith("text/event-stream")
             assert is_stream == (seconds > 0.3)
+
+
+def test_a_connection_is_not_idle_because_of_what_was_answered_before_in_the_same_packet() -> None:
+    with HttpProcess(TOOLS, settings={"http.keep_alive_ms": 1000}) as server, server.wire() as wire:
+        assert wire.ask(ECHO).status == 200
+        wire.send(modern("tools/list", id=1) + modern_call("nap", id=2, seconds=2.5))
+        assert [wire.read().message["id"] for _ in range(2)] == [1, 2]

@@ -150,6 +150,7 @@ class _Protocol(HttpToolsProtocol):
         self.headers = []
         self.expect_100_continue = False
         self.is_in_body = False
+        self.idle_since = None  # What came before in the same packet may have been answered already.
         if self.reading_since is None:
             self.reading_since = self.loop.time()
 

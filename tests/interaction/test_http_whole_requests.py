@@ -198,3 +198,12 @@ def test_a_connection_is_not_idle_because_of_what_was_answered_before_in_the_sam
         assert wire.ask(ECHO).status == 200
         wire.send(modern("tools/list", id=1) + modern_call("nap", id=2, seconds=2.5))
         assert [wire.read().message["id"] for _ in range(2)] == [1, 2]
+
+
+def test_what_is_wrong_with_a_request_is_not_the_answer_to_the_one_before(server: HttpProcess) -> None:
+    nowhere = b"GET http://localhost HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with server.wire() as wire:
+        assert wire.ask(ECHO).status == 200
+        wire.send(modern_call("nap", seconds=0.3) + nowhere)
+        assert wire.is_ended
+    assert server.ask(nowhere).status == 400

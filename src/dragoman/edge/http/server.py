@@ -156,7 +156,6 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._overhead = 0
-        self.is_in_body = True
         # What comes after the body is nothing that anybody on the way has looked at.
         self._pairs, self.headers = self.headers, []
         self._parts = []
@@ -170,6 +169,7 @@ class _Protocol(HttpToolsProtocol):
             and not self.parser.should_upgrade()
         ):
             self._begin_cycle()
+        self.is_in_body = True  # Not before: a head that is refused here must not be taken for that of an earlier one.
 
     def on_body(self, body: bytes) -> None:
         self._overhead = 0

@@ -154,12 +154,16 @@ def test_what_follows_on_the_last_request_is_not_done(last: bytes) -> None:
         assert "who" not in server.records()
 
 
-def test_who_leaves_takes_the_call_along_at_once() -> None:
+@pytest.mark.parametrize("waiting", [b"", request(None, method="GET", path="/health")], ids=["alone", "with another"])
+def test_who_leaves_takes_the_call_along_at_once(waiting: bytes) -> None:
     with HttpProcess(TOOLS) as server:
+        assert server.get("/health").status == 200  # Its host is known from now on.
         with server.wire() as wire:
-            wire.send(modern_call("wait"))
+            wire.send(modern_call("wait") + waiting)
             server.wait_for_log("under way")
+        left = time.monotonic()
         server.wait_for_log("tool call completed")
+        assert time.monotonic() - left < 5  # Whoever writes to it would notice, but only after a longer silence.
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
         assert server.records() == {"wait": ["aborted"]}

@@ -345,7 +345,9 @@ class _Post:
             self._protocol.go_on(self, self._pairs, app)
 
     def watch(self) -> None:
-        """Nothing: who keeps the connection knows, and says so."""
+        """Who keeps the connection knows, and says so; but not while a request that waits keeps it from being read."""
+        if not self._protocol.transport.is_closing():
+            self._protocol.flow.resume_reading()
 
     # As the protocol sees it.
 

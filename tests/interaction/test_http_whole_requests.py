@@ -211,3 +211,11 @@ def test_what_is_wrong_with_a_request_is_not_the_answer_to_the_one_before(server
         wire.send(modern_call("nap", seconds=0.3) + nowhere)
         assert wire.is_ended
     assert server.ask(nowhere).status == 400
+
+
+def test_who_has_sent_everything_is_not_told_to_go_on(server: HttpProcess) -> None:
+    head = request(None, {"content-type": "application/json", "transfer-encoding": "chunked"})
+    with server.wire() as wire:
+        assert wire.ask(ECHO).status == 200
+        wire.send(head + b"1\r\n{\r\n0\r\nexpect: 100-continue\r\n\r\n")
+        assert wire.head()[0] == 400

@@ -168,7 +168,7 @@ class _Protocol(HttpToolsProtocol):
             and not self.expect_100_continue
             and not self.parser.should_upgrade()
         ):
-            self._begin_cycle()
+            self._begin_cycle(expects=self.expect_100_continue)
         self.is_in_body = True  # Not before: a head that is refused here must not be taken for that of an earlier one.
 
     def on_body(self, body: bytes) -> None:
@@ -204,10 +204,13 @@ class _Protocol(HttpToolsProtocol):
         self.cycle = self._answering = before
         return False
 
-    def _begin_cycle(self) -> None:
-        """Have uvicorn do what it would have done with the head when that was complete, and with the body so far."""
+    def _begin_cycle(self, *, expects: bool = False) -> None:
+        """Have uvicorn do what it would have done with the head when that was complete, and with the body so far.
+
+        `expects`: the head says that the client waits to be told to go on. A trailer may say so too, and is not heard.
+        """
         parts, self._parts = self._parts or (), None
-        url, expects = self.url, self.expect_100_continue
+        url = self.url
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expects
         self.headers += self._pairs

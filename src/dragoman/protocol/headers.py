@@ -30,6 +30,8 @@ _BLANK = b" \t"
 """What may surround a header's value without being part of it."""
 
 ANNOTATION: Final = "x-mcp-header"
+_LONGEST_REMEMBERED = 256
+"""Characters of a name: who asks for it may have made up any number of long ones."""
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _DECIMAL = re.compile(r"(-?[0-9]+)(?:\.(0+))?")
 _WRAPPED = re.compile(rb"=\?base64\?(.*)\?=")
@@ -51,7 +53,7 @@ def check_routing(
     """Raise `HeaderMismatch` unless the headers say what the body does. `name` None: the method has none."""
     if len(headers) != len(pairs):
         _refuse_doubles(pairs, _ROUTING)
-    if type(name) is str and type(version) is str:
+    if type(name) is str and len(name) <= _LONGEST_REMEMBERED and type(version) is str:
         said = (headers.get(VERSION), headers.get(METHOD), headers.get(NAME))
         if said == _as_sent(version, method, name):
             return  # As nearly every request has them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -273,3 +274,22 @@ def test_every_integer_agrees_with_itself_and_not_with_its_neighbour(number: int
     assert agree(NUMBER, {"n": number}, str(number).encode())
     assert agree(NUMBER, {"n": number}, f"{number}.0".encode())
     assert not agree(NUMBER, {"n": number}, str(number + 1).encode())
+
+
+def test_names_that_somebody_made_up_are_not_kept_however_long_they_are() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            with pytest.raises(HeaderMismatch):
+                route(GOOD, name=f"{number}" + "x" * 1_000_000)
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("length", [255, 256, 257, 10_000])
+def test_a_name_of_any_length_is_compared(length: int) -> None:
+    name = "x" * length
+    route(replaced(b"mcp-name", name.encode()), name=name)
+    with pytest.raises(HeaderMismatch):
+        route(replaced(b"mcp-name", name.encode()), name=name + "x")

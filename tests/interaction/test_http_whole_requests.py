@@ -219,3 +219,13 @@ def test_who_has_sent_everything_is_not_told_to_go_on(server: HttpProcess) -> No
         assert wire.ask(ECHO).status == 200
         wire.send(head + b"1\r\n{\r\n0\r\nexpect: 100-continue\r\n\r\n")
         assert wire.head()[0] == 400
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "in parts"])
+def test_who_says_at_the_very_end_that_it_was_the_last_request_is_believed(server: HttpProcess, is_whole: bool) -> None:
+    head = request(None, {"content-type": "application/json", "transfer-encoding": "chunked"})
+    asked = head + b"1\r\n{\r\n0\r\nconnection: close\r\n\r\n"
+    with server.wire() as wire:
+        assert wire.ask(ECHO).status == 200
+        assert in_parts(wire, asked, *(() if is_whole else (len(head) + 1,))).status == 400
+        assert wire.is_ended

@@ -186,6 +186,8 @@ class _Protocol(HttpToolsProtocol):
             if self._is_taken(b"".join(self._parts)):
                 return
             self._begin_cycle()
+        if not self.parser.should_keep_alive():
+            self.cycle.keep_alive = False  # Even if only a trailer says so: the parser reads nothing after that.
         super().on_message_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self.idle_since = (

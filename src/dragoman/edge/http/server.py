@@ -335,10 +335,10 @@ class _Post:
     def answer(self, status: int, body: bytes, headers: tuple[Header, ...] = (JSON,)) -> None:
         if self.response_complete or self.disconnected:
             return
-        self.response_started = self.response_complete = True
         protocol = self._protocol
         transport: Any = protocol.transport
-        head = protocol.heads.get(status, headers)
+        head = protocol.heads.get(status, headers)  # First: what cannot be sent leaves room for another answer.
+        self.response_started = self.response_complete = True
         if self.keep_alive:
             transport.send(b"%b%d\r\n\r\n%b" % (head, len(body), body))
         else:

@@ -240,3 +240,19 @@ def test_who_was_not_read_while_another_request_was_answered_is_not_late() -> No
         assert wire.read().message["id"] == 1
         time.sleep(1)
         assert wire.ask(ECHO[-5:]).status == 200
+
+
+def test_what_one_connection_asks_for_is_not_read_without_end() -> None:
+    asked = modern_call("nap", seconds=0.01) * 500
+    with HttpProcess(TOOLS) as server, server.wire() as wire:
+        assert wire.ask(ECHO).status == 200
+        wire.socket.settimeout(2)
+        with pytest.raises(TimeoutError):  # A hundred are answered in a second, and with each a packet was read.
+            _send_often(wire, asked, 200)
+        wire.socket.settimeout(20)
+        assert [wire.read().status for _ in range(100)] == [200] * 100
+
+
+def _send_often(wire: Wire, data: bytes, times: int) -> None:
+    for _ in range(times):
+        wire.send(data)

@@ -15,11 +15,12 @@ import contextlib
 import json
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from uvicorn import Config, Server
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from dragoman.edge.address import is_loopback
@@ -42,6 +43,8 @@ _BACKLOG = 2048
 _SWEEP_EVERY = 0.5
 _LAST_ANSWERS = 2.0
 _MOST_HEADS = 8
+_MOST_WAITING = 16
+"""Requests on one connection that wait for their turn before no more are read; one packet may still bring many."""
 
 
 def bind(host: str, port: int, *, shared: bool = False, listens: bool = True) -> socket.socket:
@@ -108,6 +111,7 @@ class _Protocol(HttpToolsProtocol):
             self._endpoint = app.endpoint.encode()
             self.heads = _Heads(self.server_state)
         super().connection_made(_Transport(transport, self))  # type: ignore[arg-type]
+        self.flow = _Flow(self.transport, self.pipeline)
         # uvicorn would refuse every request of those who are in already, too.
         most, self.limit_concurrency = self.limit_concurrency, None
         if most is not None and len(self.connections) > most:
@@ -392,6 +396,18 @@ class _Heads:
         return head
 
 
+class _Flow(FlowControl):
+    """uvicorn's, which reads on with every answer: who asks in large packets would be remembered without end."""
+
+    def __init__(self, transport: asyncio.Transport, waiting: Sized) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        if len(self._waiting) <= _MOST_WAITING:
+            super().resume_reading()
+
+
 class _Transport:
     """Sends the head of a response that is not streamed together with its body, as one packet."""
 
@@ -441,6 +457,7 @@ class _Transport:
         if self._transport.can_write_eof():
             self._lingers = True
             self._transport.write_eof()
+            self._protocol.pipeline.clear()  # Nobody is answered any more, and what is still sent has to be read.
             self._protocol.flow.resume_reading()
             self._loop.call_later(_LINGER, self._close)
         else:

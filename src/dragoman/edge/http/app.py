@@ -107,6 +107,7 @@ Route: TypeAlias = Callable[[Scope, Receive, Send, Headers], Awaitable[None]]
 
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _MOST_REMEMBERED = 256
+_LONGEST_REMEMBERED = 300
 _LAST_FORWARDED = 1.0  # Seconds for what another worker answers at the very end.
 _SINGLE = (
     b"host",
@@ -447,7 +448,7 @@ class HttpApp:
         kinds = {kind.split(b";")[0].strip().lower() for kind in (accept or b"*/*").split(b",")}
         takes_json = bool(kinds & {b"*/*", b"application/*", b"application/json"})
         takes_stream = bool(kinds & {b"*/*", b"text/*", b"text/event-stream"})
-        if len(self._accepts) < _MOST_REMEMBERED:
+        if len(self._accepts) < _MOST_REMEMBERED and len(accept or b"") < _LONGEST_REMEMBERED:
             self._accepts[accept] = (takes_json, takes_stream)
         return takes_json, takes_stream
 

@@ -232,9 +232,10 @@ class _Protocol(HttpToolsProtocol):
         self.transport.flush()  # type: ignore[attr-defined]
         if self.transport.is_closing():
             return
-        if self.flow.read_paused and self.reading_since is not None:
-            self.reading_since = self.loop.time()  # Until now it was us who did not read the rest.
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            if self.reading_since is not None:
+                self.reading_since = self.loop.time()  # Until now it was us who did not read the rest.
+            self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         else:

@@ -74,6 +74,7 @@ class _Inlining:
         for keyword in ("$dynamicRef", "$recursiveRef"):
             if keyword in schema:
                 raise ValueError(f"{keyword} depends on who refers to it, and cannot be inlined")
+        self._count("")
         copied: PlainSchema = {}
         for keyword, value in schema.items():
             self._count(keyword)
@@ -82,7 +83,7 @@ class _Inlining:
             if keyword == "$id" and self._followed:  # Of which there may be several copies.
                 continue
             if keyword in NAMED_SCHEMAS and isinstance(value, Mapping):
-                copied[keyword] = {name: self._copy_each(named) for name, named in value.items()}
+                copied[keyword] = {self._count(name): self._copy_each(named) for name, named in value.items()}
             elif keyword in APPLICATORS:
                 copied[keyword] = self._copy_each(value)
             else:
@@ -98,17 +99,19 @@ class _Inlining:
 
     def _copy_value(self, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: self._copy_value(each) for key, each in value.items()}
+            self._count("")
+            return {self._count(key): self._copy_value(each) for key, each in value.items()}
         if isinstance(value, list):
+            self._count("")
             return [self._copy_value(each) for each in value]
-        self._count(value)
-        return value
+        return self._count(value)
 
-    def _count(self, value: Any) -> None:
+    def _count(self, value: Any) -> Any:
         if self._followed:  # What the author wrote out counts nothing, however long it is.
             self._inlined += len(value) + 4 if isinstance(value, str) else 4
             if self._inlined > MOST_INLINED:
                 raise ValueError(f"References bring in more than {MOST_INLINED} characters")
+        return value
 
     def _follow(self, reference: Any) -> Any:
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):

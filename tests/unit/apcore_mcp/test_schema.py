@@ -292,6 +292,21 @@ def test_a_long_definition_may_not_be_repeated_without_end_but_may_be_written_ou
     assert len(convert(of({"anyOf": [long] * 20}))["properties"]["p"]["anyOf"]) == 20
 
 
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        {"properties": {f"p{i}": {} for i in range(200)}},
+        {"anyOf": [{} for _ in range(200)]},
+        {"enum": [[] for _ in range(200)]},
+        {"default": {f"k{i}": {} for i in range(200)}},
+    ],
+)
+def test_names_and_what_is_empty_count_too(leaf: dict[str, Any]) -> None:
+    levels = {f"D{i}": {"allOf": [{"$ref": f"#/$defs/D{i + 1}"}] * 2} for i in range(13)}
+    with pytest.raises(ValueError, match="References bring in more than"):
+        convert(of({"$ref": "#/$defs/D0"}, **levels, D13=leaf))
+
+
 def test_a_schema_nested_beyond_reason_is_refused() -> None:
     schema: dict[str, Any] = {}
     for _ in range(100_000):

@@ -48,8 +48,9 @@ _SPEAK_OF_ALL = frozenset(["unevaluatedItems", "unevaluatedProperties"])
 def inline_references(schema: Mapping[str, Any], private: str | None = None) -> PlainSchema:
     """A copy of a schema without references. The schema itself stays as it is.
 
-    Neither the keyword `private` nor, where it is true, defaults and examples are copied. Raises `ValueError` for
-    circular, too deep or foreign references, `KeyError` for one that leads nowhere.
+    The keyword `private` is not copied, nor are, where it is true, defaults and examples: of such a schema, of what is
+    in it and of what it is in. Raises `ValueError` for circular, too deep or foreign references, `KeyError` for one
+    that leads nowhere.
     """
     try:
         return _as_schema(_Inlining(schema, private).copy(schema))
@@ -65,6 +66,8 @@ class _Inlining:
         self._private = private
         self._followed: list[str] = []
         self._inlined = 0
+        self._private_around = 0  # How many of the schemas that the walk is in are private,
+        self._private_found = 0  # and how many it has come through.
         self._only_reference_counts = "/draft-0" in str(root.get("$schema", ""))
 
     def copy(self, schema: Any) -> Any:
@@ -75,6 +78,9 @@ class _Inlining:
             if keyword in schema:
                 raise ValueError(f"{keyword} depends on who refers to it, and cannot be inlined")
         self._count("")
+        is_private, found_before = bool(self._private and schema.get(self._private)), self._private_found
+        self._private_around += is_private
+        self._private_found += is_private
         copied: PlainSchema = {}
         for keyword, value in schema.items():
             self._count(keyword)
@@ -89,7 +95,9 @@ class _Inlining:
             else:
                 copied[keyword] = self._copy_value(value)
         whole = self._join(self._follow(schema["$ref"]), copied) if "$ref" in schema else copied
-        if self._private in schema and schema[self._private] and isinstance(whole, dict):
+        has_private = self._private_around > 0 or self._private_found > found_before
+        self._private_around -= is_private
+        if has_private and isinstance(whole, dict):
             whole.pop("default", None)
             whole.pop("examples", None)
         return whole

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from apcore import ModuleDescriptor
@@ -375,3 +376,22 @@ def test_what_is_sensitive_is_not_told_in_a_tool_s_definition() -> None:
     assert inlined(field) == {"type": "string", "x-order": 1}
     assert inlined({"$ref": "#/$defs/A", "x-sensitive": True}, A={"default": "hunter2"}) == {}
     assert inlined({"type": "string", "x-sensitive": False, "default": "d"}) == {"type": "string", "default": "d"}
+
+
+@pytest.mark.requirement("NFR-SEC-003")
+def test_nor_is_it_told_by_what_holds_it_or_by_what_it_holds() -> None:
+    class Login(BaseModel):
+        password: str = Field("hunter2", json_schema_extra={"x-sensitive": True})
+
+    class Input(BaseModel):
+        login: Login = Login()
+        others: list[Login] = Field([Login()], examples=[[{"password": "hunter2"}]])
+        token: Annotated[str, Field(json_schema_extra={"x-sensitive": True})] | None = "hunter2"
+        page: int = 1
+
+    properties = convert(Input.model_json_schema())["properties"]
+    assert "hunter2" not in json.dumps(properties)
+    assert properties["page"]["default"] == 1
+    holds = {"x-sensitive": True, "properties": {"pin": {"type": "string", "default": "hunter2"}}}
+    assert inlined({**holds, "type": "object"}) == {"type": "object", "properties": {"pin": {"type": "string"}}}
+    assert inlined({"$ref": "#/$defs/A", "x-sensitive": True}, A=holds) == {"properties": {"pin": {"type": "string"}}}

@@ -106,14 +106,21 @@ class ExecutionRouter:
                 raise ours.Aborted(cancellation.reason) from None
             _log(module_id, error)
             if schema is None and isinstance(error, theirs.SchemaValidationError):
-                described = self.executor.registry.get_definition(module_id)
-                schema = None if described is None else described.input_schema
+                schema = self._schema_of(module_id)
             raise _told(error, self._errors.text(error, schema, arguments)) from None
         try:
             return _encode(output)
         except Exception as error:  # `str` of a value may fail in any way.
             _log(module_id, error)
             raise _told(error, NOT_SERIALIZABLE) from None
+
+    def _schema_of(self, module_id: str) -> dict[str, Any] | None:
+        """What arguments are checked against, if it can be had: the module may be gone by now, or its schema broken."""
+        try:
+            schema: dict[str, Any] = self.executor.registry.get_definition(module_id).input_schema  # type: ignore[union-attr]
+        except Exception:
+            return None
+        return schema
 
     async def _streamed(
         self, module_id: str, arguments: dict[str, Any], context: Context[Any], call: ToolContext

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from apcore import ACL, ACLRule, Context, Executor, Identity, Registry
 from apcore.config import Config
+from apcore.errors import SchemaValidationError
 from apcore.middleware import Middleware
 
 from apcore_mcp import MCP_PROGRESS_KEY, report_progress
@@ -127,6 +128,16 @@ async def test_no_exception_gets_through(error: Exception, caplog: pytest.LogCap
     assert await told(ExecutionRouter(double), "a") == (True, "Internal error occurred")
     assert any(record.exc_info and record.exc_info[1] is error for record in caplog.records)
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
+
+
+@pytest.mark.requirement("FR-EXEC-007", "FR-ERROR-002", "SRS-API-08")
+async def test_not_even_where_the_schema_of_what_failed_cannot_be_had() -> None:
+    errors = [{"field": "width", "code": "int_type", "message": "Input should be a valid integer"}]
+    double: Any = Double(SchemaValidationError(message="Input validation failed", errors=errors))
+    text = "Input validation failed:\n- width: Input should be a valid integer (int_type)"
+    assert await told(ExecutionRouter(double), "a") == (True, text)
+    del double.registry
+    assert await told(ExecutionRouter(double), "a") == (True, text)
 
 
 @pytest.mark.requirement("FR-ERROR-001", "FR-ERROR-002", "FR-EXEC-007", "UC-004")

@@ -51,6 +51,7 @@ class RegistryListener:
 
     def start(self, *, follow: bool = True) -> None:
         """Take up the modules that there are, and `follow` the registry from now on."""
+        self.stop()
         self._follows = follow
         for event in _EVENTS if follow else ():
             self._registry.on(event, self._changed)
@@ -61,8 +62,9 @@ class RegistryListener:
     def stop(self) -> None:
         """Let the registry change without following it."""
         was_following, self._follows = self._follows, False
-        for event in _EVENTS if was_following else ():
-            self._registry.off(event, self._changed)
+        if was_following and hasattr(self._registry, "off"):
+            for event in _EVENTS:
+                self._registry.off(event, self._changed)
 
     def _changed(self, module_id: str, module: Any = None) -> None:
         if self._follows:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from apcore import Executor, Registry
@@ -153,6 +153,41 @@ def test_a_listener_has_the_tools_that_there_are_until_it_is_stopped() -> None:
     registry.register("third", Resize())
     registry.unregister("second")
     assert sorted(listener.tools) == ["second"]
+
+
+@pytest.mark.requirement("SRS-API-08", "SRS-API-13")
+def test_a_registry_needs_only_what_the_specification_lists() -> None:
+    class Double:
+        count = 1
+        told: ClassVar[list[Any]] = []
+
+        def list(self, tags: Any = None, prefix: Any = None) -> Any:
+            return ["a", *(["b"] if self.count > 1 else [])]
+
+        def get_definition(self, module_id: str) -> Any:
+            return registry_of(a=Resize()).get_definition("a")
+
+        def on(self, event: str, callback: Any) -> None:
+            self.told.append(callback)
+
+    registry: Any = Double()
+    listener = RegistryListener(registry, MCPServerFactory())
+    listener.start()
+    assert list(listener.tools) == ["a"]
+    listener.stop()
+    registry.count = 2
+    for callback in registry.told:
+        callback("b", None)
+    assert list(listener.tools) == ["a"]
+
+
+def test_starting_again_does_not_follow_twice() -> None:
+    registry = Registry()
+    listener = RegistryListener(registry, MCPServerFactory())
+    listener.start()
+    listener.start()
+    listener.stop()
+    assert registry._callbacks == {"register": [], "unregister": []}
 
 
 @pytest.mark.requirement("FR-DYNAMIC-001")

@@ -12,6 +12,7 @@ from copy import deepcopy
 from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any, TypeAlias
+from weakref import finalize
 
 import apcore
 from apcore import redact_sensitive
@@ -41,7 +42,7 @@ def quicken(executor: apcore.Executor) -> bool:
     ours = [step for step in steps if type(step) in _QUICKER and isinstance(_rules(step), RedactionConfig)]
     for step in ours:
         if "execute" not in vars(step):  # a strategy may serve several executors
-            vars(step)["execute"] = _QUICKER[type(step)](step.execute, _redactor(_rules(step), executor.registry))
+            vars(step)["execute"] = _QUICKER[type(step)](step.execute, _redactor(step, executor.registry))
     return bool(ours)
 
 
@@ -49,8 +50,9 @@ def _rules(step: apcore.Step) -> Any:
     return getattr(step, "_redaction", None)
 
 
-def _redactor(rules: RedactionConfig, registry: apcore.Registry) -> Redact:
+def _redactor(step: apcore.Step, registry: apcore.Registry) -> Redact:
     """Copies data without its secrets, exactly as `apcore.redact_sensitive` does by the schema of a model."""
+    rules = _rules(step)
     names, patterns = rules.sensitive_keys, rules.compiled_regex_patterns
     redact = partial(redact_sensitive, sensitive_keys=names, regex_patterns=patterns, replacement=rules.replacement)
 
@@ -83,8 +85,12 @@ def _redactor(rules: RedactionConfig, registry: apcore.Registry) -> Redact:
         except LookupError:
             return redact(data, marks)
 
+    def forget(*_: Any) -> None:
+        marks_of.cache_clear()
+
     for event in _EVENTS:
-        registry.on(event, lambda *_: marks_of.cache_clear())
+        registry.on(event, forget)
+        finalize(step, registry.off, event, forget).atexit = False  # Registries outlive executors.
     return redacted
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import datetime
+import gc
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
@@ -355,6 +356,14 @@ def test_doing_it_twice_is_doing_it_once() -> None:
     assert quicken(executor)
     assert [vars(step).get("execute") for step in executor.current_strategy.steps] == once
     assert sum(each is not None for each in once) == 3
+
+
+def test_a_registry_keeps_nothing_of_an_executor_that_is_gone() -> None:
+    registry = a_registry()
+    for _ in range(5):
+        assert quicken(apcore.Executor(registry))
+    gc.collect()
+    assert registry._callbacks == {"register": [], "unregister": []}
 
 
 def test_steps_that_are_not_apcores_own_stay_as_they_are() -> None:

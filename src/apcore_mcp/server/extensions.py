@@ -34,12 +34,16 @@ def load_extensions(directory: str | Path) -> Registry:
     found = [(each.file_path, each.canonical_id, *_look_into(each.file_path)) for each in files]
     for_apcore = [glob.escape(str(path)) for path, _, _, has_class in found if has_class]
     if for_apcore or not found:
-        registry.discover(for_apcore or None)
+        try:
+            registry.discover(for_apcore or None)
+        except SystemExit as error:  # All that apcore does not take for a broken file.
+            raise RuntimeError(f"a file in {directory} ends the program when it is loaded") from error
     for path, name, has_functions, has_class in found:
         if has_functions:
             loaded = registry.get(name) if has_class else None
             names = _run(path, f"{_PACKAGE}.{name}") if loaded is None else type(loaded).execute.__globals__
-            _register(registry, path, name, names)
+            if names is not None:
+                _register(registry, path, name, names)
     return registry
 
 
@@ -47,7 +51,7 @@ def _look_into(path: Path) -> tuple[bool, bool]:
     """Whether a file may have functions that are modules, and whether it is one that apcore should load."""
     try:
         tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # The last two: it is nested too deeply.
         return False, True  # apcore says what is wrong with it.
     has_functions = any(map(_is_decorator, ast.walk(tree)))
     methods = [each for node in tree.body if isinstance(node, ast.ClassDef) for each in node.body]
@@ -65,15 +69,18 @@ def _is_decorator(node: ast.AST) -> bool:
     return False
 
 
-def _run(path: Path, name: str) -> dict[str, Any]:
+def _run(path: Path, name: str) -> dict[str, Any] | None:
+    """The names in a file; None if it cannot be loaded to its end."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     loaded = sys.modules[name] = importlib.util.module_from_spec(spec)  # Type hints are looked up there.
     try:
         spec.loader.exec_module(loaded)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         logger.warning("Extension %s cannot be loaded: %s: %s", path, type(error).__name__, error)
+        del sys.modules[name]
+        return None
     return vars(loaded)
 
 

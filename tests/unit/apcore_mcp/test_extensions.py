@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,29 @@ def test_what_cannot_be_loaded_is_left_out_and_named(tmp_path: Path, caplog: pyt
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     for name in ("syntax", "empty", "raises", "good", "not-an-id", "untyped"):
         assert any(name in each for each in said), (name, said)
+
+
+@pytest.mark.requirement("NFR-REL-002")
+@pytest.mark.parametrize("end", ["raise RuntimeError('no database')", "raise SystemExit(3)"])
+def test_of_a_file_that_fails_half_way_nothing_is_served(
+    end: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = folder(tmp_path, good=CLASS, half=FUNCTIONS + f"\n{end}\n")
+    assert load_extensions(place).list() == ["good"]
+    [said] = caplog.messages
+    assert said.startswith(f"Extension {place / 'half.py'} cannot be loaded: ")
+    assert "apcore_extensions.half" not in sys.modules
+
+
+def test_a_file_that_ends_the_program_is_no_silent_end(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="ends the program when it is loaded"):
+        load_extensions(folder(tmp_path, script="raise SystemExit(0)"))
+
+
+@pytest.mark.requirement("NFR-REL-002")
+@pytest.mark.parametrize("code", ["x = " + "(" * 3000 + ")" * 3000, "x = " + "-" * 100_000 + "1"])
+def test_a_file_that_is_nested_too_deeply_is_left_out(code: str, tmp_path: Path) -> None:
+    assert load_extensions(folder(tmp_path, good=CLASS, deep=code)).list() == ["good"]
 
 
 @pytest.mark.requirement("FR-CLI-001", "UC-006")

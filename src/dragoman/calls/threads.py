@@ -38,13 +38,17 @@ def settle(awaited: asyncio.Future[Any], value: Any, error: BaseException | None
         return
     if error is None:
         awaited.set_result(value)
-    elif isinstance(error, StopIteration) or not isinstance(error, Exception):
-        # On the loop these would mean something else than that a function failed.
-        failure = RuntimeError(f"the function raised {type(error).__name__}")
-        failure.__cause__ = error
-        awaited.set_exception(failure)
     else:
-        awaited.set_exception(error)
+        awaited.set_exception(_failure(error))
+
+
+def _failure(error: BaseException) -> Exception:
+    """What to raise on the loop, where some errors would mean something else than that a function failed."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    failure = RuntimeError(f"the function raised {type(error).__name__}")
+    failure.__cause__ = error
+    return failure
 
 
 class Threads:
@@ -122,7 +126,7 @@ class DaemonExecutor(ThreadPoolExecutor):
                 try:
                     future.set_result(function(*args, **kwargs))
                 except BaseException as error:
-                    future.set_exception(error)
+                    future.set_exception(_failure(error))
 
         with self._lock:
             if self._idle == 0 and self._started < self._max_workers:

@@ -230,6 +230,18 @@ async def test_the_loops_own_threads_give_back_exceptions_and_pass_over_what_was
     executor.shutdown()
 
 
+@pytest.mark.parametrize("error", [StopIteration(), SystemExit(3), KeyboardInterrupt()])
+async def test_what_means_something_else_on_the_loop_is_a_failure_there(error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    executor = DaemonExecutor(1)
+    waiting = asyncio.get_running_loop().run_in_executor(executor, fail)
+    with pytest.raises(RuntimeError, match=f"the function raised {type(error).__name__}"):
+        await asyncio.wait_for(waiting, FIVE_SECONDS)
+    executor.shutdown()
+
+
 def test_a_function_on_a_thread_of_the_loop_cannot_keep_the_process() -> None:
     code = (
         "import asyncio, threading\n"

@@ -61,7 +61,7 @@ class _Round:
         result = answers.results[name] if answers.counts(name, known_as) else None
         if isinstance(result, str):
             self._do_without(question, result)
-        elif result is not None and self._take(question, result):
+        elif result is not None and _can_ask(self._call, question) and self._take(question, result):
             self._counted[name], self._asked[name] = result, known_as
         elif _can_ask(self._call, question):
             self._requests[name], self._asked[name] = InputRequest(question.kind.method, params), known_as

@@ -118,13 +118,14 @@ class DaemonExecutor(ThreadPoolExecutor):
         self._idle = self._started = 0
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a function on a thread; from any thread."""
+        """Run a function on a thread, in the context of whoever submits it; from any thread."""
         future: Future[Any] = Future()
+        context = contextvars.copy_context()
 
         def run() -> None:
             if future.set_running_or_notify_cancel():
                 try:
-                    future.set_result(function(*args, **kwargs))
+                    future.set_result(context.run(function, *args, **kwargs))
                 except BaseException as error:
                     future.set_exception(_failure(error))
 

@@ -230,6 +230,13 @@ async def test_the_loops_own_threads_give_back_exceptions_and_pass_over_what_was
     executor.shutdown()
 
 
+async def test_the_loops_own_threads_run_in_the_context_of_the_call() -> None:
+    executor = DaemonExecutor(1)
+    colour.set("green")
+    assert await asyncio.get_running_loop().run_in_executor(executor, colour.get) == "green"
+    executor.shutdown()
+
+
 @pytest.mark.parametrize("error", [StopIteration(), SystemExit(3), KeyboardInterrupt()])
 async def test_what_means_something_else_on_the_loop_is_a_failure_there(error: BaseException) -> None:
     def fail() -> None:

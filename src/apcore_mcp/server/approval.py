@@ -19,6 +19,7 @@ from apcore import ApprovalDeniedError, ApprovalRequest, ApprovalResult
 from apcore.utils.redaction import redact_sensitive
 
 from apcore_mcp.helpers import MCP_ELICIT_KEY
+from apcore_mcp.server.calls import way_back
 from dragoman.tools.forms import form_of
 from dragoman.tools.questions import FormKind, Question
 
@@ -48,7 +49,7 @@ class ClientApproval:
     async def request_approval(self, request: ApprovalRequest) -> ApprovalResult:
         """The person's decision."""
         context = request.context
-        ask = context.data.get(MCP_ELICIT_KEY)
+        ask = context.data.get(MCP_ELICIT_KEY) or way_back.get()
         if ask is None:
             return self._elsewhere
         if len(context.call_chain) == 1 and context.data.get(_DECIDED) == request.module_id:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, TypeAlias
 
 from apcore import CancelToken, Context, Identity
 
@@ -14,6 +16,9 @@ from dragoman.tools.context import Cancellation, ToolContext
 
 logger = logging.getLogger(__name__)
 
+Ask: TypeAlias = Callable[..., Awaitable[Any]]
+way_back: ContextVar[Ask | None] = ContextVar("way_back", default=None)
+"""How the person behind the call under way is asked, for a module that calls another one without its context."""
 FREE_FORM = {"type": "object", "properties": {"response": {"type": "string", "title": "Response"}}}
 
 

@@ -12,8 +12,9 @@ from apcore.cancel import ExecutionCancelledError
 from msgspec import Raw
 
 from apcore_mcp.adapters.errors import ErrorMapper
+from apcore_mcp.helpers import MCP_ELICIT_KEY
 from apcore_mcp.server.approval import take_decision
-from apcore_mcp.server.calls import make_context
+from apcore_mcp.server.calls import make_context, way_back
 from dragoman import errors as ours
 
 if TYPE_CHECKING:
@@ -79,9 +80,13 @@ class ExecutionRouter:
             context = make_context(call)
             if is_asked:
                 take_decision(arguments, context, module_id)
-            if streams and call.wants_progress:
-                return await self._streamed(module_id, arguments, context, call)
-            return await call_async(module_id, arguments, context=context)
+            before = way_back.set(context.data[MCP_ELICIT_KEY])
+            try:
+                if streams and call.wants_progress:
+                    return await self._streamed(module_id, arguments, context, call)
+                return await call_async(module_id, arguments, context=context)
+            finally:
+                way_back.reset(before)
 
         async def handle(arguments: dict[str, Any], call: ToolContext) -> Raw:
             text = await self._written(module_id, execute(arguments, call), arguments, schema, call.cancellation)

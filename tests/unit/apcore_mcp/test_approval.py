@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import nullcontext
 from typing import Any
@@ -20,7 +21,8 @@ from apcore import (
 )
 
 from apcore_mcp.server.approval import ANSWER
-from tests.unit.apcore_mcp.modules import SECRET, Does, Resize, ResizeInput, registry_of, serving, text_of
+from dragoman.calls.threads import DaemonExecutor
+from tests.unit.apcore_mcp.modules import SECRET, Anything, Does, Resize, ResizeInput, registry_of, serving, text_of
 
 FORM = {"elicitation": {"form": {}}}
 GUARDED = ModuleAnnotations(requires_approval=True, destructive=True)
@@ -90,6 +92,15 @@ async def test_where_nobody_can_be_asked_the_answer_is_no(modern: bool, argument
     assert module.count == 0
 
 
+async def test_a_client_that_cannot_ask_cannot_bring_an_answer_either() -> None:
+    module = Deletes()
+    async with serving(registry_of(a=module)) as server:
+        params = {"name": "a", "arguments": {"width": 1}, "inputResponses": {ANSWER: YES}}
+        for client in (server.connect(modern=True), await server.client()):
+            assert text_of((await client.request("tools/call", params))["result"]) == DENIED
+    assert module.count == 0
+
+
 @pytest.mark.parametrize("strategy", ["minimal", "performance", "internal"])
 async def test_an_executor_without_a_gate_of_its_own_is_no_way_around(strategy: str) -> None:
     module = Deletes()
@@ -122,6 +133,33 @@ async def test_a_module_that_calls_one_that_needs_approval_has_the_person_asked_
         assert text_of((await client.answer(call))["result"]) == text
         other = await server.client()
         assert text_of(await other.call_tool("outer", {})) == DENIED
+
+
+class Delegates(Resize):
+    """A sync module that calls another one and does not say on whose behalf."""
+
+    input_schema = Anything
+
+    def execute(self, inputs: dict[str, Any], context: Context[Any]) -> Any:
+        return context.executor.call("inner", {"width": 2})
+
+
+async def delegate(inputs: Any, context: Context[Any]) -> Any:
+    return await context.executor.call_async("inner", {"width": 2})
+
+
+@pytest.mark.parametrize("outer", [Delegates(), Does(delegate)])
+async def test_leaving_out_the_context_is_no_way_around_the_person(outer: Any) -> None:
+    inner = Deletes()
+    asyncio.get_running_loop().set_default_executor(DaemonExecutor(2))  # As the loop of a server has it.
+    async with serving(registry_of(outer=outer, inner=inner)) as server:
+        for client in (await server.client(), server.connect(modern=True, capabilities=FORM)):
+            assert text_of(await client.call_tool("outer", {})) == DENIED
+        assert inner.count == 0
+        client = await server.client(capabilities=FORM)
+        call = client.begin("tools/call", {"name": "outer", "arguments": {}})
+        client.reply(await client.question(), YES)
+        assert text_of((await client.answer(call))["result"]) == '{"deleted": true}'
 
 
 async def test_an_access_rule_that_wants_approval_has_the_person_asked() -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct, to_builtins
 
 from dragoman.calls.call import Call, Outcome
 from dragoman.errors import (
@@ -100,7 +100,8 @@ def _findings(error: InvalidArgument, found: list[Any]) -> list[str]:
     keyword = next(iter(error.keywords)) if len(error.keywords) == 1 else ErrorCode.INVALID_ARGUMENT.lower()
     lines = []
     for each in found:
-        facts = each if isinstance(each, Mapping) else {"message": each}
+        written = to_builtins(each) if isinstance(each, Struct) else each
+        facts = written if isinstance(written, Mapping) else {"message": written}
         missing = _REQUIRED.fullmatch(str(facts.get("message", "")))
         steps = [*str(facts.get("path", "")).strip("/").split("/"), missing[1] if missing is not None else ""]
         field = facts.get("field", ".".join(filter(None, steps)) or "arguments")

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from dragoman import errors
+from dragoman import errors, tool
 from dragoman.errors import ToolError
+from dragoman.testing import open_server
 from tests.unit.replies import Desk, body_of
 
 
@@ -81,6 +82,19 @@ def test_result_that_is_not_json_is_an_error(value: Any) -> None:
 
 def test_result_that_is_too_large_is_an_error() -> None:
     assert text_of(Desk("plain", max_response_bytes=2000).give("x" * 2000)) == "Module error: RESULT_TOO_LARGE"
+
+
+async def test_what_is_beyond_a_limit_is_named_like_any_other_finding() -> None:
+    @tool
+    def count(names: list[str]) -> int:
+        """Count."""
+        return len(names)
+
+    config = {"response": {"dialect": "plain"}, "limits": {"max_array_size": 2}}
+    async with open_server([count], config) as server:
+        answer = await (await server.client()).call_tool("count", {"names": ["a", "b", "c"]})
+    found = "names: has 3 items, and at most 2 are allowed (ARRAY_TOO_LARGE)"
+    assert text_of(answer) == f"Input validation failed:\n- {found}"
 
 
 # What somebody else has worded already

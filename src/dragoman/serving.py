@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 from dragoman.app import Runtime
-from dragoman.edge.loop import new_event_loop
+from dragoman.edge.loop import new_event_loop, run_to_end
 from dragoman.edge.stdio import Streams, give_back, start_server, take_standard_streams
 
 _LAST_WORDS = 0.5  # Seconds for what was cancelled to end.
@@ -25,7 +25,7 @@ def serve_until_stopped(runtime: Runtime, transport: str = "stdio") -> int:
     """
     if transport == "stdio":
         with standard_streams_taken() as streams:
-            return _run(runtime, lambda loop: loop.run_until_complete(start_server(runtime, streams)))
+            return _run(runtime, lambda loop: run_to_end(loop, start_server(runtime, streams)))
     if find_spec("httptools") is None:
         raise RuntimeError("HTTP needs what the extra `http` brings: pip install 'dragoman[http]'")
     return _run(runtime, lambda loop: _over_http(runtime, loop, sse=transport == "sse"))
@@ -74,7 +74,8 @@ def _over_http(runtime: Runtime, loop: asyncio.AbstractEventLoop, *, sse: bool) 
             root = root_of(http, listening)
             show_the_way(root + app.explorer.address, root + ("/sse" if sse else http.path), config.server.name)
 
-    return loop.run_until_complete(serve(app, listening, http, config.server.shutdown_timeout_ms / 1000, on_started))
+    timeout = config.server.shutdown_timeout_ms / 1000
+    return run_to_end(loop, serve(app, listening, http, timeout, on_started))
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:

@@ -323,3 +323,35 @@ async def test_clients_are_served_while_threads_change_the_registry(mode: str) -
         assert process.wait(PATIENCE) == 0
     assert seen == {"Module not found", '{"width"'}
     assert "Traceback" not in log
+
+
+LEAVES = """
+import sys
+
+from pydantic import BaseModel
+
+
+class Nothing(BaseModel):
+    pass
+
+
+class Leaves:
+    description = "Means to end the program."
+    input_schema = output_schema = Nothing
+
+    async def execute(self, inputs, context):
+        sys.exit("the secret reason")
+"""
+
+
+@pytest.mark.requirement("FR-EXEC-007", "FR-ERROR-009")
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_module_that_means_to_end_the_program_ends_its_call(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    command = [sys.executable, "-m", "apcore_mcp", "--extensions-dir", str(tmp_path)]
+    with listening("--transport", "streamable-http", command=command) as (root, _):
+        async with Client(f"{root}/mcp", mode=mode) as client:
+            for _ in range(2):
+                result = await client.call_tool("leaves", {})
+                assert (result.is_error, text_of(result)) == (True, "Internal error occurred")
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["leaves"]

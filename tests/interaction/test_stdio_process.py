@@ -84,6 +84,16 @@ def test_every_kind_of_call_and_of_protocol_error_is_answered_in_its_own_way() -
 
 
 @pytest.mark.slow
+def test_a_tool_that_means_to_end_the_program_from_a_task_ends_its_call() -> None:
+    with ServerProcess(TOOLS) as server:
+        server.handshake()
+        for _ in range(2):
+            assert error_in(server.call("leave"))["code"] == "INTERNAL"
+            assert server.call("echo", message="hi")["isError"] is False
+        assert server.leave() == 0
+
+
+@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-07")
 def test_calls_that_timed_out_keep_their_slots_and_health_worsens_as_they_fill() -> None:
     settings = {"resources.max_concurrent_executions": 10, "timeouts.tool_overrides": '{"hang": 50}'}

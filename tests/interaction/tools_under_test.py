@@ -53,6 +53,16 @@ def fail() -> str:
 
 
 @tool
+async def leave() -> None:
+    """Means to end the program, in a task of its own."""
+
+    async def end() -> None:
+        sys.exit(5)
+
+    await asyncio.create_task(end())
+
+
+@tool
 def refuse() -> str:
     """Raises an error that is meant for the client."""
     raise NotFound("There is no such page", {"page": 7})

@@ -101,6 +101,7 @@ def serve(
 
 def _serve_stdio(source: Source, settings: Config) -> None:
     # Everything slow is imported after the command line has been understood, and before the client is answered.
+    from dragoman.edge.loop import run_to_end
     from dragoman.edge.stdio import start_server, take_standard_streams
 
     streams = take_standard_streams()
@@ -111,12 +112,13 @@ def _serve_stdio(source: Source, settings: Config) -> None:
     prepared = prepare(source, settings)
     server, logger, sink = prepared.server, prepared.logger, prepared.sink
     logger.info("server started", {"tools": len(server.catalogue), "transport": "stdio"})
-    abandoned = prepared.loop.run_until_complete(start_server(server, streams, log_is_full=lambda: sink.is_full))
+    abandoned = run_to_end(prepared.loop, start_server(server, streams, log_is_full=lambda: sink.is_full))
     finish(prepared, abandoned)
 
 
 def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
     from dragoman.edge.http.server import bind, check_address, raise_file_limit, root_of, serve, show_the_way
+    from dragoman.edge.loop import run_to_end
 
     http = settings.http
     try:
@@ -142,7 +144,7 @@ def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
         if app.explorer is not None:
             show_the_way(root + app.explorer.address, address, settings.server.name)
 
-    abandoned = prepared.loop.run_until_complete(serve(app, listening, http, timeout, on_started))
+    abandoned = run_to_end(prepared.loop, serve(app, listening, http, timeout, on_started))
     finish(prepared, abandoned)
 
 

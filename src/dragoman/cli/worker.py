@@ -31,6 +31,7 @@ from dragoman.cli.control import (
 from dragoman.cli.serve import finish, prepare
 from dragoman.edge.http.server import HttpServer, bind, raise_file_limit, serve
 from dragoman.edge.http.siblings import Siblings
+from dragoman.edge.loop import run_to_end
 from dragoman.errors import ConfigError, RegistrationError
 from dragoman.telemetry.log import exception_facts
 
@@ -87,7 +88,7 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
         finally:
             listener.cancel()
 
-    abandoned = prepared.loop.run_until_complete(run())
+    abandoned = run_to_end(prepared.loop, run())
     siblings.leave()
     finish(prepared, abandoned)
 

@@ -3,8 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from dragoman.calls.threads import DaemonExecutor
+
+T = TypeVar("T")
+
+
+def run_to_end(loop: asyncio.AbstractEventLoop, serving: Coroutine[Any, Any, T]) -> T:
+    """What `serving` returns, whatever happens besides.
+
+    `sys.exit` in a task that a tool has started leaves the loop. That ends the task and what waits for it, but it is
+    not for a tool to end the server: the loop goes on.
+    """
+    task = loop.create_task(serving)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except SystemExit:
+            if task.done():
+                raise
 
 
 def new_event_loop(threads: int) -> asyncio.AbstractEventLoop:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import selectors
 import socket
+import struct
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -272,12 +273,16 @@ def drive(port: int, scripts: Iterable[Script]) -> tuple[float, float]:
     """Follow each script on a connection of its own; seconds from the first request to the last answer, on the clock
     and of this process."""
     with ExitStack() as stack:
-        selector = stack.enter_context(selectors.DefaultSelector())
         connections = [stack.enter_context(_Connection(port, script)) for script in scripts]
+        selector = stack.enter_context(selectors.DefaultSelector())
         for connection in connections:
             selector.register(connection, selectors.EVENT_READ, connection.proceed)
         started, cpu = time.perf_counter(), time.process_time()
         underway = sum([connection.start() for connection in connections])
+        if len(connections) == 1 and underway:  # There is nothing to choose from: who asks just waits.
+            while connections[0].proceed():
+                pass
+            underway = 0
         while underway:
             ready = selector.select(_RUN_LIMIT)
             if not ready:
@@ -295,7 +300,8 @@ class _Connection:
     def __init__(self, port: int, script: Script) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), _RUN_LIMIT)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.settimeout(None)  # It is read when there is something; requests are too small to be held up.
+        self._socket.settimeout(None)  # Requests are too small to be held up; and a limit in Python costs a call.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(_RUN_LIMIT), 0))
         self._script = script
         self._held = b""
         self.fileno = self._socket.fileno
@@ -315,7 +321,10 @@ class _Connection:
 
     def proceed(self) -> bool:
         """Take what has come, and send the next request if that was a whole answer; false after the last."""
-        data = self._socket.recv(_CHUNK)
+        try:
+            data = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            raise BenchError(f"no answer for {_RUN_LIMIT:.0f} s") from None
         if not data:
             raise BenchError(f"the server closed a connection, after {self._held[:100]!r}")
         data = self._held + data

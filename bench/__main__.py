@@ -79,6 +79,8 @@ def _measure(plan: measure.Plan) -> dict[str, Any]:
             elapsed = time.monotonic() - started
             print(f"[{number}/{len(SECTIONS)} {elapsed:4.0f} s] {words}", file=sys.stderr, flush=True)
 
+        if hasattr(os, "sync"):
+            os.sync()  # What one section has written is not to be flushed while the next is measured.
         results[section.__name__] = section(replace(plan, say=say))
     return results
 

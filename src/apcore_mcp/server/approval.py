@@ -41,9 +41,11 @@ _LONGEST = 2000
 
 class ClientApproval:
     """An approval handler of apcore's that asks whoever made the call. Calls that did not come over MCP are not its
-    business: for them it decides as if it were not there."""
+    business: for them it decides as if it were not there. But while calls over MCP are under way, one that does not say
+    whose it is may come from one of them, by way of a thread, and is refused."""
 
     def __init__(self, *, is_strict: bool) -> None:
+        self.under_way: set[str] = set()
         self._elsewhere = _rejected("no approval handler is configured") if is_strict else ApprovalResult("approved")
 
     async def request_approval(self, request: ApprovalRequest) -> ApprovalResult:
@@ -51,7 +53,7 @@ class ClientApproval:
         context = request.context
         ask = context.data.get(MCP_ELICIT_KEY) or way_back.get()
         if ask is None:
-            return self._elsewhere
+            return _rejected("it cannot be told whose call it is") if self.under_way else self._elsewhere
         if len(context.call_chain) == 1 and context.data.get(_DECIDED) == request.module_id:
             return ApprovalResult("approved", approved_by="client")
         described = context.executor.registry.get_definition(request.module_id)
@@ -75,6 +77,12 @@ def let_clients_approve(executor: Executor) -> bool:
     if not is_ours:
         executor.set_approval_handler(ClientApproval(is_strict=state.policy_strict))
     return True
+
+
+def calls_under_way(executor: Executor) -> set[str]:
+    """Where the ids of calls over MCP are kept while they are under way, for who has to know that there are some."""
+    handler = getattr(executor, "_approval_handler", None)
+    return handler.under_way if isinstance(handler, ClientApproval) else set()
 
 
 def approval_question(descriptor: ModuleDescriptor) -> Question:

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from apcore_mcp.adapters.errors import ErrorMapper
 from apcore_mcp.helpers import MCP_ELICIT_KEY
-from apcore_mcp.server.approval import take_decision
+from apcore_mcp.server.approval import calls_under_way, take_decision
 from apcore_mcp.server.calls import make_context, way_back
 from dragoman import errors as ours
 
@@ -75,17 +75,20 @@ class ExecutionRouter:
     def handler(self, module_id: str, schema: dict[str, Any], *, is_streaming: bool, is_asked: bool) -> Handler:
         """What the runtime calls for a module. `is_asked`: whether a person's decision comes with the arguments."""
         call_async, streams = self.executor.call_async, is_streaming and hasattr(self.executor, "stream")
+        under_way = calls_under_way(self.executor)
 
         async def execute(arguments: dict[str, Any], call: ToolContext) -> Any:
             context = make_context(call)
             if is_asked:
                 take_decision(arguments, context, module_id)
             before = way_back.set(context.data[MCP_ELICIT_KEY])
+            under_way.add(call.run_id)
             try:
                 if streams and call.wants_progress:
                     return await self._streamed(module_id, arguments, context, call)
                 return await call_async(module_id, arguments, context=context)
             finally:
+                under_way.discard(call.run_id)
                 way_back.reset(before)
 
         async def handle(arguments: dict[str, Any], call: ToolContext) -> Raw:

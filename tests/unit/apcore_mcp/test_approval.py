@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from contextlib import nullcontext
 from typing import Any
 
@@ -160,6 +161,37 @@ async def test_leaving_out_the_context_is_no_way_around_the_person(outer: Any) -
         call = client.begin("tools/call", {"name": "outer", "arguments": {}})
         client.reply(await client.question(), YES)
         assert text_of((await client.answer(call))["result"]) == '{"deleted": true}'
+
+
+class Threads(Resize):
+    """A sync module that has a thread of its own call another one."""
+
+    input_schema = Anything
+
+    def execute(self, inputs: dict[str, Any], context: Context[Any]) -> Any:
+        said: list[str] = []
+
+        def call() -> None:
+            try:
+                context.executor.call("inner", {"width": 2})
+            except ApprovalDeniedError as error:
+                said.append(str(error))
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        return {"width": len(said), "height": 1}
+
+
+async def test_a_thread_that_nobody_knows_is_no_way_around_the_person() -> None:
+    inner = Deletes()
+    executor = Executor(registry_of(outer=Threads(), inner=inner))
+    async with serving(executor) as server:
+        client = await server.client(capabilities=FORM)
+        assert text_of(await client.call_tool("outer", {})) == '{"width": 1, "height": 1}'
+        assert inner.count == 0
+        await executor.call_async("inner", {"width": 2})  # Nobody's over MCP, and there are none that it could be of.
+    assert inner.count == 1
 
 
 async def test_an_access_rule_that_wants_approval_has_the_person_asked() -> None:

@@ -164,6 +164,6 @@ def measure(rounds: int, operations: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
-    operations = int(sys.argv[2]) if len(sys.argv) > 2 else 20_000
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 70
+    operations = int(sys.argv[2]) if len(sys.argv) > 2 else 2_000
     print(json.dumps(measure(rounds, operations)))

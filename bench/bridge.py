@@ -7,11 +7,9 @@ client asks the same of both. What apcore's executor takes for a call by itself 
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +17,7 @@ from pathlib import Path
 from bench import measure, over_http
 from bench.client import Work
 from bench.http_load import Ask, Era, Expected
-from bench.measure import DRAGOMAN, ROOT, SERVERS, Plan, plan_for
+from bench.measure import DRAGOMAN, ROOT, SERVERS, Plan, run_alone
 from bench.process import BenchError, Command
 from bench.rounds import Figures, Rounds, Run, cpu_of, figures_of, rate_of, ratios_of, rotated
 
@@ -200,21 +198,7 @@ def compared(rounds: Rounds) -> Figures:
     }
 
 
-def main() -> int:
+if __name__ == "__main__":
     from bench import report  # It knows the names of our servers.
 
-    parser = argparse.ArgumentParser(prog="python -m bench.bridge", description="The apcore bridges side by side.")
-    parser.add_argument("--short", action="store_true", help="shorter, to see that it still runs")
-    plan = plan_for(short=parser.parse_args().short)
-    with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
-        try:
-            figures = bridge(replace(plan, folder=Path(folder), say=lambda words: print(words, file=sys.stderr)))
-        except BenchError as error:
-            print(f"\nFAILED: {error}", file=sys.stderr)
-            return 1
-    print(report.bridge({"bridge": figures}), report.goals(report.bridge_targets(figures)), sep="\n\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_alone(bridge, "The apcore bridges side by side.", report.bridge, report.bridge_targets))

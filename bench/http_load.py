@@ -301,7 +301,8 @@ class _Connection:
         self._socket = socket.create_connection(("127.0.0.1", port), _RUN_LIMIT)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(None)  # Requests are too small to be held up; and a limit in Python costs a call.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(_RUN_LIMIT), 0))
+        limit = struct.pack("ll", int(_RUN_LIMIT), int(_RUN_LIMIT % 1 * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self._script = script
         self._held = b""
         self.fileno = self._socket.fileno

@@ -6,15 +6,18 @@ runs that follow each other at once saw the same machine, and two that are a min
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from bench.cache import RIVALS
 from bench.client import Server, Work
@@ -61,6 +64,29 @@ def plan_for(*, short: bool, rounds: int | None = None) -> Plan:
         folder=Path(),
         say=lambda _: None,
     )
+
+
+def run_alone(
+    section: Callable[[Plan], Figures],
+    about: str,
+    worded: Callable[[Figures], str],
+    targets: Callable[[Figures], Sequence[Any]],
+) -> int:
+    """Measure one section by itself, as its own command; the exit code."""
+    from bench import report  # It knows the sections.
+
+    name = section.__name__
+    parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=about)
+    parser.add_argument("--short", action="store_true", help="shorter, to see that it still runs")
+    plan = plan_for(short=parser.parse_args().short)
+    with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
+        try:
+            figures = section(replace(plan, folder=Path(folder), say=lambda words: print(words, file=sys.stderr)))
+        except BenchError as error:
+            print(f"\nFAILED: {error}", file=sys.stderr)
+            return 1
+    print(worded({name: figures}), report.goals(targets(figures)), sep="\n\n")
+    return 0
 
 
 def _script(name: str, file: str) -> Command:

@@ -7,11 +7,9 @@ work.
 
 from __future__ import annotations
 
-import argparse
 import socket
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -32,7 +30,7 @@ from bench.http_load import (
     drive,
     open_session,
 )
-from bench.measure import DRAGOMAN, FASTMCP, HAS_FASTMCP, SDK, SERVERS, SLOTS, Plan, plan_for
+from bench.measure import DRAGOMAN, FASTMCP, HAS_FASTMCP, SDK, SERVERS, SLOTS, Plan, run_alone
 from bench.process import BenchError, Command, Process
 from bench.rounds import Figures, Run, cpu_of, figures_of, rate_of, ratios_of, rotated
 from bench.servers.http_bare import ANSWER
@@ -275,21 +273,7 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def main() -> int:
+if __name__ == "__main__":
     from bench import report  # It knows the names of our servers.
 
-    parser = argparse.ArgumentParser(prog="python -m bench.over_http", description="Servers side by side over HTTP.")
-    parser.add_argument("--short", action="store_true", help="shorter, to see that it still runs")
-    plan = plan_for(short=parser.parse_args().short)
-    with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
-        try:
-            figures = over_http(replace(plan, folder=Path(folder), say=lambda words: print(words, file=sys.stderr)))
-        except BenchError as error:
-            print(f"\nFAILED: {error}", file=sys.stderr)
-            return 1
-    print(report.over_http({"over_http": figures}), report.goals(report.http_targets(figures)), sep="\n\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_alone(over_http, "Servers side by side over HTTP.", report.over_http, report.http_targets))

@@ -178,6 +178,12 @@ def test_one_bad_answer_among_good_ones_spoils_the_run(
         _load(port)
 
 
+def test_who_waits_alone_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.http_load._RUN_LIMIT", 0.3)
+    with _serving(lambda *_: _plain(BODY)[:50]) as port, pytest.raises(BenchError, match="no answer for 0 s"):
+        _load(port, connections=1)
+
+
 def test_a_request_of_either_era_says_so_in_its_headers() -> None:
     requests = Requests(80)
     modern, handshake = (b"1000000".join(requests.call(session)) for session in (None, "1000000"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ def _run(runtime: Runtime, serve: Callable[[asyncio.AbstractEventLoop], int]) ->
 
 
 def _over_http(runtime: Runtime, loop: asyncio.AbstractEventLoop, *, sse: bool) -> int:
-    from dragoman.edge.http.server import bind, check_address, raise_file_limit, root_of, serve, show_the_way
+    from dragoman.edge.http.server import bind, check_address, raise_file_limit, root_of, serve
 
     config = runtime.config
     http = config.http
@@ -76,6 +77,13 @@ def _over_http(runtime: Runtime, loop: asyncio.AbstractEventLoop, *, sse: bool) 
 
     timeout = config.server.shutdown_timeout_ms / 1000
     return run_to_end(loop, serve(app, listening, http, timeout, on_started))
+
+
+def show_the_way(page: str, endpoint: str, name: str) -> None:
+    """Where to look, and what to paste. On stdout, not in the log: the address lets whoever has it run tools."""
+    entry = json.dumps({"mcpServers": {name: {"url": endpoint}}})
+    sys.stdout.write(f"\n  Open   {page}\n\n  or paste into a client's configuration\n\n  {entry}\n\n")
+    sys.stdout.flush()
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:

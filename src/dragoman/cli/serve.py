@@ -117,8 +117,9 @@ def _serve_stdio(source: Source, settings: Config) -> None:
 
 
 def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
-    from dragoman.edge.http.server import bind, check_address, raise_file_limit, root_of, serve, show_the_way
+    from dragoman.edge.http.server import bind, check_address, raise_file_limit, root_of, serve
     from dragoman.edge.loop import run_to_end
+    from dragoman.serving import show_the_way
 
     http = settings.http
     try:

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
-import sys
 from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -572,10 +570,3 @@ def root_of(http: HttpConfig, listening: socket.socket) -> str:
     """The address that clients use, without a path."""
     host = f"[{http.host}]" if ":" in http.host else http.host
     return f"http://{host}:{listening.getsockname()[1]}"
-
-
-def show_the_way(page: str, endpoint: str, name: str) -> None:
-    """Where to look, and what to paste. On stdout, not in the log: the address lets whoever has it run tools."""
-    entry = json.dumps({"mcpServers": {name: {"url": endpoint}}})
-    sys.stdout.write(f"\n  Open   {page}\n\n  or paste into a client's configuration\n\n  {entry}\n\n")
-    sys.stdout.flush()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -22,7 +21,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ToolsListChanged
 
-from tests.interaction.servers import PATIENCE, environment
+from tests.interaction.servers import PATIENCE, environment, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -40,12 +39,6 @@ WAYS = [
     )
 ]
 every_way = pytest.mark.parametrize(("transport", "mode"), WAYS)
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextmanager

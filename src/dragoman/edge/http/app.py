@@ -11,19 +11,16 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
 
-from dragoman.access.callers import ANONYMOUS, METRICS_SCOPE, Caller
-from dragoman.access.metadata import METADATA_PATH
+from dragoman.access.callers import ANONYMOUS, Caller
 from dragoman.calls.call import Call, Outcome
 from dragoman.edge.clients import ModernClient
 from dragoman.edge.connection import Services
@@ -35,9 +32,11 @@ from dragoman.edge.http.asgi import (
     Bodies,
     Disconnected,
     Header,
+    Headers,
     Post,
     Receive,
     Refused,
+    Route,
     Scope,
     Send,
     Stopping,
@@ -50,6 +49,7 @@ from dragoman.edge.http.exchange import Exchange, SessionCall, Watch
 from dragoman.edge.http.forwarding import LinkBroken
 from dragoman.edge.http.guard import Guard
 from dragoman.edge.http.siblings import LOCAL_ONLY, Siblings
+from dragoman.edge.http.status import Served, Status
 from dragoman.edge.peer import progress_of
 from dragoman.errors import (
     HeaderMismatch,
@@ -81,8 +81,6 @@ from dragoman.protocol.session import (
 from dragoman.protocol.versions import HANDSHAKE_VERSIONS, MODERN_VERSIONS, VERSION_KEY
 from dragoman.replies.encoding import meta_of
 from dragoman.telemetry.log import Logger, exception_facts
-from dragoman.telemetry.metrics import SNAPSHOT, Snapshot
-from dragoman.version import __version__
 
 if TYPE_CHECKING:
     from dragoman.access.authenticator import Authenticator
@@ -102,9 +100,6 @@ STATUS_OF = {
 }
 """The status of a modern answer that is an error; 200 for any other."""
 
-Headers: TypeAlias = dict[bytes, bytes]
-Route: TypeAlias = Callable[[Scope, Receive, Send, Headers], Awaitable[None]]
-
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _MOST_REMEMBERED = 256
 _LONGEST_REMEMBERED = 300
@@ -121,21 +116,6 @@ _SINGLE = (
 _CORS_ALLOWED = (
     b"authorization, content-type, last-event-id, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id"
 )
-
-
-class Served(Protocol):
-    """What the application is in front of."""
-
-    @property
-    def state(self) -> Enum: ...
-
-    @property
-    def is_running(self) -> bool:
-        """Whether calls are taken."""
-        ...
-
-    async def start(self) -> None: ...
-    async def stop(self, timeout: float | None = None) -> int: ...
 
 
 class HttpApp:
@@ -174,25 +154,24 @@ class HttpApp:
         self._most = config.limits.max_request_bytes
         self._read = Bodies(self._most, MOST_READ_AT_ONCE).read
         self._watch: Watch
-        self._began = time.monotonic()
         self._starting: asyncio.Task[None] | None = None
         self._run_id = services.ids.run_id
         self._correlation_id = services.ids.correlation_id
         self._submit = services.runner.submit
         self._render = services.dialect.render
         path = config.http.path
-        self._open: dict[str, Route] = {
-            "/health": self._health,
-            "/healthz": self._health,
-            "/ready": self._ready,
-            "/version": self._version,
-        }
-        if metadata is not None:
-            self._metadata = msgspec.json.encode(metadata)
-            self._open[METADATA_PATH] = self._open[METADATA_PATH + path] = self._describe_resource
         self.metrics = metrics
-        if metrics is not None:
-            self._open["/metrics"] = self._show_metrics
+        self._status = Status(
+            runtime,
+            catalogue,
+            services.identity,
+            self._caller,
+            authenticator=authenticator,
+            metadata=metadata,
+            metrics=metrics,
+            siblings=siblings,
+        )
+        self._open = self._status.routes(path)
         self._join_trace = join_trace
         self._endpoint = path
         self._sse: dict[str, Route] = {"/sse": self._open_sse, "/messages/": self._take_sse} if sse else {}
@@ -309,7 +288,7 @@ class HttpApp:
 
     async def _start(self) -> None:
         self._watch = Watch()
-        self._began = time.monotonic()
+        self._status.began = time.monotonic()
         await self._runtime.start()
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -685,63 +664,6 @@ class HttpApp:
 
     async def _take_sse(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         await self._sessions.handle_sse_message(scope, receive, send, await self._caller(headers))
-
-    # How it is.
-
-    async def _health(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
-        self._only_get(scope)
-        uptime = max(time.monotonic() - self._began, sys.float_info.epsilon)
-        facts = {"status": "ok", "module_count": len(self._catalogue), "uptime_seconds": uptime}
-        await answer(send, 200, msgspec.json.encode(facts))
-
-    async def _ready(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
-        self._only_get(scope)
-        ready = self._runtime.is_running
-        await answer(send, 200 if ready else 503, msgspec.json.encode({"status": self._runtime.state.value}))
-
-    async def _version(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
-        self._only_get(scope)
-        facts = {
-            **self._services.identity.server_info,
-            "dragoman": __version__,
-            "protocolVersions": [*HANDSHAKE_VERSIONS, *MODERN_VERSIONS],
-        }
-        if self._siblings is not None:
-            facts["worker"] = self._siblings.index
-        await answer(send, 200, msgspec.json.encode(facts))
-
-    async def _describe_resource(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
-        self._only_get(scope)
-        await answer(send, 200, self._metadata)
-
-    async def _show_metrics(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
-        assert self.metrics is not None
-        self._only_get(scope)
-        caller = await self._caller(headers)
-        if not caller.has(METRICS_SCOPE):
-            assert self._authenticator is not None
-            challenge = self._authenticator.challenge("insufficient_scope", scope=METRICS_SCOPE)
-            refusal = InvalidRequest(f"The scope {METRICS_SCOPE} is missing")
-            raise Refused(403, refusal, ((b"www-authenticate", challenge),))
-        accept = headers.get(b"accept", b"").decode("latin-1")
-        snapshot = self.metrics.snapshot()
-        if accept == SNAPSHOT:
-            await answer(send, 200, msgspec.json.encode(snapshot))
-            return
-        if self._siblings is not None:
-            asking = [(b"accept", SNAPSHOT.encode())]
-            if b"authorization" in headers:
-                asking.append((b"authorization", headers[b"authorization"]))
-            others = await self._siblings.get("/metrics", asking)
-            decoded = [msgspec.json.decode(body, type=Snapshot) for status, body in others if status == 200]
-            snapshot = Snapshot.together([snapshot, *decoded])
-        # On a thread: with hundreds of tools the text takes long enough to be felt by whoever calls meanwhile.
-        body, content_type = await asyncio.to_thread(snapshot.page, accept)
-        await answer(send, 200, body, ((b"content-type", content_type.encode()),))
-
-    def _only_get(self, scope: Scope) -> None:
-        if scope["method"] not in ("GET", "HEAD"):
-            raise Refused(405, InvalidRequest("Only GET is allowed here"), ((b"allow", b"GET"),))
 
     # Pages in browsers.
 

@@ -13,6 +13,8 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
+Headers: TypeAlias = dict[bytes, bytes]
+Route: TypeAlias = Callable[[Scope, Receive, Send, Headers], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON: Header = (b"content-type", b"application/json")

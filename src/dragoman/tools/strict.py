@@ -1,11 +1,13 @@
 """Schemas for OpenAI's strict mode, and the way back for arguments that were made for them.
 
 In strict mode every object is closed and has all of its properties. What was optional may be null instead; what the
-mode does not know is dropped, and has to be checked when the call comes back.
+mode does not know is dropped, and has to be checked when the call comes back. What it refuses and cannot be done
+without stays, and is named.
 """
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -14,15 +16,20 @@ from dragoman.tools.schema import json_pointer
 
 # fmt: off
 _UNKNOWN = frozenset([
-    "contains", "dependencies", "dependentRequired", "dependentSchemas", "else", "if", "maxContains", "maxProperties",
-    "minContains", "minProperties", "not", "patternProperties", "propertyNames", "then", "unevaluatedItems",
-    "unevaluatedProperties", "uniqueItems",
+    "additionalItems", "contains", "dependencies", "dependentRequired", "dependentSchemas", "discriminator", "else",
+    "if", "maxContains", "maxProperties", "minContains", "minProperties", "not", "patternProperties", "propertyNames",
+    "then", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
 ])
 """What OpenAI refuses, and can be left out: a schema without it takes more, and nothing else."""
 _FORMATS = frozenset(["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid"])
 # fmt: on
-_REFUSED = frozenset(["allOf", "oneOf"])
+_REFUSED = frozenset(["allOf", "oneOf", "prefixItems"])
 """What OpenAI refuses, and cannot be left out."""
+_REFUSED_AT_THE_TOP = ("anyOf", "enum")
+_SAY_WHAT_IT_IS = frozenset(["type", "enum", "const", "anyOf", "oneOf", "allOf"])
+"""One of them OpenAI wants in every schema."""
+_LOOKS_AROUND = re.compile(r"(?<!\\)(?:\\\\)*\(\?<?[=!]")
+_REFUSAL = "refused by OpenAI in strict mode"
 
 
 class Loss(NamedTuple):
@@ -42,28 +49,40 @@ class StrictMode:
     def __init__(self, losses: list[Loss]) -> None:
         self._losses = losses
 
-    def apply(self, schema: Any, *path: str) -> Any:
-        """The schema in a form that strict mode takes. The one that is given stays as it is."""
+    def apply(self, schema: PlainSchema) -> PlainSchema:
+        """A tool's parameters in a form that strict mode takes. The schema that is given stays as it is."""
+        for keyword in _REFUSED_AT_THE_TOP:
+            if keyword in schema:
+                self._lose((keyword,), f"{keyword} at the top", _REFUSAL)
+        if schema.get("type", "object") != "object":
+            self._lose(("type",), "a top that is not just an object", _REFUSAL)
+        made: PlainSchema = self._apply(schema)
+        return made
+
+    def _apply(self, schema: Any, *path: str) -> Any:
         if isinstance(schema, list):
-            return [self.apply(each, *path, str(number)) for number, each in enumerate(schema)]
+            return [self._apply(each, *path, str(number)) for number, each in enumerate(schema)]
         if not isinstance(schema, dict):
+            self._lose(path, "a schema without a type", _REFUSAL)  # True or false, which say nothing of one.
             return schema
         made: PlainSchema = {}
         for keyword, value in schema.items():
             if keyword == "properties" and isinstance(value, dict):
-                made[keyword] = {name: self.apply(each, *path, keyword, name) for name, each in value.items()}
+                made[keyword] = {name: self._apply(each, *path, keyword, name) for name, each in value.items()}
             elif keyword == "additionalProperties":
                 continue  # Its turn comes with the object.
-            elif keyword == "default" or keyword.startswith("x-") or keyword in _UNKNOWN:
-                self._lose(path, keyword, keyword)
-            elif keyword == "format" and value not in _FORMATS:
-                self._lose(path, keyword, f"format {value}")
+            elif (what := _dropped(keyword, value)) is not None:
+                self._lose((*path, keyword), what)
             else:
-                if keyword in _REFUSED:
-                    self._lose(path, keyword, keyword, "refused by OpenAI in strict mode")
-                made[keyword] = self.apply(value, *path, keyword) if keyword in APPLICATORS else deepcopy(value)
+                if keyword in _REFUSED or (keyword == "items" and isinstance(value, list)):
+                    self._lose((*path, keyword), "a list of items" if keyword == "items" else keyword, _REFUSAL)
+                made[keyword] = self._apply(value, *path, keyword) if keyword in APPLICATORS else deepcopy(value)
         if _is_object(schema):
             self._close(made, schema, path)
+        if made.keys().isdisjoint(_SAY_WHAT_IT_IS):
+            self._lose(path, "a schema without a type", _REFUSAL)
+        if _may_be("array", schema) and made.keys().isdisjoint(("items", "prefixItems")):
+            self._lose(path, "an array without items", _REFUSAL)
         return made
 
     def _close(self, made: PlainSchema, schema: PlainSchema, path: tuple[str, ...]) -> None:
@@ -71,15 +90,25 @@ class StrictMode:
         extra = schema.get("additionalProperties", False)
         if extra is not False:
             what = "additionalProperties: true" if extra is True else "additionalProperties with a schema"
-            self._lose(path, "additionalProperties", what, "incompatible with strict mode")
+            self._lose((*path, "additionalProperties"), what, "incompatible with strict mode")
+        made.setdefault("type", "object")
         required = schema.get("required", ())
         properties = made.get("properties", {})
         made["properties"] = {name: each if name in required else nullable(each) for name, each in properties.items()}
         made["required"] = list(properties)
         made["additionalProperties"] = False
 
-    def _lose(self, path: tuple[str, ...], keyword: str, what: str, harm: str = "") -> None:
-        self._losses.append(Loss(json_pointer((*path, keyword)), what, harm or "dropped", not harm))
+    def _lose(self, path: tuple[str, ...], what: str, harm: str = "") -> None:
+        self._losses.append(Loss(json_pointer(path), what, harm or "dropped", not harm))
+
+
+def _dropped(keyword: str, value: Any) -> str | None:
+    """What a schema in strict mode does without, if it cannot have this; None if it can."""
+    if keyword == "format":
+        return None if value in _FORMATS else f"format {value}"
+    if keyword == "pattern":
+        return "pattern that looks around" if isinstance(value, str) and _LOOKS_AROUND.search(value) else None
+    return keyword if keyword == "default" or keyword.startswith("x-") or keyword in _UNKNOWN else None
 
 
 def nullable(schema: Any) -> Any:
@@ -133,6 +162,9 @@ def without_nulls(value: Any, schema: Any) -> Any:
 
 
 def _is_object(schema: PlainSchema) -> bool:
+    return _may_be("object", schema) or "properties" in schema or "additionalProperties" in schema
+
+
+def _may_be(kind: str, schema: PlainSchema) -> bool:
     types = schema.get("type")
-    is_one = types == "object" or (isinstance(types, list) and "object" in types)
-    return is_one or "properties" in schema or "additionalProperties" in schema
+    return types == kind or (isinstance(types, list) and kind in types)

@@ -70,6 +70,9 @@ class Picture(BaseModel):
     more: list[Size] = []
 
 
+REFUSED = "refused by OpenAI in strict mode"
+
+
 def parameters(schema: Any, report: list[Remark] | None = None, **options: Any) -> Any:
     [tool] = to_openai_tools(registry_of(a__module=Module(schema)), report=report, **options)
     return tool["function"]["parameters"]
@@ -319,8 +322,17 @@ def test_what_strict_mode_does_not_know_is_dropped_and_reported() -> None:
             "incompatible with strict mode",
             "/properties/p/additionalProperties",
         ),
-        ({"oneOf": [{"type": "null"}]}, "oneOf", "refused by OpenAI in strict mode", "/properties/p/oneOf"),
-        ({"allOf": [{"type": "null"}]}, "allOf", "refused by OpenAI in strict mode", "/properties/p/allOf"),
+        ({"oneOf": [{"type": "null"}]}, "oneOf", REFUSED, "/properties/p/oneOf"),
+        ({"allOf": [{"type": "null"}]}, "allOf", REFUSED, "/properties/p/allOf"),
+        ({"type": "array", "prefixItems": [{"type": "null"}]}, "prefixItems", REFUSED, "/properties/p/prefixItems"),
+        ({"type": "array", "items": [{"type": "null"}]}, "a list of items", REFUSED, "/properties/p/items"),
+        ({"type": ["array", "null"]}, "an array without items", REFUSED, "/properties/p"),
+        ({"type": "array", "items": True}, "a schema without a type", REFUSED, "/properties/p/items"),
+        ({"type": "array", "items": {}}, "a schema without a type", REFUSED, "/properties/p/items"),
+        ({"anyOf": [{"description": "anything"}]}, "a schema without a type", REFUSED, "/properties/p/anyOf/0"),
+        ({"title": "Anything"}, "a schema without a type", REFUSED, "/properties/p"),
+        (True, "a schema without a type", REFUSED, "/properties/p"),
+        (False, "a schema without a type", REFUSED, "/properties/p"),
     ],
 )
 def test_a_schema_that_is_not_for_strict_mode_is_there_with_a_warning(
@@ -328,17 +340,54 @@ def test_a_schema_that_is_not_for_strict_mode_is_there_with_a_warning(
 ) -> None:
     report: list[Remark] = []
     made = strict(property, is_required=True, report=report)
-    if "type" in property:
-        assert made == {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+    closed = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+    assert made == (closed if what.startswith("additionalProperties") else property)
     assert report == [Remark("a.module", path, f"{what} is {why}")]
     [record] = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == f"Schema for module 'a.module' uses {what}, which is {why}"
 
 
+@pytest.mark.requirement("FR-OPENAI-003", "UC-008")
+@pytest.mark.parametrize(
+    ("keyword", "value", "what"),
+    [
+        ("anyOf", [{"type": "object", "properties": {}}], "anyOf at the top"),
+        ("enum", [{}], "enum at the top"),
+        ("type", ["object", "null"], "a top that is not just an object"),
+    ],
+)
+def test_what_openai_refuses_only_at_the_top_is_warned_of_there_and_nowhere_else(
+    keyword: str, value: Any, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    report: list[Remark] = []
+    schema = {"type": "object", "properties": {}, "required": [], "additionalProperties": False, keyword: value}
+    made = parameters(schema, report, strict=True)
+    assert made[keyword] == value or keyword == "anyOf"
+    assert report == [Remark("a.module", f"/{keyword}", f"{what} is {REFUSED}")]
+    assert caplog.messages == [f"Schema for module 'a.module' uses {what}, which is {REFUSED}"]
+    strict(schema, is_required=True, report=report)
+    assert len(report) == 1
+
+
+@pytest.mark.requirement("FR-OPENAI-003")
+@pytest.mark.parametrize(
+    ("pattern", "is_kept"),
+    [("^a+$", True), (r"\(?=x", True), ("a(?=b)", False), ("(?<!a)b", False), ("(?:a|b)", True), (5, True)],
+)
+def test_a_pattern_that_looks_around_is_dropped(pattern: Any, is_kept: bool) -> None:
+    report: list[Remark] = []
+    made = strict({"type": "string", "pattern": pattern}, is_required=True, report=report)
+    assert made == ({"type": "string", "pattern": pattern} if is_kept else {"type": "string"})
+    dropped = Remark("a.module", "/properties/p/pattern", "pattern that looks around is dropped")
+    assert report == ([] if is_kept else [dropped])
+
+
 def test_an_object_is_known_by_what_it_says_about_its_keys() -> None:
-    closed = {"properties": {}, "required": [], "additionalProperties": False}
-    assert strict({"additionalProperties": False}) == strict({"properties": {}}) == closed
+    closed = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+    for written in ({"additionalProperties": False}, {"properties": {}}):
+        assert strict(written, is_required=True) == closed
+        assert strict(written) == {**closed, "type": ["object", "null"]}
 
 
 def test_a_schema_that_is_closed_already_needs_no_warning(caplog: pytest.LogCaptureFixture) -> None:

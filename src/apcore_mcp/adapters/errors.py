@@ -105,8 +105,12 @@ def _as_written(entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 def _as_validated(entry: Mapping[str, Any], schema: Schema, arguments: Any) -> Iterator[tuple[str, str, str]]:
     """An entry of apcore's. If it is about fields that are missing or too many, it does not say which: all are."""
-    keyword = str(entry.get("keyword", "invalid"))
-    for field, words in explain(schema, arguments, str(entry.get("path", "")), keyword):
+    keyword, path = str(entry.get("keyword", "invalid")), str(entry.get("path", ""))
+    try:
+        found = list(explain(schema, arguments, path, keyword))
+    except (AttributeError, TypeError):  # It is no schema, as `{"required": [5]}`, but apcore's validator has used it.
+        found = list(explain({}, None, path, keyword))
+    for field, words in found:
         yield field, words, keyword
 
 

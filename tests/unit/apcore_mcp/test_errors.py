@@ -375,3 +375,29 @@ def test_texts_of_others_are_one_line_of_bounded_length() -> None:
     assert text(errors.InvalidInputError(message="a\nb" + "x" * 10_000)) == "Invalid input: a b" + "x" * 481 + "…"
     assert text(errors.ModuleNotFoundError("é" * 10_000)) == "Module not found: " + "é" * 481 + "…"
     assert text(ModuleError("C" * 10_000, "")) == "Module error: " + "C" * 485 + "…"
+
+
+@pytest.mark.requirement("FR-ERROR-002", "NFR-REL-002")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"required": [5]},
+        {"required": 5},
+        {"properties": 5},
+        {"properties": {"a": {"properties": 5}}},
+        {"anyOf": 5},
+        {"properties": {"a": {"type": [{}]}}},
+        {"properties": {"a": 5}},
+    ],
+)
+@pytest.mark.parametrize("keyword", ["required", "type", "additionalProperties"])
+def test_a_schema_that_is_none_is_no_reason_to_raise(schema: dict[str, Any], keyword: str) -> None:
+    error = errors.SchemaValidationError(errors=[{"path": "/a", "keyword": keyword, "message": SECRET}])
+    told = mapper.text(error, schema, {"a": {"b": SECRET}})
+    assert told.startswith("Input validation failed:\n- a")
+    assert SECRET not in told
+
+
+async def test_a_module_with_a_schema_that_only_its_validator_takes_is_answered_all_the_same() -> None:
+    odd = Echo({"type": "object", "required": [5]})
+    assert await answer(odd, {}) == "Input validation failed:\n- arguments: Field required (required)"

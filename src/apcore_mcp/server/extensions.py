@@ -21,6 +21,20 @@ from apcore.registry.scanner import scan_extensions
 logger = logging.getLogger(__name__)
 
 _PACKAGE = "apcore_extensions"
+_BROKEN = "Extension %s cannot be loaded: %s: %s"
+
+
+class _Registry(Registry):
+    """Takes a file that ends the program for a broken one too, as a script is without a guard around its `main`."""
+
+    def _resolve_all_entry_points(self, discovered: list[Any], raw_metadata: dict[str, Any]) -> dict[str, type]:
+        resolved: dict[str, type] = {}
+        for file in discovered:
+            try:
+                resolved |= super()._resolve_all_entry_points([file], raw_metadata)
+            except SystemExit as error:
+                logger.warning(_BROKEN, file.file_path, type(error).__name__, error)
+        return resolved
 
 
 def load_extensions(directory: str | Path) -> Registry:
@@ -29,14 +43,14 @@ def load_extensions(directory: str | Path) -> Registry:
     A function without an id of its own is known by its file and its name: `shout` in `text/tools.py` is
     `text.tools.shout`.
     """
-    registry = Registry(extensions_dir=str(directory))
+    registry = _Registry(extensions_dir=str(directory))
     files = scan_extensions(Path(directory))
     found = [(each.file_path, each.canonical_id, *_look_into(each.file_path)) for each in files]
     for_apcore = [glob.escape(str(path)) for path, _, _, has_class in found if has_class]
     if for_apcore or not found:
         try:
             registry.discover(for_apcore or None)
-        except SystemExit as error:  # All that apcore does not take for a broken file.
+        except SystemExit as error:  # From a module's constructor or its `on_load`.
             raise RuntimeError(f"a file in {directory} ends the program when it is loaded") from error
     for path, name, has_functions, has_class in found:
         if has_functions:
@@ -78,7 +92,7 @@ def _run(path: Path, name: str) -> dict[str, Any] | None:
     try:
         spec.loader.exec_module(loaded)
     except (Exception, SystemExit) as error:
-        logger.warning("Extension %s cannot be loaded: %s: %s", path, type(error).__name__, error)
+        logger.warning(_BROKEN, path, type(error).__name__, error)
         del sys.modules[name]
         return None
     return vars(loaded)

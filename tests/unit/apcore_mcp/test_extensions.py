@@ -139,9 +139,30 @@ def test_of_a_file_that_fails_half_way_nothing_is_served(
     assert "apcore_extensions.half" not in sys.modules
 
 
-def test_a_file_that_ends_the_program_is_no_silent_end(tmp_path: Path) -> None:
+@pytest.mark.requirement("NFR-REL-002")
+@pytest.mark.parametrize("end", ["import sys\nsys.exit()", "raise SystemExit(3)"])
+def test_a_script_among_the_files_is_left_out_and_the_others_are_run_once(
+    end: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = "import os\nos.environ['RUNS'] = os.environ.get('RUNS', '') + 'x'\n"
+    place = folder(tmp_path, before=count + CLASS, script=CLASS + end, zebra=count + CLASS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUNS", "")
+        assert load_extensions(place).list() == ["before", "zebra"]
+        assert os.environ["RUNS"] == "xx"
+    [said] = caplog.messages
+    assert said.startswith(f"Extension {place / 'script.py'} cannot be loaded: SystemExit: ")
+
+
+def test_who_interrupts_the_loading_has_interrupted_it(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        load_extensions(folder(tmp_path, good=CLASS, slow=CLASS + "raise KeyboardInterrupt"))
+
+
+def test_a_module_that_ends_the_program_when_it_is_made_is_no_silent_end(tmp_path: Path) -> None:
+    code = CLASS + "\n    def __init__(self):\n        raise SystemExit(0)\n"
     with pytest.raises(RuntimeError, match="ends the program when it is loaded"):
-        load_extensions(folder(tmp_path, script="raise SystemExit(0)"))
+        load_extensions(folder(tmp_path, script=code))
 
 
 @pytest.mark.requirement("NFR-REL-002")

@@ -178,6 +178,33 @@ def test_a_resource_that_an_edit_adds_can_be_read(tmp_path: Path) -> None:
         assert server.leave() == 0
 
 
+@pytest.mark.slow
+def test_edited_modules_of_a_folder_are_served_without_a_new_connection(tmp_path: Path) -> None:
+    folder = tmp_path / "extensions"
+    folder.mkdir()
+    module = "from apcore.decorator import module\n@module(id='a.{0}')\ndef f() -> str:\n    return '{1}'\n"
+    write(folder / "first.py", module.format("word", "first"))
+    with ServerProcess("--extensions-dir", str(folder), "--reload") as server:
+        server.handshake()
+        assert text_of(server.call("a.word")) == {"result": "first"}
+
+        write(folder / "first.py", module.format("word", "second"))
+        changes(server, 1)
+        assert text_of(server.call("a.word")) == {"result": "second"}
+
+        (folder / "deeper").mkdir()
+        write(folder / "deeper" / "more.py", module.format("more", "more"))
+        changes(server, 2)
+        assert [each["name"] for each in server.list_tools()] == ["a.more", "a.word", "health"]
+
+        write(folder / "first.py", "raise SystemExit\n")
+        changes(server, 3)
+        assert [each["name"] for each in server.list_tools()] == ["a.more", "health"]
+        assert server.leave() == 0
+        reloads = [each for each in server.log() if each["message"] == "tools reloaded"]
+        assert [(each["extensions"], each["tools"]) for each in reloads] == [(str(folder), n) for n in (1, 2, 1)]
+
+
 def test_reloading_needs_something_to_reload(tmp_path: Path) -> None:
     refused = dragoman("serve", "--reload", cwd=tmp_path)
-    assert (refused.returncode, refused.stderr) == (2, b"dragoman: --reload needs a TARGET\n")
+    assert (refused.returncode, refused.stderr) == (2, b"dragoman: --reload needs a TARGET, or --extensions-dir\n")

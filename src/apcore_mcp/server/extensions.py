@@ -9,11 +9,13 @@ from __future__ import annotations
 import ast
 import glob
 import importlib.util
+import inspect
 import logging
 import sys
 from pathlib import Path
 from typing import Any
 
+import apcore
 from apcore import Registry
 from apcore.decorator import FunctionModule
 from apcore.registry.scanner import scan_extensions
@@ -43,6 +45,7 @@ def load_extensions(directory: str | Path) -> Registry:
     A function without an id of its own is known by its file and its name: `shout` in `text/tools.py` is
     `text.tools.shout`.
     """
+    _forget(Path(directory).resolve())
     registry = _Registry(extensions_dir=str(directory))
     files = scan_extensions(Path(directory))
     found = [(each.file_path, each.canonical_id, *_look_into(each.file_path)) for each in files]
@@ -59,6 +62,16 @@ def load_extensions(directory: str | Path) -> Registry:
             if names is not None:
                 _register(registry, path, name, names)
     return registry
+
+
+def _forget(folder: Path) -> None:
+    """Take from apcore's global instance what files registered there when they were loaded before: they will again."""
+    client: Any = vars(apcore).get("_CACHED_DEFAULT_CLIENT")  # To ask for it would make it.
+    for module_id in [] if client is None else client.registry.list():
+        function = inspect.unwrap(getattr(client.registry.get(module_id), "_func", None))  # type: ignore[arg-type]
+        file = getattr(function, "__globals__", {}).get("__file__")
+        if file is not None and Path(file).resolve().is_relative_to(folder):
+            client.registry.unregister(module_id)
 
 
 def _look_into(path: Path) -> tuple[bool, bool]:

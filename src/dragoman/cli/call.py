@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.options import ConfigFile, settings_from
+from dragoman.cli.control import Source
+from dragoman.cli.options import ConfigFile, ExtensionsDir, settings_from
 from dragoman.cli.output import FAILED, complain, kept_for_answers, print_encoded, refuse
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def call(
         str | None,
         typer.Option(help="A Python file, a module, or module:object. Without it, the built-in tools."),
     ] = None,
+    extensions_dir: ExtensionsDir = None,
     given: Annotated[
         str | None,
         typer.Option("--json", help="The arguments as a JSON object: the text itself, @FILE, or - for stdin."),
@@ -56,7 +58,8 @@ def call(
     settings = settings_from(config, {"logging.level": log_level, "timeouts.tool_overrides": overrides})
     try:
         with kept_for_answers():
-            outcome, hint, spans = _outcome(tool, arguments or [], given, target, settings.config, trace)
+            source = Source(target, extensions_dir)
+            outcome, hint, spans = _outcome(tool, arguments or [], given, source, settings.config, trace)
     except KeyboardInterrupt:
         complain("cancelled")
         raise typer.Exit(_INTERRUPTED) from None
@@ -69,18 +72,18 @@ def call(
 
 
 def _outcome(
-    tool: str, pairs: list[str], given: str | None, target: str | None, config: Config, trace: bool
+    tool: str, pairs: list[str], given: str | None, source: Source, config: Config, trace: bool
 ) -> tuple[Outcome, str, list[Span]]:
     """What came of the call, a hint at the tool that was meant if there is none of that name, and where time went."""
     from dragoman.cli.arguments import read_arguments, read_json
-    from dragoman.cli.target import server_with, tools_for
+    from dragoman.cli.target import server_for
     from dragoman.clock import SystemClock
     from dragoman.sections import nearest
     from dragoman.telemetry.log import StructuredLogger
 
     clock = SystemClock()
     logger = StructuredLogger(_log_for_a_person(config), clock, config.logging)
-    server = server_with(tools_for(target), config, clock=clock, logger=logger, memory_tools=target is None)
+    server = server_for(source, config, clock=clock, logger=logger)
     found = server.catalogue.get(tool)
     schema = found.definition.input_schema if found is not None else {}
     try:

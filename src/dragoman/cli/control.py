@@ -24,7 +24,7 @@ class Source(Struct, frozen=True):
     extensions: str | None = None
     """A folder of apcore modules."""
     reload: bool = False
-    """Whether the target is loaded anew when it changes."""
+    """Whether all of it is loaded anew when its files change."""
 
     @property
     def is_builtin(self) -> bool:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dragoman.cli.options import AsJson, ConfigFile, Target, settings_from
+from dragoman.cli.control import Source
+from dragoman.cli.options import AsJson, ConfigFile, ExtensionsDir, Target, settings_from
 from dragoman.cli.output import kept_for_answers, print_columns, print_json
 
 if TYPE_CHECKING:
@@ -19,24 +20,26 @@ prompts = typer.Typer(no_args_is_help=True, help="List the prompts of a target."
 
 
 @resources.command("list")
-def list_resources(target: Target = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
+def list_resources(
+    target: Target = None, extensions_dir: ExtensionsDir = None, config: ConfigFile = None, as_json: AsJson = False
+) -> None:
     """List the resources that TARGET would be served with, and then its templates."""
-    offers = _offers(target, config)
+    offers = _offers(Source(target, extensions_dir), config)
     _print([*offers.resources(), *offers.templates()], as_json)
 
 
 @prompts.command("list")
 def list_prompts(target: Target = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
     """List the prompts that TARGET would be served with."""
-    _print(_offers(target, config).prompts(), as_json)
+    _print(_offers(Source(target), config).prompts(), as_json)
 
 
-def _offers(target: str | None, config: Path | None) -> Offers:
-    from dragoman.cli.target import server_with, tools_for
+def _offers(source: Source, config: Path | None) -> Offers:
+    from dragoman.cli.target import server_for
 
     settings = settings_from(config)
     with kept_for_answers():
-        return server_with(tools_for(target), settings.config, memory_tools=target is None).offers
+        return server_for(source, settings.config).offers
 
 
 def _print(offers: Iterable[Offer], as_json: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -20,6 +22,21 @@ ConfigFile: TypeAlias = Annotated[
     typer.Option("--config", help="Settings, as TOML or JSON. Without it, ./dragoman.toml or ./dragoman.json."),
 ]
 LogLevel: TypeAlias = Annotated[str | None, typer.Option("--log-level", help="debug, info, warn or error.")]
+
+
+def _folder(given: str | None) -> str | None:
+    """A folder of modules that can be looked at; or the end of the command."""
+    if given is not None and find_spec("apcore") is None:
+        refuse("--extensions-dir needs what the extra `apcore` brings: pip install 'dragoman[apcore]'")
+    if given is not None and not os.path.isdir(given):
+        refuse(f"There is no folder {given}")
+    return given
+
+
+ExtensionsDir: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--extensions-dir", callback=_folder, help="A folder of apcore modules, beside TARGET's tools."),
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 

@@ -1,14 +1,16 @@
-"""`dragoman serve --reload`: when the target's files change, what it offers is loaded anew; the connection lives on.
+"""`dragoman serve --reload`: when the files of a source change, what it offers is loaded anew; the connection lives on.
 
 1. Clients are told which lists have changed. Calls under way end with the handlers that they began with.
 2. Where the files cannot be loaded, or something in them cannot be registered, the log says why and all stays.
-3. What is loaded anew is the target and whatever else it brought from its own folder, never an installed package.
+3. What is loaded anew is the target, the folder of modules and whatever else they brought from their own folders, never
+   an installed package.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -17,8 +19,10 @@ from types import ModuleType
 from typing import TypeAlias
 
 from dragoman.app import Runtime
-from dragoman.cli.target import is_file, load_tools, split_target
-from dragoman.errors import RegistrationError, TargetError
+from dragoman.cli.control import Source
+from dragoman.cli.target import is_file, load, split_target
+from dragoman.config import Config
+from dragoman.errors import RegistrationError
 from dragoman.offers.catalogue import Offer
 from dragoman.telemetry.log import exception_facts
 from dragoman.tools.tool import Tool
@@ -27,13 +31,17 @@ Snapshot: TypeAlias = dict[Path, tuple[int, int]]
 
 _INTERVAL = 0.3
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+_OURS = frozenset({"dragoman", "apcore_mcp"})
 
 
 class Reloader:
-    """Loads a target, and again when it has changed. Made before the first time: what is there already stays."""
+    """Loads a source, and again when it has changed. Made before the first time: what is there already stays."""
 
-    def __init__(self, target: str) -> None:
-        self._target = target
+    def __init__(self, source: Source, config: Config) -> None:
+        self._source = source
+        self._config = config
+        places = {"target": source.target, "extensions": source.extensions}
+        self._facts = {name: place for name, place in places.items() if place is not None}
         self._there_before = set(sys.modules)
         self._loaded: list[Tool | Offer] = []
         self._first = self.snapshot()
@@ -48,8 +56,11 @@ class Reloader:
 
     def snapshot(self) -> Snapshot:
         """Age and size of every file that the tools may depend on."""
-        folder = self._folder()
-        files = {*folder.glob("*.py"), *(Path(module.__file__ or "") for module in self._modules().values())}
+        files = {Path(module.__file__ or "") for module in self._modules().values()}
+        if self._source.target is not None:
+            files.update(_folder_of(self._source.target).glob("*.py"))
+        if self._source.extensions is not None:
+            files.update(_files_within(Path(self._source.extensions).resolve()))
         found: Snapshot = {}
         for path in files:
             try:
@@ -60,14 +71,14 @@ class Reloader:
         return found
 
     def load(self) -> list[Tool | Offer]:
-        """What is offered now. Raises `TargetError`, and has then left the modules as they were."""
+        """What is offered now. Raises as `load` does, and has then left the modules as they were."""
         before = self._modules()
         for name in before:
             del sys.modules[name]
         importlib.invalidate_caches()
         try:
-            return load_tools(self._target)
-        except TargetError:
+            return load(self._source, self._config)
+        except Exception:
             for name in self._modules():
                 del sys.modules[name]
             sys.modules.update(before)
@@ -79,10 +90,10 @@ class Reloader:
         try:
             server.replace(self._loaded, tools)
         except RegistrationError as error:
-            server.logger.error("tools not reloaded", {"target": self._target, **exception_facts(error, error.code)})
+            server.logger.error("tools not reloaded", {**self._facts, **exception_facts(error, error.code)})
             return
         self._loaded = tools
-        server.logger.info("tools reloaded", {"target": self._target, "tools": len(tools)})
+        server.logger.info("tools reloaded", {**self._facts, "tools": sum(isinstance(each, Tool) for each in tools)})
 
     def _watch(self, server: Runtime, loop: asyncio.AbstractEventLoop, seen: Snapshot) -> None:
         for _ in self._changes(seen):
@@ -90,7 +101,7 @@ class Reloader:
                 tools = self.load()
             except Exception as error:  # Whatever it was, the next change may be better.
                 facts = exception_facts(error.__cause__ or error, "TARGET")
-                server.logger.error("tools not reloaded", {"target": self._target, **facts})
+                server.logger.error("tools not reloaded", {**self._facts, **facts})
             else:
                 # Between two events nobody can call a tool that is gone and not yet back.
                 loop.call_soon_threadsafe(self.replace, server, tools)
@@ -107,24 +118,33 @@ class Reloader:
             seen = now
             yield
 
-    def _folder(self) -> Path:
-        """Where the target's own files are: beside a file or a module, and within a package."""
-        place, _ = split_target(self._target)
-        if is_file(place):
-            return Path(place).resolve().parent
-        top = sys.modules.get(place.partition(".")[0])
-        return Path(top.__file__).resolve().parent if top is not None and top.__file__ else Path.cwd()
-
     def _modules(self) -> dict[str, ModuleType]:
-        """What the target brought from its own folder, itself included."""
-        folder = self._folder()
+        """What the source brought from its own folders, itself included."""
+        folders = [] if self._source.target is None else [_folder_of(self._source.target)]
+        folders += [] if self._source.extensions is None else [Path(self._source.extensions).resolve()]
         return {
             name: module
             for name, module in tuple(sys.modules.items())  # Other threads import, too.
             if name not in self._there_before
-            and name.partition(".")[0] != "dragoman"
-            and _is_within(folder, getattr(module, "__file__", None))
+            and name.partition(".")[0] not in _OURS
+            and any(_is_within(folder, getattr(module, "__file__", None)) for folder in folders)
         }
+
+
+def _folder_of(target: str) -> Path:
+    """Where a target's own files are: beside a file or a module, and within a package."""
+    place, _ = split_target(target)
+    if is_file(place):
+        return Path(place).resolve().parent
+    top = sys.modules.get(place.partition(".")[0])
+    return Path(top.__file__).resolve().parent if top is not None and top.__file__ else Path.cwd()
+
+
+def _files_within(folder: Path) -> Iterator[Path]:
+    """The files that modules in a folder, and in the folders in it, are made of."""
+    for place, folders, names in os.walk(folder):  # Which does not mind if one is gone by then.
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        yield from (Path(place, name) for name in names if name.endswith((".py", "_meta.yaml")))
 
 
 def _is_within(folder: Path, file: str | None) -> bool:

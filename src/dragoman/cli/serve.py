@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from dragoman.cli.control import Source
-from dragoman.cli.options import ConfigFile, LogLevel, Target, settings_from
+from dragoman.cli.options import ConfigFile, ExtensionsDir, LogLevel, Target, settings_from
 from dragoman.cli.output import ABANDONED, refuse
 from dragoman.config import Config
 from dragoman.edge.signals import leave
@@ -58,12 +58,10 @@ def serve(
         bool, typer.Option("--allow-execute", help="Let tools be run from that page, by who has the printed address.")
     ] = False,
     reload: Annotated[
-        bool, typer.Option("--reload", help="Load the tools anew when TARGET's files change, for development.")
+        bool, typer.Option("--reload", help="Load the tools anew when their files change, for development.")
     ] = False,
     workers: Annotated[int, typer.Option(min=1, max=999, help="Processes that serve, with streamable-http.")] = 1,
-    extensions_dir: Annotated[
-        str | None, typer.Option(help="A folder of apcore modules, which are served beside TARGET's tools.")
-    ] = None,
+    extensions_dir: ExtensionsDir = None,
 ) -> None:
     """Serve the tools in TARGET: to one client over standard input and output, or to many over HTTP.
 
@@ -84,12 +82,10 @@ def serve(
     if transport is not Transport.STDIO and find_spec("httptools") is None:
         refuse("HTTP needs what the extra `http` brings: pip install 'dragoman[http]'")
     settings = settings_from(config, flags).config
-    if reload and target is None:
-        refuse("--reload needs a TARGET")
+    if reload and target is None and extensions_dir is None:
+        refuse("--reload needs a TARGET, or --extensions-dir")
     if workers > 1:
         _check_workers(transport)
-    if extensions_dir is not None:
-        _check_extensions(extensions_dir)
     source = Source(target, extensions_dir, reload)
     if transport is Transport.STDIO:
         _serve_stdio(source, settings)
@@ -147,13 +143,6 @@ def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
 
     abandoned = run_to_end(prepared.loop, serve(app, listening, http, timeout, on_started))
     finish(prepared, abandoned)
-
-
-def _check_extensions(folder: str) -> None:
-    if find_spec("apcore") is None:
-        refuse("--extensions-dir needs what the extra `apcore` brings: pip install 'dragoman[apcore]'")
-    if not os.path.isdir(folder):
-        refuse(f"There is no folder {folder}")
 
 
 def _check_workers(transport: Transport) -> None:
@@ -227,22 +216,14 @@ def prepare(source: Source, settings: Config, siblings: Siblings | None = None) 
     take_over_logging(logger)
     _set_up_spans(logger, settings.server.name)
     reloader: Reloader | None = None
-    if source.reload and source.target is not None:
+    if source.reload:
         from dragoman.cli.reload import Reloader
         from dragoman.offers.catalogue import Offers
 
-        reloader = Reloader(source.target)
+        reloader = Reloader(source, settings)
         options["offers"] = Offers(settings.tools, settings.timeouts)  # What it has not yet, it may have soon.
-    elif source.extensions is not None:
-        from dragoman.offers.catalogue import Offers
-
-        options["offers"] = Offers(settings.tools, settings.timeouts, expected=["resources"])
-    tools = () if source.target is None and source.extensions is not None else tools_for(source.target)
+    tools = tools_for(source, settings)
     server = server_with(tools, settings, clock=clock, logger=logger, memory_tools=source.is_builtin, **options)
-    if source.extensions is not None:
-        from apcore_mcp import attach, load_extensions
-
-        attach(server, load_extensions(source.extensions))
     gc.freeze()  # What is loaded now stays; there is no point in looking through it again and again.
     loop = new_event_loop(settings.resources.max_concurrent_executions)
     if reloader is not None:

@@ -1,4 +1,4 @@
-"""What a file, a module, or an object in a module offers, and the server that has it."""
+"""What a file, a module, an object in a module, or a folder of apcore modules offers, and the server that has it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from dragoman.app import Runtime, ServerOptions, builtin_tools, create_server
+from dragoman.cli.control import Source
 from dragoman.cli.output import refuse
 from dragoman.config import Config
 from dragoman.errors import RegistrationError, TargetError
@@ -23,13 +24,20 @@ from dragoman.offers.resource import Resource
 from dragoman.tools.tool import Tool
 
 
-def tools_for(target: str | None) -> Iterable[Tool | Offer]:
-    """What TARGET offers, or the built-in tools; or the end of the command."""
+def server_for(source: Source, config: Config, **options: Any) -> Runtime:
+    """A server that has what a source offers; or the end of the command."""
+    return server_with(tools_for(source, config), config, memory_tools=source.is_builtin, **options)
+
+
+def tools_for(source: Source, config: Config) -> list[Tool | Offer]:
+    """What a source offers; or the end of the command."""
     try:
-        return builtin_tools() if target is None else load_tools(target)
+        return load(source, config)
     except TargetError as error:
         if error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
+        refuse(str(error))
+    except RegistrationError as error:
         refuse(str(error))
 
 
@@ -39,6 +47,28 @@ def server_with(tools: Iterable[Tool | Offer], config: Config, **options: Any) -
         return create_server(ServerOptions(config=config, tools=tools, **options))
     except RegistrationError as error:
         refuse(str(error))
+
+
+def load(source: Source, config: Config) -> list[Tool | Offer]:
+    """What a source offers: TARGET's, then the modules'; the built-in tools where nothing is named.
+
+    Raises `TargetError`, and `RegistrationError` for tools that no server can have together. A module that a server
+    cannot have beside them is left out, and the log says why.
+    """
+    if source.is_builtin:
+        return list(builtin_tools())
+    tools = [] if source.target is None else load_tools(source.target)
+    if source.extensions is None:
+        return tools
+    from apcore_mcp import attach, load_extensions
+
+    try:
+        registry = load_extensions(source.extensions)
+    except Exception as error:
+        raise TargetError(source.extensions, f"{type(error).__name__}: {error}") from error
+    trial = create_server(ServerOptions(config=config, tools=tools))
+    modules = attach(trial, registry).tools.values()
+    return [*tools, *(each for module in modules for each in (module, module.documentation) if each is not None)]
 
 
 def load_tools(target: str) -> list[Tool | Offer]:

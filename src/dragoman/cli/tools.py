@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.options import AsJson, ConfigFile, Target, settings_from
+from dragoman.cli.control import Source
+from dragoman.cli.options import AsJson, ConfigFile, ExtensionsDir, Target, settings_from
 from dragoman.cli.output import FAILED, kept_for_answers, print_columns, print_json, refuse
 
 if TYPE_CHECKING:
@@ -18,11 +19,13 @@ app = typer.Typer(no_args_is_help=True, help="List and describe the tools of a t
 
 
 @app.command("list")
-def list_tools(target: Target = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
+def list_tools(
+    target: Target = None, extensions_dir: ExtensionsDir = None, config: ConfigFile = None, as_json: AsJson = False
+) -> None:
     """List the tools that TARGET would be served with."""
     from dragoman.telemetry.clean import sanitize
 
-    catalogue = _catalogue(target, config)
+    catalogue = _catalogue(Source(target, extensions_dir), config)
     if as_json:
         print_json([_described(each) for each in catalogue])
         return
@@ -33,13 +36,15 @@ def list_tools(target: Target = None, config: ConfigFile = None, as_json: AsJson
 def show(
     name: Annotated[str, typer.Argument(help="The tool's name.")],
     target: Target = None,
+    extensions_dir: ExtensionsDir = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a tool takes and gives, its hints and its deadline. Exit code 1 when there is no such tool."""
     from dragoman.sections import nearest
 
-    catalogue = _catalogue(target, config)
+    source = Source(target, extensions_dir)
+    catalogue = _catalogue(source, config)
     found = catalogue.get(name)
     if found is None:
         names = [each.definition.name for each in catalogue]
@@ -47,16 +52,16 @@ def show(
     if as_json:
         print_json(_described(found))
         return
-    for line in _sheet(found, target):
+    for line in _sheet(found, source):
         typer.echo(line)
 
 
-def _catalogue(target: str | None, config: Path | None) -> Catalogue:
-    from dragoman.cli.target import server_with, tools_for
+def _catalogue(source: Source, config: Path | None) -> Catalogue:
+    from dragoman.cli.target import server_for
 
     settings = settings_from(config)
     with kept_for_answers():
-        return server_with(tools_for(target), settings.config, memory_tools=target is None).catalogue
+        return server_for(source, settings.config).catalogue
 
 
 def _described(tool: RegisteredTool) -> dict[str, Any]:
@@ -70,7 +75,7 @@ def _summary(description: str) -> str:
     return description.strip().partition("\n")[0]
 
 
-def _sheet(tool: RegisteredTool, target: str | None) -> Iterator[str]:
+def _sheet(tool: RegisteredTool, source: Source) -> Iterator[str]:
     from dragoman.cli.arguments import kind_in_words
     from dragoman.telemetry.clean import sanitize
 
@@ -98,7 +103,9 @@ def _sheet(tool: RegisteredTool, target: str | None) -> Iterator[str]:
         tags = f", or until {', '.join(definition.cache_tags)} changes" if definition.cache_tags else ""
         yield f"Kept      {span}{sanitize(tags)}"
     given = [f"{name}=…" for name in parameters if name in required]
-    yield " ".join(("Try it    dragoman call", definition.name, *given, *(("--target", target) if target else ())))
+    places = {"--target": source.target, "--extensions-dir": source.extensions}
+    named = [f"{option} {place}" for option, place in places.items() if place is not None]
+    yield " ".join(("Try it    dragoman call", definition.name, *given, *named))
 
 
 def _note(schema: Any, is_required: bool) -> str:

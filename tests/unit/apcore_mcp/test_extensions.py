@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import apcore
 import pytest
 from apcore import Executor
 
@@ -169,6 +170,20 @@ def test_a_module_that_ends_the_program_when_it_is_made_is_no_silent_end(tmp_pat
 @pytest.mark.parametrize("code", ["x = " + "(" * 3000 + ")" * 3000, "x = " + "-" * 100_000 + "1"])
 def test_a_file_that_is_nested_too_deeply_is_left_out(code: str, tmp_path: Path) -> None:
     assert load_extensions(folder(tmp_path, good=CLASS, deep=code)).list() == ["good"]
+
+
+def test_a_folder_can_be_loaded_again_though_its_files_register_with_the_global_instance(tmp_path: Path) -> None:
+    code = "import apcore\n@apcore.module(id='known.to_all')\ndef f(a: int) -> int:\n    return a + {}\n"
+
+    @apcore.module(id="not.of_the_folder")
+    def stays(a: int) -> int:
+        return a
+
+    for more in (1, 2):
+        place = folder(tmp_path, tools=code.format(more))
+        assert load_extensions(place).list() == ["known.to_all"]
+        assert apcore.call("known.to_all", {"a": 1}) == {"result": 1 + more}
+    assert "not.of_the_folder" in apcore.list_modules()
 
 
 @pytest.mark.requirement("FR-CLI-001", "UC-006")

@@ -1,6 +1,8 @@
-"""What `dragoman serve` says when something that a transport needs is not there."""
+"""What the commands say when something that an option needs is not there."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,3 +16,13 @@ def test_http_without_its_extra_is_told_what_to_install(transport: str, monkeypa
     done = CliRunner().invoke(app, ["serve", "--transport", transport])
     assert done.exit_code == 2
     assert "pip install 'dragoman[http]'" in done.output
+
+
+@pytest.mark.parametrize("command", [["serve"], ["tools", "list"], ["call", "x"]])
+def test_a_folder_of_modules_without_its_extra_is_told_what_to_install(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.cli.options.find_spec", lambda name: None)
+    done = CliRunner().invoke(app, [*command, "--extensions-dir", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "pip install 'dragoman[apcore]'" in done.output

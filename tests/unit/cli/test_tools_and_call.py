@@ -216,6 +216,61 @@ def test_the_log_is_there_for_who_wants_it() -> None:
     assert "tool call completed" not in call("nothing").stderr
 
 
+MODULE = '''
+from apcore.decorator import module
+
+print("loading the module")
+
+@module(id="shop.price")
+def price(pounds: float, rate: float = 0.2) -> float:
+    """What something costs with tax.
+
+    Rounded to pence."""
+    return round(pounds * (1 + rate), 2)
+'''
+
+
+@pytest.fixture
+def extensions(workplace: Path) -> str:
+    """A folder of apcore modules, of which one cannot be loaded."""
+    (workplace / "extensions").mkdir()
+    (workplace / "extensions" / "shop.py").write_text(MODULE)
+    (workplace / "extensions" / "script.py").write_text("raise SystemExit(0)")
+    return "extensions"
+
+
+def test_modules_of_a_folder_are_listed_alone_or_beside_a_target(extensions: str) -> None:
+    alone = runner.invoke(app, ["tools", "list", "--extensions-dir", extensions])
+    assert (alone.exit_code, [line.split()[0] for line in alone.stdout.splitlines()]) == (0, ["health", "shop.price"])
+    beside = runner.invoke(app, ["tools", "list", "my_tools.py", "--extensions-dir", extensions, "--json"])
+    names = [each["name"] for each in json.loads(beside.stdout)]
+    assert names == ["blocks", "fail", "greet", "health", "nothing", "refuse", "shop.price", "wait"]
+    resources = runner.invoke(app, ["resources", "list", "--extensions-dir", extensions])
+    assert resources.stdout.split()[0] == "docs://shop.price"
+
+
+def test_a_module_is_shown_and_called_as_a_tool_is(extensions: str) -> None:
+    shown = runner.invoke(app, ["tools", "show", "shop.price", "--extensions-dir", extensions]).stdout.splitlines()
+    assert shown[0] == "shop.price"
+    assert shown[-1] == "Try it    dragoman call shop.price pounds=… --extensions-dir extensions"
+    called = runner.invoke(app, ["call", "shop.price", "pounds=10.0", "--extensions-dir", extensions])
+    assert (called.exit_code, called.stdout) == (0, '{"result": 12.0}\n')
+    assert json.loads(call("shop.price", "pounds=10.0", "--extensions-dir", extensions).stdout) == {"result": 12.0}
+    refused = runner.invoke(app, ["call", "shop.price", "pounds=ten", "--extensions-dir", extensions])
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr.splitlines()[-2:] == [
+        "dragoman: INVALID_ARGUMENT: Input validation failed",
+        "  /pounds: Input should be a valid number (type)",
+    ]
+
+
+@pytest.mark.parametrize("command", [["tools", "list"], ["tools", "show", "x"], ["call", "x"], ["resources", "list"]])
+def test_a_folder_that_there_is_not_is_refused(command: list[str]) -> None:
+    refused = runner.invoke(app, [*command, "--extensions-dir", "my_tools.py"])
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr == "dragoman: There is no folder my_tools.py\n"
+
+
 COMMAND = [sys.executable, "-m", "dragoman"]
 
 

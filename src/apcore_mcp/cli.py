@@ -10,6 +10,7 @@ import argparse
 import logging
 import sys
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,8 @@ def _serve(extensions_dir: str, log_level: str, **chosen: Any) -> int:
         return _refuse(f"extensions directory does not exist: {extensions_dir}")
     if not directory.is_dir():
         return _refuse(f"extensions path is not a directory: {extensions_dir}")
+    if find_spec("apcore") is None:
+        return _refuse("what the extra `apcore` brings is not installed: pip install 'dragoman[apcore]'", 2)
     # What is slow to load comes after the command line has been understood.
     from apcore_mcp.server.extensions import load_extensions
     from apcore_mcp.server.serve import serve

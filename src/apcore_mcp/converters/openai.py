@@ -91,7 +91,7 @@ class OpenAIConverter:
         }
         for path, what, why, is_harmless in losses:
             if not is_harmless:
-                logger.warning("Schema for module '%s' uses %s, which is %s", descriptor.module_id, what, why)
+                logger.warning("Schema for module '%s' uses %s, which is %s: %s", descriptor.module_id, what, why, path)
             if remarks is not None:
                 remarks.append(Remark(descriptor.module_id, path, f"{what} is {why}"))
         if self._api == "responses":  # Where strict mode is on unless it is turned off.

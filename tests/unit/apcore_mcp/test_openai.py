@@ -345,7 +345,7 @@ def test_a_schema_that_is_not_for_strict_mode_is_there_with_a_warning(
     assert report == [Remark("a.module", path, f"{what} is {why}")]
     [record] = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage() == f"Schema for module 'a.module' uses {what}, which is {why}"
+    assert record.getMessage() == f"Schema for module 'a.module' uses {what}, which is {why}: {path}"
 
 
 @pytest.mark.requirement("FR-OPENAI-003", "UC-008")
@@ -365,7 +365,7 @@ def test_what_openai_refuses_only_at_the_top_is_warned_of_there_and_nowhere_else
     made = parameters(schema, report, strict=True)
     assert made[keyword] == value or keyword == "anyOf"
     assert report == [Remark("a.module", f"/{keyword}", f"{what} is {REFUSED}")]
-    assert caplog.messages == [f"Schema for module 'a.module' uses {what}, which is {REFUSED}"]
+    assert caplog.messages == [f"Schema for module 'a.module' uses {what}, which is {REFUSED}: /{keyword}"]
     strict(schema, is_required=True, report=report)
     assert len(report) == 1
 

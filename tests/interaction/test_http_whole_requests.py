@@ -242,6 +242,18 @@ def test_who_was_not_read_while_another_request_was_answered_is_not_late() -> No
         assert wire.ask(ECHO[-5:]).status == 200
 
 
+@pytest.mark.parametrize("begun", [ECHO[:20], ECHO[:-5]], ids=["half a head", "half a body"])
+def test_who_asks_ahead_and_stops_halfway_loses_no_answer_but_the_one_it_did_not_ask_for(begun: bytes) -> None:
+    settings = {"http.read_timeout_ms": 1000}
+    with HttpProcess(TOOLS, settings=settings) as server, server.wire() as stays, server.wire() as goes_on:
+        for wire in (stays, goes_on):
+            wire.send(modern_call("nap", id=1, seconds=3) + begun)
+        assert goes_on.read().message["id"] == 1  # The time for the next begins here.
+        assert goes_on.ask(ECHO[len(begun) :]).status == 200
+        assert (stays.read().message["id"], stays.read().status) == (1, 408)
+        assert stays.is_ended
+
+
 def test_what_one_connection_asks_for_is_not_read_without_end() -> None:
     asked = modern_call("nap", seconds=0.01) * 500
     with HttpProcess(TOOLS) as server, server.wire() as wire:

@@ -231,12 +231,12 @@ class _Protocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self.flow.read_paused:
-            if self.reading_since is not None:
-                self.reading_since = self.loop.time()  # Until now it was us who did not read the rest.
             self.flow.resume_reading()
+        if self.reading_since is not None:
+            self.reading_since = self.loop.time()  # Until now nobody waited for what was sent ahead.
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
-        else:
+        elif self.reading_since is None:
             self.idle_since = self.loop.time()  # Whoever sweeps looks at it: a timer for every request is too many.
 
     def pause_writing(self) -> None:
@@ -262,19 +262,24 @@ class _Protocol(HttpToolsProtocol):
             return
         if self.metrics is not None:
             self.metrics.refused_request(status)
-        if not self._is_busy or (self.is_in_body and self.cycle is self._answering and not self.cycle.response_started):
+        if not self._is_busy or not (self._reads_ahead or self.cycle.response_started):
             self.transport.write(_last_words(status, phrase, reason))
         self.transport.linger()  # type: ignore[attr-defined]
         self._give_up()
 
     def is_late(self, now: float, patience: float) -> bool:
-        """Whether the client has taken too long to send a request, and it is not us who did not read it."""
+        """Whether the client takes too long to send what is answered next, and it is not us who did not read it."""
         since = self.reading_since
-        return since is not None and now - since > patience and not self.flow.read_paused
+        return since is not None and now - since > patience and not (self.flow.read_paused or self._reads_ahead)
 
     @property
     def _is_busy(self) -> bool:
         return self._answering is not None and not self._answering.response_complete
+
+    @property
+    def _reads_ahead(self) -> bool:
+        """Whether what is read now has to wait until an earlier request is answered."""
+        return self._is_busy and not (self.is_in_body and self.cycle is self._answering)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._answering = cycle

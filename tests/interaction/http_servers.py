@@ -53,13 +53,15 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(tools: Iterable[Tool], settings: Mapping[str, Any] | None = None) -> AsyncIterator[Serving]:
+async def serving(
+    tools: Iterable[Tool], settings: Mapping[str, Any] | None = None, *, sse: bool = False
+) -> AsyncIterator[Serving]:
     """Serve over HTTP for as long as the block takes, which ends in time or fails."""
     config = make_config(settings)
     log: list[Entry] = []
     logger = StructuredLogger(log.append)
     runtime = create_server(ServerOptions(config=config, tools=tools, logger=logger))
-    app = runtime.http()
+    app = runtime.http(sse=sse)
     async with asyncio.timeout(6 * PATIENCE), listening(HttpServer(app, config.http)) as port:
         await app.start()
         try:

@@ -16,6 +16,7 @@ import mcp_types as types
 import msgspec
 import pytest
 from mcp import Client, MCPError
+from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ToolsListChanged
 
@@ -193,6 +194,25 @@ async def test_a_handshake_client_is_notified_of_new_tools_on_its_stream() -> No
         notified.clear()
         register_from_a_thread(server, later)
         await notified.wait()
+
+
+async def test_a_client_of_the_deprecated_transport_is_counted_and_notified_as_any() -> None:
+    notified = asyncio.Event()
+
+    async def on_message(message: Any) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            notified.set()
+
+    async with serving(TOOLS, sse=True) as server:
+        sessions = server.runtime.sessions
+        assert sessions is not None
+        async with Client(sse_client(f"http://127.0.0.1:{server.port}/sse"), mode="legacy", message_handler=on_message):
+            assert sessions.count == 1
+            async with Client(server.url, mode="legacy"):
+                assert sessions.count == 2
+            register_from_a_thread(server, late)
+            await notified.wait()
+        await until(lambda: sessions.count == 0)
 
 
 async def test_a_modern_client_that_listens_is_told_of_new_tools() -> None:

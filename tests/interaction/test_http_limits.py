@@ -231,6 +231,28 @@ def test_sessions_beyond_the_limit_are_refused_until_another_has_ended() -> None
         assert text_in(second.call("echo", message="hi")) == {"message": "hi"}
 
 
+def test_sessions_of_the_deprecated_transport_take_the_same_places() -> None:
+    stream = request(None, {"accept": "text/event-stream"}, method="GET", path="/sse")
+    with HttpProcess(TOOLS, transport="sse", settings={"http.max_sessions": 2}) as server, server.wire() as old:
+        old.send(stream)
+        assert old.head()[0] == 200
+        other = server.open()
+        for asked in (stream, request(INITIALIZE)):
+            with server.wire() as wire:
+                wire.send(asked)
+                assert wire.head()[0] == 503  # A stream that is not refused has no end.
+            refused = server.ask(asked)
+            assert (refused.status, refused.error) == (503, {"code": -32603, "message": "Too many open sessions"})
+        other.delete()
+        with server.wire() as another:
+            another.send(stream)
+            assert another.head()[0] == 200
+            assert server.ask(request(INITIALIZE)).status == 503
+        old.close()
+        wait_until(lambda: server.ask(request(INITIALIZE)).status == 200)
+        assert server.open().delete().status == 200
+
+
 def test_a_session_that_nobody_uses_ends_and_one_that_the_lane_serves_does_not() -> None:
     with HttpProcess(TOOLS, settings={"http.session_idle_ms": 1000}) as server:
         idle, used, slow = server.open(), server.open(), server.open()

@@ -24,7 +24,7 @@ from uuid import uuid4
 from dragoman.access.callers import Caller
 from dragoman.calls.call import Call
 from dragoman.config import Config
-from dragoman.edge.http.asgi import JSON, Receive, Scope, Send, Stopping, answer, error_body
+from dragoman.edge.http.asgi import JSON, Receive, Refused, Scope, Send, Stopping, answer, error_body
 from dragoman.edge.http.exchange import SessionCall
 from dragoman.edge.http.replay import Event, ReplayBuffer, SessionEvents
 from dragoman.edge.sdk_kernel import CALLER, TRANSPORT, SdkKernel, listener_of
@@ -150,6 +150,8 @@ class SdkSessions:
         self._logger = logger
         self._sse = sse
         self._index: dict[str, LaneSession] = {}
+        self._by_sse: set[SdkConnection] = set()
+        """Those of the deprecated transport, which the lane has no part in."""
         self._buffer = ReplayBuffer(config.http.max_replay_bytes)
         self._running: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] | None = None
@@ -163,7 +165,7 @@ class SdkSessions:
     @property
     def count(self) -> int:
         """How many sessions are past their handshake."""
-        return len(self._index)
+        return len(self._index) + len(self._by_sse)
 
     def find(self, session_id: str, caller: Caller) -> LaneSession | None:
         """A session of this caller; none once they end."""
@@ -207,8 +209,16 @@ class SdkSessions:
         from mcp.server.runner import serve_loop
 
         await self._enter_transport(scope, caller, "sse")
-        async with self._sse_transport.connect_sse(scope, receive, send) as (read, write):
-            await serve_loop(self._kernel.server, read, write, lifespan_state=self._manager._lifespan_state)
+        manager = self._manager
+        if manager.is_full:
+            self._logger.warn("session refused", {"maxSessions": manager.max_sessions})
+            raise Refused(503, InternalError("Too many open sessions"))
+        manager.by_sse += 1
+        try:
+            async with self._sse_transport.connect_sse(scope, receive, send) as (read, write):
+                await serve_loop(self._kernel.server, read, write, lifespan_state=manager._lifespan_state)
+        finally:
+            manager.by_sse -= 1
 
     async def handle_sse_message(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Take a message in a session of the deprecated transport."""
@@ -245,9 +255,10 @@ class SdkSessions:
 
     def list_changed(self, kind: str) -> None:
         """Tell every session to list the tools, resources or prompts again."""
-        for session in tuple(self._index.values()):
-            if session.is_running:
-                session.listener.notify(f"notifications/{kind}/list_changed")
+        listeners = [session.listener for session in self._index.values()]
+        for listener in (*listeners, *map(listener_of, self._by_sse)):
+            if listener.is_listening:
+                listener.notify(f"notifications/{kind}/list_changed")
 
     @property
     def _is_speaking(self) -> bool:
@@ -337,7 +348,11 @@ class SdkSessions:
 
     def _enter(self, connection: SdkConnection, caller: Caller) -> None:
         session_id = connection.session_id
-        if session_id is None or session_id not in self._manager._server_instances:
+        if session_id is None:
+            self._by_sse.add(connection)
+            connection.exit_stack.callback(self._by_sse.discard, connection)
+            return
+        if session_id not in self._manager._server_instances:
             return
         session = LaneSession(session_id, caller, connection, self._manager._server_instances[session_id])
         self._index[session_id] = session
@@ -502,9 +517,15 @@ def _manager_class() -> Any:
             super().__init__(app, **options)
             self._buffer = buffer
             self._prefix = prefix
+            self.by_sse = 0
+            """How many sessions of the deprecated transport are open."""
+
+        @property
+        def is_full(self) -> bool:
+            return self.max_sessions is not None and len(self._server_instances) + self.by_sse >= self.max_sessions
 
         def _admit_session(self, requestor: Any) -> Any:
-            if self.max_sessions is not None and len(self._server_instances) >= self.max_sessions:
+            if self.is_full:
                 return None
             session_id = self._prefix + uuid4().hex
             transport = Transport(

@@ -88,7 +88,7 @@ def is_secure_url(url: str) -> bool:
 
 
 class ServerConfig(Section, frozen=True):
-    """Who the server says it is, and how it stops."""
+    """Who the server says it is, how long its workers may be silent, and how it stops."""
 
     name: Annotated[str, Meta(min_length=1), about("The name that clients are told.")] = "dragoman"
     version: Annotated[str, about("The version that clients are told.")] = __version__
@@ -96,6 +96,14 @@ class ServerConfig(Section, frozen=True):
     shutdown_timeout_ms: Annotated[Milliseconds, about("How long running calls may take to finish at the end.")] = (
         10_000
     )
+    worker_timeout_ms: Annotated[
+        Annotated[int, Meta(ge=0)],
+        about("How long one of several workers may give no sign of life before it is replaced; 0: for ever."),
+    ] = 30_000
+
+    def conflicts(self) -> Iterator[Problem]:
+        if 0 < self.worker_timeout_ms < 2000:
+            yield "worker_timeout_ms", "must be 0, or at least 2000: less may be no more than a busy machine"
 
 
 class AdminPolicy(Section, frozen=True):

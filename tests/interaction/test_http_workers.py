@@ -433,6 +433,23 @@ async def test_a_worker_that_is_killed_takes_its_sessions_along_and_nothing_else
         assert (died["worker"], died["exitCode"]) == (1, -9)
 
 
+async def test_a_worker_whose_loop_is_stuck_is_replaced_and_others_are_not() -> None:
+    with served(settings={"server.worker_timeout_ms": 3000}) as server:
+        pids = [value_of(await modern_call(server.port, "where", via))["pid"] for via in (0, 1)]
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await modern_call(server.port, "stick", 1)
+        await until(lambda: server.count_in_log("worker ready") == 3)
+        answers = [value_of(await modern_call(server.port, "where", via))["pid"] for via in (0, 1)]
+        assert (answers[0] == pids[0], answers[1] in pids) == (True, False)
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        entries = [entry for entry in server.log() if entry["level"] == "error"]
+        assert [(entry["message"], entry["worker"]) for entry in entries] == [
+            ("worker gives no sign of life: killed", 1),
+            ("worker died", 1),
+        ]
+
+
 async def test_a_worker_that_is_started_again_has_what_was_registered_before(tmp_path: Path) -> None:
     config = tmp_path / "dragoman.toml"
     config.write_text(CONFIG)

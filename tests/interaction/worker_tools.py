@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from typing import Annotated, Any
 
 from msgspec import Struct
@@ -109,6 +110,12 @@ def long_line(length: int, ctx: ToolContext) -> None:
     """Logs much more than a pipe takes at once."""
     for _ in range(5):
         ctx.logger.info("long", {"filler": "x" * length})
+
+
+@tool
+async def stick() -> None:
+    """Keeps everything else in this process from going on, for a minute."""
+    time.sleep(60)  # noqa: ASYNC251
 
 
 @tool

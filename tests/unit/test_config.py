@@ -392,6 +392,13 @@ def test_a_gate_that_does_not_exist_is_refused_and_the_nearest_suggested() -> No
     )
 
 
+def test_workers_may_be_silent_for_ever_but_not_too_briefly() -> None:
+    for ms in (0, 2000):
+        assert make_config({"server": {"worker_timeout_ms": ms}}).server.worker_timeout_ms == ms
+    reason = "must be 0, or at least 2000: less may be no more than a busy machine"
+    assert problems({"server": {"worker_timeout_ms": 1999}}) == (("server.worker_timeout_ms", reason),)
+
+
 def test_conflicts_are_listed_together_with_everything_else_that_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[guards.gates]\narray-size-chek = "off"\n[server]\nname = 5\n')
     with pytest.raises(ConfigError) as refused:

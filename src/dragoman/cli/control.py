@@ -49,8 +49,15 @@ class Ready(Struct, frozen=True, tag="ready"):
     """A worker takes requests."""
 
 
+class Alive(Struct, frozen=True, tag="alive"):
+    """A worker's event loop still turns."""
+
+
 FromParent: TypeAlias = Welcome | Change
-FromWorker: TypeAlias = Ready | Change
+FromWorker: TypeAlias = Ready | Alive | Change
+
+BEAT_EVERY = 0.5
+"""Seconds between two signs of life."""
 
 BINDS_ITSELF = sys.platform == "linux"
 """Whether each worker has a socket of its own at the address, and not the parent's."""

@@ -19,7 +19,9 @@ from msgspec.structs import replace
 
 from dragoman.changes import Change
 from dragoman.cli.control import (
+    BEAT_EVERY,
     BINDS_ITSELF,
+    Alive,
     FromWorker,
     Garbled,
     Ready,
@@ -75,7 +77,7 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
     async def run() -> int:
         parent = await Parent.open(control)
         runtime.share = parent.tell
-        listener = asyncio.create_task(parent.listen(runtime))
+        beside_it = [asyncio.create_task(each) for each in (parent.listen(runtime), parent.show_life())]
         try:
             return await serve(
                 app,
@@ -86,7 +88,8 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
                 beside=[(beside, siblings.listen())],
             )
         finally:
-            listener.cancel()
+            for task in beside_it:
+                task.cancel()
 
     abandoned = run_to_end(prepared.loop, run())
     siblings.leave()
@@ -108,6 +111,12 @@ class Parent:
     def tell(self, message: FromWorker) -> None:
         """From any thread; never waits."""
         self._loop.call_soon_threadsafe(self._writer.write, encode(message))
+
+    async def show_life(self) -> None:
+        """Say again and again that the loop turns; who does not hear it knows that it does not."""
+        while True:
+            self.tell(Alive())
+            await asyncio.sleep(BEAT_EVERY)
 
     async def listen(self, runtime: Runtime) -> None:
         """Do as the others did, until the parent is gone; then stop as if it had said so."""

@@ -3,9 +3,10 @@
 1. It binds the address, starts the workers as fresh processes, and passes on what one of them has to tell the others.
 2. A worker that dies is started again after a pause that grows. When too many died within a minute, something is wrong
    that starting again does not help: everything stops.
-3. A worker that dies before it was ever ready ends everything at once: it has said why.
-4. What has been changed is kept for workers that come later, and reaches all of them in the same order.
-5. SIGTERM and SIGINT make all workers finish what they have begun. If the parent is killed, they see that and stop.
+3. A worker whose event loop is stuck answers nobody. After a time without a sign of life it is killed: also a death.
+4. A worker that dies before it was ever ready ends everything at once: it has said why.
+5. What has been changed is kept for workers that come later, and reaches all of them in the same order.
+6. SIGTERM and SIGINT make all workers finish what they have begun. If the parent is killed, they see that and stop.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dragoman.changes import Change, ToolRegistered, ToolRemoved
-from dragoman.cli.control import BINDS_ITSELF, Garbled, Ready, Source, Welcome, encode, from_worker
+from dragoman.cli.control import BEAT_EVERY, BINDS_ITSELF, Alive, Garbled, Ready, Source, Welcome, encode, from_worker
 from dragoman.cli.output import ABANDONED, FAILED, UNUSABLE
 from dragoman.config import Config
 from dragoman.edge.http.server import bind
@@ -55,6 +56,8 @@ class Worker:
     writer: asyncio.StreamWriter
     is_ready: bool = False
     is_deaf: bool = False
+    has_spoken: bool = False
+    """Since somebody looked last."""
 
     def tell(self, message: Change) -> None:
         """Never waits. One that does not read what it is told is of no use any more, and is killed.
@@ -87,7 +90,10 @@ class Workers:
         listening: socket.socket,
         folder: Path,
         logger: Logger,
+        patience: float,
     ) -> None:
+        """A worker may be silent for `patience` seconds; 0: for ever."""
+        self._patience = patience
         self._welcome = welcome
         self._listening = listening
         self._folder = folder
@@ -129,7 +135,9 @@ class Workers:
         while not self._over.done():
             worker = await self._start(index)
             listening = group.create_task(self._listen(index, worker))
+            watching = group.create_task(self._watch(index, worker))
             code = await worker.process.wait()
+            watching.cancel()
             await asyncio.wait((listening,), timeout=_LAST_WORDS)
             listening.cancel()  # Whatever it left behind may still hold its end.
             (self._folder / worker.name).unlink(missing_ok=True)
@@ -173,6 +181,9 @@ class Workers:
     async def _listen(self, index: int, worker: Worker) -> None:
         try:
             while (message := await from_worker(worker.reader)) is not None:
+                worker.has_spoken = True
+                if isinstance(message, Alive):
+                    continue
                 if isinstance(message, Ready):
                     worker.is_ready = True
                     self._ready[index].set()
@@ -184,6 +195,23 @@ class Workers:
             worker.kill()
         finally:
             worker.writer.close()
+
+    async def _watch(self, index: int, worker: Worker) -> None:
+        """Kill a worker that is ready and gives no sign of life. What takes long before that is the loading of tools.
+
+        Looks are counted, not seconds: if it is the parent that stood still, it has not listened either.
+        """
+        if not self._patience:
+            return
+        looks = 0
+        while looks * BEAT_EVERY <= self._patience:
+            await asyncio.sleep(BEAT_EVERY)
+            looks = 0 if worker.has_spoken or not worker.is_ready else looks + 1
+            worker.has_spoken = False
+        if not (worker.is_deaf or self._over.done()):
+            worker.is_deaf = True
+            self._logger.error("worker gives no sign of life: killed", {"worker": index, "pid": worker.process.pid})
+            worker.kill()
 
     def _pass_on(self, change: Change, teller: Worker) -> None:
         is_lasting = isinstance(change, ToolRegistered | ToolRemoved)
@@ -303,7 +331,7 @@ async def supervise(
     def welcome(name: str, changes: tuple[Change, ...]) -> Welcome:
         return Welcome(source, config, name, str(folder), secret, changes)
 
-    workers = Workers(count, welcome, listening, folder, logger)
+    workers = Workers(count, welcome, listening, folder, logger, config.server.worker_timeout_ms / 1000)
     timeout = config.server.shutdown_timeout_ms / 1000
     restore = on_signals(workers.end, timeout + 2 * _LAST_MOMENT)
     try:

@@ -15,6 +15,8 @@ import pytest
 
 from dragoman.changes import Change, ResourceUpdated, ResultsOutdated, ToolRegistered, ToolRemoved
 from dragoman.cli.control import (
+    BEAT_EVERY,
+    Alive,
     FromWorker,
     Garbled,
     Ready,
@@ -53,8 +55,8 @@ def read_from(data: bytes) -> asyncio.StreamReader:
 
 
 async def test_what_is_said_arrives_as_it_was_meant() -> None:
-    reader = read_from(b"".join(map(encode, [Ready(), *CHANGES])))
-    assert [await from_worker(reader) for _ in range(6)] == [Ready(), *CHANGES]
+    reader = read_from(b"".join(map(encode, [Ready(), Alive(), *CHANGES])))
+    assert [await from_worker(reader) for _ in range(7)] == [Ready(), Alive(), *CHANGES]
     assert await from_worker(reader) is None
 
 
@@ -128,10 +130,12 @@ class Fake:
 
 
 @asynccontextmanager
-async def parent_of(count: int, folder: Path) -> AsyncIterator[tuple[Workers, list[Fake], list[Any]]]:
+async def parent_of(
+    count: int, folder: Path, patience: float = 0
+) -> AsyncIterator[tuple[Workers, list[Fake], list[Any]]]:
     log: list[Any] = []
     with socket.socket() as listening:
-        workers = Workers(count, _never, listening, folder, StructuredLogger(log.append))
+        workers = Workers(count, _never, listening, folder, StructuredLogger(log.append), patience)
         fakes = []
         listeners = []
         for index in range(count):
@@ -191,6 +195,34 @@ async def test_a_worker_that_does_not_listen_is_killed_and_blocks_nobody(tmp_pat
             assert heard.uri.startswith(f"{number}:")
         assert await asyncio.wait_for(deaf.worker.process.wait(), 10) == -9
         assert fakes[1].worker.process.returncode is None
+
+
+async def test_a_worker_that_falls_silent_is_killed_and_one_that_shows_life_or_is_not_ready_is_not(
+    tmp_path: Path,
+) -> None:
+    async def show_life(fake: Fake) -> None:
+        while True:
+            fake.say(Alive())
+            await asyncio.sleep(BEAT_EVERY / 2)
+
+    async with parent_of(3, tmp_path, patience=6 * BEAT_EVERY) as (workers, (silent, lively, loading), log):
+        living = asyncio.create_task(show_life(lively))
+        for fake in (silent, lively):
+            fake.say(Ready())
+        watching = [asyncio.create_task(workers._watch(index, worker)) for index, worker in workers._there.items()]
+        assert await asyncio.wait_for(silent.worker.process.wait(), 20) == -9
+        assert [fake.worker.process.returncode for fake in (lively, loading)] == [None, None]
+        for task in (living, *watching):
+            task.cancel()
+        told = {"message": "worker gives no sign of life: killed", "level": "error", "worker": 0}
+        assert [entry["worker"] for entry in log if told.items() <= entry.items()] == [0]
+
+
+async def test_nobody_is_watched_who_may_be_silent_for_ever(tmp_path: Path) -> None:
+    async with parent_of(1, tmp_path, patience=0) as (workers, (silent,), _):
+        silent.say(Ready())
+        await workers._watch(0, silent.worker)
+        assert silent.worker.process.returncode is None
 
 
 async def test_pauses_grow_until_there_are_no_more(tmp_path: Path) -> None:

@@ -254,6 +254,38 @@ def test_who_asks_ahead_and_stops_halfway_loses_no_answer_but_the_one_it_did_not
         assert stays.is_ended
 
 
+LAST_REQUESTS = {
+    "a call": ECHO,
+    "a call that takes a moment": modern_call("nap", seconds=0.01),
+    "a call on a thread": modern_call("doze", seconds=0.01),
+    "several": modern_call("nap", seconds=0.01) * 3,
+    "what the kernel answers": modern("prompts/list"),
+    "a session": request(INITIALIZE),
+    "the metrics": request(None, method="GET", path="/metrics"),
+    "an older version": request(None, method="GET", path="/metrics", version="HTTP/1.0"),
+    "the beginning of another": modern_call("nap", seconds=0.01) + ECHO[:20],
+}
+
+
+@pytest.mark.parametrize("asked", LAST_REQUESTS.values(), ids=LAST_REQUESTS)
+def test_who_says_that_it_sends_no_more_is_still_answered(server: HttpProcess, asked: bytes) -> None:
+    assert server.ask(request(INITIALIZE)).status == 200  # What takes long the first time is done.
+    with server.wire() as wire:
+        wire.send(asked)
+        wire.socket.shutdown(socket.SHUT_WR)
+        for _ in range(asked.count(b"content-length") or 1):
+            assert wire.read().status in (200, 404)  # There are no prompts.
+        assert wire.is_ended
+
+
+def test_who_says_that_it_sends_no_more_is_not_waited_for_long() -> None:
+    with HttpProcess(TOOLS) as server, server.wire() as wire:
+        wire.send(modern_call("wait"))
+        wire.socket.shutdown(socket.SHUT_WR)
+        assert wire.is_ended
+        server.wait_for_log("tool call completed")  # It was told to end.
+
+
 def test_what_one_connection_asks_for_is_not_read_without_end() -> None:
     asked = modern_call("nap", seconds=0.01) * 500
     with HttpProcess(TOOLS) as server, server.wire() as wire:

@@ -37,6 +37,10 @@ MOST_HEAD_BYTES = 64 * 1024
 """Of a head, and of anything else that is not body: trailers, sizes of chunks and what is written beside them."""
 _LINGER = 5.0
 """Seconds in which a client that was refused may go on sending before it notices."""
+_AT_ONCE = 0.1
+"""Seconds after a request in which its client may say that it was the last one, and not that it leaves."""
+_HALF_CLOSED = 1.0
+"""Seconds in which such a client is answered: it may be gone all the same."""
 _BACKLOG = 2048
 _SWEEP_EVERY = 0.5
 _LAST_ANSWERS = 2.0
@@ -85,6 +89,8 @@ class _Protocol(HttpToolsProtocol):
 
     reading_since: float | None = None
     """When the client began to send what it has not sent all of; None while nothing is expected of it."""
+    asked_at = 0.0
+    """When the last request was there as a whole."""
     paused_since: float | None = None
     """When the client stopped reading, or when it was left to read the rest."""
     idle_since: float | None = None
@@ -143,9 +149,21 @@ class _Protocol(HttpToolsProtocol):
                 reason = f"The head is longer than {MOST_HEAD_BYTES} bytes"
                 self.refuse(431, "Request Header Fields Too Large", reason)
 
-    def eof_received(self) -> None:
-        if self.is_in_body or self._overhead:
-            self.refuse(400, "Bad Request", "The request has no end")
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether the connection is kept: who has nothing more to ask may still read what it is answered.
+
+        Who is gone looks the same until something is sent to it, and its calls are to be cancelled; but who has not
+        waited at all has hardly given up waiting.
+        """
+        has_waited = self.loop.time() - self.asked_at > _AT_ONCE
+        if self.transport.is_closing() or has_waited or not self._reads_ahead:
+            if self.is_in_body or self._overhead:
+                self.refuse(400, "Bad Request", "The request has no end")
+            return False
+        self.is_in_body = False
+        self.shutdown()  # After the last answer.
+        self.loop.call_later(_HALF_CLOSED, self.transport.close)
+        return True
 
     def on_message_begin(self) -> None:
         self.url = b""
@@ -181,6 +199,7 @@ class _Protocol(HttpToolsProtocol):
             self._parts.append(body)
 
     def on_message_complete(self) -> None:
+        self.asked_at = self.loop.time()
         self.reading_since = None
         self._overhead = 0
         self.is_in_body = False

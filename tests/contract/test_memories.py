@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.adapters import dict_memories
+from dragoman.adapters import dict_index, dict_memories
 from dragoman.adapters.dict_memories import DictMemories
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
 from dragoman.adapters.sqlite_memories import SqliteMemories
@@ -62,7 +62,7 @@ class Opened:
 
         def trace(frame: FrameType, event: str, _: Any) -> Any:
             nonlocal lines
-            if frame.f_code.co_filename != dict_memories.__file__:
+            if frame.f_code.co_filename not in (dict_memories.__file__, dict_index.__file__):
                 return None
             lines += 1
             return trace

@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import dragoman
 from bench.rounds import rotated
@@ -27,11 +27,9 @@ from dragoman.access.callers import LOCAL
 from dragoman.adapters.dict_memories import DictMemories
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
 from dragoman.adapters.sqlite_memories import SqliteMemories
+from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import SystemClock
 from dragoman.tools.builtin.memory import Memories, Space
-
-if TYPE_CHECKING:
-    import sqlite3
 
 T = TypeVar("T")
 
@@ -75,17 +73,19 @@ class Texts:
 class OneTransaction(SqliteDatabase):
     """A database that is being filled: all that is written to it is committed together."""
 
-    async def write(self, function: Callable[[sqlite3.Connection], T]) -> T:
+    async def write(self, function: Callable[[Transaction], T]) -> T:
         return function(self._filling)
 
     def __enter__(self) -> OneTransaction:
-        self._filling = self.connect()
-        self._filling.execute("BEGIN")
+        self._connection = self.connect()
+        self._connection.execute("BEGIN")
+        self._filling = Transaction(self._connection)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._filling.execute("COMMIT")
-        self._filling.close()
+        self._filling.finish()
+        self._connection.execute("COMMIT")
+        self._connection.close()
 
 
 @asynccontextmanager

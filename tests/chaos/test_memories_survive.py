@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,13 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path: Path, answers: int) ->
     asyncio.run(check(path, acknowledged))
 
 
+def count_indexed(connection: sqlite3.Connection) -> int:
+    connection.execute("INSERT INTO memory_term (memory_term) VALUES ('integrity-check')")
+    connection.execute("CREATE VIRTUAL TABLE temp.indexed USING fts5vocab(main, memory_term, instance)")
+    (count,) = connection.execute("SELECT count(DISTINCT doc) FROM temp.indexed").fetchone()
+    return int(count)
+
+
 async def check(path: Path, acknowledged: list[tuple[int, ...]]) -> None:
     stored = {(writer, number) for writer, number in acknowledged if number >= 0}
     deleted = {(writer, -number - 1) for writer, number in acknowledged if number < 0}
@@ -68,16 +76,13 @@ async def check(path: Path, acknowledged: list[tuple[int, ...]]) -> None:
     for writer, number in stored - uncertain:
         entry = await memories.retrieve(ADA, f"{writer}-{number}")
         assert (entry is None) == ((writer, number) in deleted), (writer, number)
-    await database.write(
-        lambda connection: connection.execute("INSERT INTO memory_word (memory_word) VALUES ('integrity-check')")
-    )
-    counted, kept, indexed, used, summed = await database.read(
+    indexed = await database.write(count_indexed)
+    counted, kept, used, summed = await database.read(
         lambda connection: [
             connection.execute(query).fetchone()[0]
             for query in (
                 "SELECT sum(entries) FROM memory_space",
                 "SELECT count(*) FROM memory_entry",
-                "SELECT count(*) FROM memory_word",
                 "SELECT bytes FROM memory_owner",
                 "SELECT sum(bytes) FROM memory_entry",
             )

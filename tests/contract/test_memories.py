@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dragoman.adapters import dict_index, dict_memories
 from dragoman.adapters.dict_memories import DictMemories
-from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
+from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase, tidy
 from dragoman.adapters.sqlite_memories import SqliteMemories
 from dragoman.errors import ErrorCode, ResourceExhausted
 from dragoman.testing import ManualClock
@@ -51,6 +51,14 @@ class Opened:
     def __init__(self, memories: Memories, database: CountingDatabase | None) -> None:
         self.memories = memories
         self._database = database
+
+    def tidy(self) -> None:
+        """As happens by itself when nothing is written for a moment."""
+        if self._database is not None:
+            connection = self._database.connect()
+            while tidy(connection):
+                pass
+            connection.close()
 
     async def work(self, operation: Callable[[], Awaitable[object]]) -> int:
         """Virtual machine steps in SQLite; lines in Python. The same every time, unlike seconds."""
@@ -230,6 +238,27 @@ async def test_all_words_have_to_be_in_the_same_entry(memories: Memories) -> Non
     assert keys(await memories.search(ADA, ("alpha", "beta", "gamma"), 10)) == []
 
 
+async def test_words_that_few_entries_have_are_found_among_those_that_many_have(memories: Memories) -> None:
+    for number in range(30):
+        text = f"common {'rare' if number % 10 == 3 else 'usual'} rarely {'it' if number == 13 else 'item'}"
+        await memories.store(ADA, f"k{number:02}", text)
+    assert (
+        keys(await memories.search(ADA, ("common", "rare", "usual"), 9))
+        == [f"k{n:02}" for n in range(29, -1, -1) if n % 10 != 3][:9]
+    )  # A beginning of "rarely".
+    assert keys(await memories.search(ADA, ("common", "it"), 9)) == ["k13"]
+    assert keys(await memories.search(ADA, ("it", "usual"), 9)) == []
+    first = await memories.search(ADA, ("k13", "common"), 1)
+    assert (keys(first), first.resume) == (["k13"], None)
+    for number in (2, 4, 9):
+        await memories.store(ADA, f"more{number}", "seldom common")
+    await memories.store(ADA, "more5", "seldom")
+    first = await memories.search(ADA, ("common", "seldom"), 2)
+    assert keys(first) == ["more9", "more4"]
+    second = await memories.search(ADA, ("common", "seldom"), 2, resume=first.resume)
+    assert (keys(second), second.resume) == (["more2"], None)
+
+
 async def test_search_gives_the_last_stored_first_page_by_page(memories: Memories) -> None:
     for number in range(5):
         await memories.store(ADA, f"k{number}", "word" if number != 2 else "other")
@@ -343,6 +372,24 @@ async def test_concurrent_stores_lose_nothing(memories: Memories) -> None:
     assert len((await memories.search(ADA, ("word",), 100)).items) == 50
 
 
+async def test_what_is_stored_and_deleted_in_the_same_moment_leaves_nothing_behind(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as made:
+        memories = made.memories
+        for number in range(20):
+            await asyncio.gather(
+                memories.store(ADA, "k", f"red {number}"),
+                memories.store(ADA, "k", f"green {number}"),
+                memories.delete(ADA, ["k"]),
+                memories.store(ADA, "other", f"blue {number}"),
+                memories.store(ADA, "k", f"blue {number}"),
+            )
+            found = {word: keys(await memories.search(ADA, (word,), 10)) for word in ("red", "green", "blue")}
+            assert found == {"red": [], "green": [], "blue": ["k", "other"]}
+        made.tidy()
+        assert keys(await memories.search(ADA, ("blue", "19"), 10)) == ["k", "other"]
+        assert keys(await memories.search(ADA, ("blue", "18"), 10)) == []
+
+
 async def test_a_read_sees_every_write_that_was_awaited(memories: Memories) -> None:
     for number in range(50):
         await memories.store(ADA, "k", number)
@@ -357,9 +404,9 @@ async def test_the_index_of_a_word_begins_with_what_was_stored_last(tmp_path: Pa
             await made.memories.store(ADA, key, "word")
         await made.memories.delete(ADA, ["b"])
     connection = sqlite3.connect(tmp_path / FILE_NAME)
-    rows = connection.execute("SELECT rowid FROM memory_word WHERE memory_word MATCH '00000001word'").fetchall()
+    rows = connection.execute("SELECT rowid FROM memory_term WHERE memory_term MATCH '00000001word'").fetchall()
     ids = connection.execute("SELECT -id FROM memory_entry ORDER BY id DESC").fetchall()
-    connection.execute("INSERT INTO memory_word (memory_word) VALUES ('integrity-check')")
+    connection.execute("INSERT INTO memory_term (memory_term) VALUES ('integrity-check')")
     connection.close()
     assert (len(rows), rows) == (2, ids)
 
@@ -398,6 +445,7 @@ async def works(kind: str, folder: Path, entries: int) -> dict[str, int]:
             numbers = range(start, min(start + 250, entries // 2))
             stores = [memories.store(space, f"key{n:04}", value_of(n)) for n in numbers for space in (ADA, BOB)]
             await asyncio.gather(*stores)
+        made.tidy()
         await memories.retrieve(ADA, "warm up")
         return {name: await made.work(lambda run=run: run(memories)) for name, run in OPERATIONS.items()}  # type: ignore[misc]
 

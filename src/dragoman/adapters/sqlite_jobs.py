@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dragoman.calls.threads import settle
 
-if TYPE_CHECKING:
-    import sqlite3
-
+C = TypeVar("C")
 T = TypeVar("T")
 
 
-class Job(Generic[T]):
+class Job(Generic[C, T]):
     """A function, and who waits for what it returns. Made on the event loop of whoever waits."""
 
     __slots__ = ("_loop", "_value", "awaited", "error", "function")
 
-    def __init__(self, function: Callable[[sqlite3.Connection], T]) -> None:
+    def __init__(self, function: Callable[[C], T]) -> None:
         self.function = function
         self.error: BaseException | None = None
         self._value: Any = None
         self._loop = asyncio.get_running_loop()
         self.awaited: asyncio.Future[T] = self._loop.create_future()
 
-    def run(self, connection: sqlite3.Connection) -> None:
+    def run(self, connection: C) -> None:
         """On the thread. What the function raises is kept for whoever waits."""
         try:
             self._value = self.function(connection)
@@ -38,9 +36,9 @@ class Job(Generic[T]):
         settle(self.awaited, self._value, self.error)
 
     @staticmethod
-    def deliver(jobs: Iterable[Job[Any]]) -> None:
+    def deliver(jobs: Iterable[Job[Any, Any]]) -> None:
         """On the thread: wake every event loop that waits, each of them once."""
-        waiting: dict[asyncio.AbstractEventLoop, list[Job[Any]]] = {}
+        waiting: dict[asyncio.AbstractEventLoop, list[Job[Any, Any]]] = {}
         for job in jobs:
             waiting.setdefault(job._loop, []).append(job)
         for loop, theirs in waiting.items():
@@ -50,12 +48,12 @@ class Job(Generic[T]):
                 pass  # The loop is closed: nobody is left to tell.
 
 
-def _settle(jobs: list[Job[Any]]) -> None:
+def _settle(jobs: list[Job[Any, Any]]) -> None:
     for job in jobs:
         job.settle()
 
 
-class Farewell(Job[None]):
+class Farewell(Job[Any, None]):
     """The last job of a thread: it closes its connection and ends."""
 
     __slots__ = ()

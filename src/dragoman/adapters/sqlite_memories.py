@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dragoman.adapters.sqlite_database import SPACE_DIGITS, SqliteDatabase
+from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import Clock
 from dragoman.tools.builtin.memory import Draft, Entry, Item, Matches, Page, Space, Stored, draft, over_quota
 from dragoman.tools.words import finds_longer_words
@@ -17,11 +18,15 @@ if TYPE_CHECKING:
     import sqlite3
 
 _SPACE = "SELECT id, entries, stored FROM memory_space WHERE owner = ? AND namespace = ?"
-_ENTRY = "SELECT id, bytes FROM memory_entry WHERE space = ? AND key = ?"
+_ENTRY = "SELECT id, bytes, terms FROM memory_entry WHERE space = ? AND key = ?"
 _VALUE = "SELECT value, bytes, updated_at FROM memory_entry WHERE space = ? AND key = ?"
-_KEEP = "INSERT INTO memory_entry (id, space, key, bytes, updated_at, preview, value) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_KEEP = """
+    INSERT INTO memory_entry (id, space, key, bytes, updated_at, preview, terms, value) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    """
 _DROP = "DELETE FROM memory_entry WHERE id = ?"
-_UNINDEX = "DELETE FROM memory_word WHERE rowid = -?"
+# For later: the index takes what comes in ascending order together, and writes it out at once.
+_INDEX = "INSERT INTO memory_term (rowid, terms) VALUES (?, ?)"
+_UNINDEX = "INSERT INTO memory_term (memory_term, rowid, terms) VALUES ('delete', ?, ?)"
 _COUNT = "UPDATE memory_space SET entries = entries + ?, stored = stored + ? WHERE id = ?"
 _USE = """
     INSERT INTO memory_owner (name, bytes) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET bytes = bytes + ?2
@@ -32,9 +37,12 @@ _LIST = """
     """
 _SEARCH = """
     SELECT entry.key, entry.preview, entry.bytes, entry.updated_at, entry.id
-    FROM memory_word AS word CROSS JOIN memory_entry AS entry ON entry.id = -word.rowid
-    WHERE word.memory_word MATCH ? AND word.rowid > ? ORDER BY word.rowid LIMIT ?
+    FROM memory_term AS term CROSS JOIN memory_entry AS entry ON entry.id = -term.rowid
+    WHERE term.memory_term MATCH ? AND term.rowid > ? ORDER BY term.rowid LIMIT ?
     """
+_FIND = "SELECT -rowid FROM memory_term WHERE memory_term MATCH ? AND rowid > ? ORDER BY rowid LIMIT ?"
+_FOUND = "SELECT key, preview, bytes, updated_at, id, terms FROM memory_entry WHERE id = ?"
+_FEW = 8
 _MOST_STORED = 2**32 - 1
 """Of one space, ever."""
 _LAST_CHARACTER = "\U0010ffff"
@@ -79,23 +87,21 @@ class SqliteMemories:
     async def close(self) -> None:
         """Nothing to do: the database belongs to whoever made it."""
 
-    def _store(self, space: Space, key: str, entry: Draft, updated_at: str, connection: sqlite3.Connection) -> Stored:
-        kept = _find(connection, space) or _make(connection, space)
-        replaced = connection.execute(_ENTRY, (kept.id, key)).fetchone()
-        old_id, old_bytes = replaced or (0, 0)
-        used = connection.execute("SELECT bytes FROM memory_owner WHERE name = ?", (space.owner,)).fetchone() or (0,)
+    def _store(self, space: Space, key: str, entry: Draft, updated_at: str, writing: Transaction) -> Stored:
+        kept = _find(writing, space) or _make(writing, space)
+        replaced = writing.execute(_ENTRY, (kept.id, key)).fetchone()
+        old_id, old_bytes, old_terms = replaced or (0, 0, "")
+        used = writing.execute("SELECT bytes FROM memory_owner WHERE name = ?", (space.owner,)).fetchone() or (0,)
         actual = used[0] + entry.bytes - old_bytes
         if actual > self._limit and entry.bytes > old_bytes:
             raise over_quota(self._limit, actual)
         if replaced:
-            connection.execute(_DROP, (old_id,))
+            _forget(writing, old_id, old_terms)
         new_id = kept.entry(kept.stored + 1)
-        connection.execute(_KEEP, (new_id, kept.id, key, entry.bytes, updated_at, entry.preview, entry.value))
-        words = " ".join([_term(kept.id, word) for word in entry.words])
-        connection.execute("INSERT INTO memory_word (rowid, words) VALUES (-?, ?)", (new_id, words))
-        if replaced:  # Only now: the index takes what comes in its own order together, and writes it out at once.
-            connection.execute(_UNINDEX, (old_id,))
-        _account(connection, space, kept, 0 if replaced else 1, entry.bytes - old_bytes, stored=1)
+        terms = " ".join([_term(kept.id, word) for word in entry.words])
+        writing.execute(_KEEP, (new_id, kept.id, key, entry.bytes, updated_at, entry.preview, terms, entry.value))
+        writing.later.append((-new_id, _INDEX, (-new_id, terms)))
+        _account(writing, space, kept, 0 if replaced else 1, entry.bytes - old_bytes, stored=1)
         return Stored(key, not replaced, entry.bytes, updated_at)
 
 
@@ -123,37 +129,67 @@ def _search(
     kept = _find(connection, space)
     if kept is None:
         return Matches((), None)
-    terms = " ".join(f'"{_term(kept.id, word)}"{" *" if finds_longer_words(word) else ""}' for word in words)
+    looked_for = [_LookedFor(_term(kept.id, word), finds_longer_words(word)) for word in words]
     end = kept.entry(kept.stored + 1 if resume is None else resume)
-    rows = connection.execute(_SEARCH, (terms, -end, limit + 1)).fetchall()
+    rows = _search_few(looked_for, end, connection) if len(words) > 1 else None
+    if rows is None:
+        query = " ".join(word.query for word in looked_for)
+        rows = connection.execute(_SEARCH, (query, -end, limit + 1)).fetchall()
     items = tuple(Item(*row[:4]) for row in rows[:limit])
     # A number within the space: an id would tell how much others keep.
     return Matches(items, rows[limit - 1][4] & _MOST_STORED if len(rows) > limit else None)
 
 
-def _delete(space: Space, keys: Sequence[str], connection: sqlite3.Connection) -> int:
-    kept = _find(connection, space)
+class _LookedFor(NamedTuple):
+    term: str
+    finds_longer: bool
+
+    @property
+    def query(self) -> str:
+        return f'"{self.term}"{" *" if self.finds_longer else ""}'
+
+    def is_in(self, terms: str) -> bool:
+        return (f" {self.term}" if self.finds_longer else f" {self.term} ") in f" {terms} "
+
+
+def _search_few(
+    looked_for: Sequence[_LookedFor], end: int, connection: sqlite3.Connection
+) -> list[tuple[Any, ...]] | None:
+    """What has all the words, if one of them is so rare that it is less work to look at every entry that has it.
+
+    The index would also go to the place of each of these entries among all that have a common word.
+    """
+    for word in sorted(looked_for, key=lambda word: len(word.term), reverse=True):
+        found = connection.execute(_FIND, (word.query, -end, _FEW + 1)).fetchall()
+        if len(found) <= _FEW:
+            rows = [connection.execute(_FOUND, row).fetchone() for row in found]
+            return [row for row in rows if all(word.is_in(row[5]) for word in looked_for)]
+    return None
+
+
+def _delete(space: Space, keys: Sequence[str], writing: Transaction) -> int:
+    kept = _find(writing, space)
     if kept is None:
         return 0
     count = size = 0
     for key in keys:
-        row = connection.execute(_ENTRY, (kept.id, key)).fetchone()
+        row = writing.execute(_ENTRY, (kept.id, key)).fetchone()
         if row is not None:
-            _forget(connection, row[0])
+            _forget(writing, row[0], row[2])
             count += 1
             size += row[1]
     if count:
-        _account(connection, space, kept, -count, -size)
+        _account(writing, space, kept, -count, -size)
     return count
 
 
-def _find(connection: sqlite3.Connection, space: Space) -> _Kept | None:
+def _find(connection: sqlite3.Connection | Transaction, space: Space) -> _Kept | None:
     row = connection.execute(_SPACE, (space.owner, space.namespace)).fetchone()
     return _Kept(*row) if row else None
 
 
-def _make(connection: sqlite3.Connection, space: Space) -> _Kept:
-    made = connection.execute(
+def _make(writing: Transaction, space: Space) -> _Kept:
+    made = writing.execute(
         "INSERT INTO memory_space (owner, namespace, entries, stored) VALUES (?, ?, 0, 0)",
         (space.owner, space.namespace),
     )
@@ -161,21 +197,20 @@ def _make(connection: sqlite3.Connection, space: Space) -> _Kept:
     return _Kept(made.lastrowid, 0, 0)
 
 
-def _forget(connection: sqlite3.Connection, entry: int) -> None:
-    connection.execute(_DROP, (entry,))
-    connection.execute(_UNINDEX, (entry,))
+def _forget(writing: Transaction, entry: int, terms: str) -> None:
+    writing.execute(_DROP, (entry,))
+    writing.later.append((-entry, _UNINDEX, (-entry, terms)))
 
 
-def _account(
-    connection: sqlite3.Connection, space: Space, kept: _Kept, entries: int, size: int, *, stored: int = 0
-) -> None:
+def _account(writing: Transaction, space: Space, kept: _Kept, entries: int, size: int, *, stored: int = 0) -> None:
     """Keep the sums right. Spaces and owners that have nothing left leave nothing behind."""
     if kept.entries + entries == 0:
-        connection.execute("DELETE FROM memory_space WHERE id = ?", (kept.id,))
+        writing.execute("DELETE FROM memory_space WHERE id = ?", (kept.id,))
     else:
-        connection.execute(_COUNT, (entries, stored, kept.id))
-    connection.execute(_USE, (space.owner, size))
-    connection.execute("DELETE FROM memory_owner WHERE name = ? AND bytes = 0", (space.owner,))
+        writing.execute(_COUNT, (entries, stored, kept.id))
+    writing.execute(_USE, (space.owner, size))
+    if entries < 0:
+        writing.execute("DELETE FROM memory_owner WHERE name = ? AND bytes = 0", (space.owner,))
 
 
 def _term(space: int, word: str) -> str:

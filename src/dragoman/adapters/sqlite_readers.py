@@ -24,7 +24,7 @@ class SqliteReaders:
     def __init__(self, connect: Callable[[], sqlite3.Connection], *, most: int = MOST_READERS) -> None:
         self._connect = connect
         self._most = most
-        self._jobs: SimpleQueue[Job[Any]] = SimpleQueue()
+        self._jobs: SimpleQueue[Job[sqlite3.Connection, Any]] = SimpleQueue()
         self._lock = threading.Lock()
         self._count = 0
         self._unfinished = 0
@@ -76,7 +76,7 @@ class SqliteReaders:
             del job  # While it waits for the next, a thread must not keep what the last one read.
 
 
-def _read(connection: sqlite3.Connection, job: Job[Any]) -> None:
+def _read(connection: sqlite3.Connection, job: Job[sqlite3.Connection, Any]) -> None:
     connection.execute("BEGIN")
     job.run(connection)
     if job.error is not None:

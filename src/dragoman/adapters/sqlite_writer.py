@@ -3,19 +3,22 @@
 A commit waits for the disk, and the wait is the same for one write and for five hundred. So whatever has been asked for
 while the last commit was under way goes into the next one.
 
-1. Each function runs inside its group's transaction, under a savepoint: one that fails is undone alone.
+1. Each function runs inside its group's transaction, under a savepoint: one that fails is undone alone. What is better
+   done for all of them together comes after the last, unless it is one that failed.
 2. Nobody is told of success before the commit has succeeded.
 3. When the transaction itself fails (disk full, file unreadable, locked by another process for too long) nothing of the
    group has happened, and everybody in it is told so. SQLite gives a transaction up when the disk is full.
 4. After any failure of the database the connection is made anew: what was wrong may be right the next time.
 5. When too many wait already, one more is refused at once instead of being queued.
+6. When there is nothing to write, the database is tidied up, in steps so small that a write need not wait for long.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from operator import itemgetter
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.adapters.sqlite_errors import closed, storage_failure
@@ -29,22 +32,48 @@ T = TypeVar("T")
 
 MOST_WAITING = 10_000
 MOST_IN_A_GROUP = 512
+WRITES_BEFORE_TIDYING = 16
+QUIET_SECONDS = 0.1
+
+
+class Transaction:
+    """What a function that writes gets. It must not begin, commit or undo anything itself."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.execute = connection.execute
+        self.later: list[tuple[int, str, tuple[Any, ...]]] = []
+        """Statements, with their values, to be executed before the commit, in the order of the numbers before them."""
+
+    def finish(self) -> None:
+        for _, statement, values in sorted(self.later, key=itemgetter(0)):
+            self.execute(statement, values)
 
 
 class SqliteWriter:
-    """Runs functions that write. Its thread starts, and `connect` is called, when the first of them is there."""
+    """Runs functions that write. Its thread starts, and `connect` is called, when the first of them is there.
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], *, most_waiting: int = MOST_WAITING) -> None:
+    `tidy` does one step, and says whether there are more.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        *,
+        tidy: Callable[[sqlite3.Connection], bool] = lambda connection: False,
+        most_waiting: int = MOST_WAITING,
+    ) -> None:
         self._connect = connect
+        self._tidy = tidy
         self._most_waiting = most_waiting
-        self._jobs: SimpleQueue[Job[Any]] = SimpleQueue()
+        self._jobs: SimpleQueue[Job[Transaction, Any]] = SimpleQueue()
         self._lock = threading.Lock()
         self._is_running = False
         self._is_closed = False
+        self._writes_since_tidy = 0
         self._connection: sqlite3.Connection | None = None
 
-    async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        """What `function` returns, once that is committed. It must leave transactions alone.
+    async def run(self, function: Callable[[Transaction], T]) -> T:
+        """What `function` returns, once that is committed.
 
         Can be awaited on any event loop of any thread. If nobody waits any longer the function runs all the same.
         """
@@ -76,11 +105,10 @@ class SqliteWriter:
         await farewell.awaited
 
     def _work(self) -> None:
-        get = self._jobs.get
         is_last = False
         while not is_last:
-            group = [get()]
-            group += [get() for _ in range(min(self._jobs.qsize(), MOST_IN_A_GROUP - 1))]
+            group = [self._next()]
+            group += [self._jobs.get() for _ in range(min(self._jobs.qsize(), MOST_IN_A_GROUP - 1))]
             is_last = isinstance(group[-1], Farewell)
             self._write([job for job in group if not isinstance(job, Farewell)])
             if is_last:
@@ -88,19 +116,41 @@ class SqliteWriter:
             Job.deliver(group)
             del group  # While it waits for the next, the thread must not keep what the last one wrote.
 
-    def _write(self, group: list[Job[Any]]) -> None:
+    def _next(self) -> Job[Transaction, Any]:
+        """The next job; until it comes, the database is tidied up."""
+        quiet_seconds = QUIET_SECONDS
+        while self._connection is not None and self._writes_since_tidy >= WRITES_BEFORE_TIDYING:
+            try:
+                return self._jobs.get(timeout=quiet_seconds)
+            except Empty:
+                quiet_seconds = 0.0
+            try:
+                has_more = self._tidy(self._connection)
+            except Exception:  # Whoever writes next finds out, if it is still so.
+                self._disconnect()
+                has_more = False
+            if not has_more:
+                self._writes_since_tidy = 0
+        return self._jobs.get()
+
+    def _write(self, group: list[Job[Transaction, Any]]) -> None:
         if not group:
             return
+        self._writes_since_tidy += len(group)
         try:
             connection = self._begin()
+            transaction = Transaction(connection)
             for job in group:
-                self._run_alone(job, connection)
+                _run_alone(job, connection, transaction)
+            transaction.finish()
             connection.execute("COMMIT")
         except BaseException as error:  # Whatever it was, whoever waits must hear of it, and the thread goes on.
             for job in group:
                 job.error = job.error or storage_failure(error)
-        if any(isinstance(job.error, InternalFailure) for job in group):
             self._disconnect()
+        else:
+            if any(isinstance(job.error, InternalFailure) for job in group):
+                self._disconnect()
 
     def _begin(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -109,19 +159,22 @@ class SqliteWriter:
         self._connection.execute("BEGIN IMMEDIATE")
         return self._connection
 
-    def _run_alone(self, job: Job[Any], connection: sqlite3.Connection) -> None:
-        connection.execute("SAVEPOINT job")
-        job.run(connection)
-        if job.error is not None:
-            error = job.error
-            job.error = storage_failure(error)
-            if not connection.in_transaction:
-                raise error  # SQLite has undone the whole transaction, and the others with it.
-            connection.execute("ROLLBACK TO job")
-        connection.execute("RELEASE job")
-
     def _disconnect(self) -> None:
         """Closing undoes what was not committed."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _run_alone(job: Job[Transaction, Any], connection: sqlite3.Connection, transaction: Transaction) -> None:
+    connection.execute("SAVEPOINT job")
+    count = len(transaction.later)
+    job.run(transaction)
+    if job.error is not None:
+        error = job.error
+        job.error = storage_failure(error)
+        if not connection.in_transaction:
+            raise error  # SQLite has undone the whole transaction, and the others with it.
+        connection.execute("ROLLBACK TO job")
+        del transaction.later[count:]
+    connection.execute("RELEASE job")

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from dragoman.adapters import sqlite_database
-from dragoman.adapters.sqlite_database import SqliteDatabase, migrate
+from dragoman.adapters.sqlite_database import SqliteDatabase, migrate, tidy
+from dragoman.adapters.sqlite_memories import SqliteMemories
 from dragoman.errors import InternalFailure
+from dragoman.testing import ManualClock
+from dragoman.tools.builtin.memory import Space
 
 FIRST = "CREATE TABLE a (x);\nINSERT INTO a VALUES ('; not the end');\n"
 SECOND = "ALTER TABLE a ADD COLUMN y;"
@@ -228,4 +231,52 @@ async def test_reads_run_side_by_side_and_see_one_moment_each(tmp_path: Path) ->
     await database.write(lambda connection: connection.execute("INSERT INTO memory_owner VALUES ('b', 1)") and None)
     await asyncio.to_thread(together.wait)
     assert await asyncio.gather(*reading) == [[1, 1], [1, 1]]
+    await database.close()
+
+
+async def test_what_the_first_version_kept_is_there_and_found_in_the_newest(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "dragoman.db", isolation_level=None)
+    migrate(connection, sqlite_database.MIGRATIONS[:1])
+    connection.executescript(
+        """
+        INSERT INTO memory_owner VALUES ('ada', 30);
+        INSERT INTO memory_space VALUES (1, 'ada', 'default', 2, 3);
+        INSERT INTO memory_entry VALUES
+          (4294967297, 1, 'k', 13, '2024-01-15T10:30:00.000Z', '"red"', '"red"'),
+          (4294967299, 1, 'l', 17, '2024-01-15T10:30:01.000Z', '"red green"', '"red green"');
+        INSERT INTO memory_word (rowid, words) VALUES
+          (-4294967297, '00000001k 00000001red'), (-4294967299, '00000001l 00000001red 00000001green');
+        """
+    )
+    connection.close()
+    database, ada = SqliteDatabase(tmp_path / "dragoman.db"), Space("ada", "default")
+    memories = SqliteMemories(database, 10**9, ManualClock())
+    assert [item.key for item in (await memories.search(ada, ("red",), 9)).items] == ["l", "k"]
+    assert [item.key for item in (await memories.search(ada, ("gre", "red"), 9)).items] == ["l"]
+    await memories.store(ada, "l", "blue")
+    assert await memories.delete(ada, ["k"]) == 1
+    assert (await memories.search(ada, ("red",), 9)).items == ()
+    assert [item.key for item in (await memories.search(ada, ("blue",), 9)).items] == ["l"]
+    await database.close()
+
+
+def pieces(connection: sqlite3.Connection) -> int:
+    (count,) = connection.execute("SELECT count(DISTINCT segid) FROM memory_term_idx").fetchone()
+    return int(count)
+
+
+async def test_tidying_leaves_the_index_in_few_pieces_and_nothing_in_the_log(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "dragoman.db")
+    memories = SqliteMemories(database, 10**9, ManualClock())
+    for number in range(12):
+        await memories.store(Space("ada", "default"), f"k{number}", f"word {number}")
+    connection = database.connect()
+    assert pieces(connection) == 12
+    while tidy(connection):
+        pass
+    assert pieces(connection) == 1
+    (_, in_log, brought_over) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    assert in_log == brought_over
+    connection.close()
+    assert len((await memories.search(Space("ada", "default"), ("word",), 20)).items) == 12
     await database.close()

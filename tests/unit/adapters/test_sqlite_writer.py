@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.adapters.sqlite_writer import SqliteWriter
+from dragoman.adapters.sqlite_writer import SqliteWriter, Transaction
 from dragoman.errors import InternalFailure, NotFound, ResourceExhausted
 
 
@@ -52,17 +52,27 @@ class Database:
             connection.close()
 
 
-def insert(name: str) -> Callable[[sqlite3.Connection], str]:
-    def run(connection: sqlite3.Connection) -> str:
-        connection.execute("INSERT INTO item VALUES (?)", (name,))
+def insert(name: str) -> Callable[[Transaction], str]:
+    def run(transaction: Transaction) -> str:
+        transaction.execute("INSERT INTO item VALUES (?)", (name,))
         return name
 
     return run
 
 
-def insert_and_raise(name: str, error: BaseException) -> Callable[[sqlite3.Connection], str]:
-    def run(connection: sqlite3.Connection) -> str:
-        insert(name)(connection)
+def insert_later(order: int, name: str, error: Exception | None = None) -> Callable[[Transaction], str]:
+    def run(transaction: Transaction) -> str:
+        transaction.later.append((order, "INSERT INTO item VALUES (?)", (name,)))
+        if error is not None:
+            raise error
+        return name
+
+    return run
+
+
+def insert_and_raise(name: str, error: BaseException) -> Callable[[Transaction], str]:
+    def run(transaction: Transaction) -> str:
+        insert(name)(transaction)
         raise error
 
     return run
@@ -88,7 +98,7 @@ class Held:
         self._release = threading.Event()
         self._job = asyncio.create_task(writer.run(self._hold))
 
-    def _hold(self, connection: sqlite3.Connection) -> None:
+    def _hold(self, transaction: Transaction) -> None:
         self._begun.set()
         assert self._release.wait(5)
 
@@ -100,7 +110,7 @@ class Held:
         await self._job
 
 
-async def as_one_group(writer: SqliteWriter, *functions: Callable[[sqlite3.Connection], Any]) -> list[Any]:
+async def as_one_group(writer: SqliteWriter, *functions: Callable[[Transaction], Any]) -> list[Any]:
     """What came of functions that were all waiting when the last commit ended."""
     held = Held(writer)
     await held.begun()
@@ -161,6 +171,28 @@ async def test_a_broken_constraint_is_the_functions_own_error(writer: SqliteWrit
     first, second, third = await as_one_group(writer, insert("a"), insert("a"), insert("b"))
     assert (first, type(second), third) == ("a", sqlite3.IntegrityError, "b")
     assert database.items() == ["a", "b"]
+
+
+async def test_what_is_left_for_later_is_done_in_order_after_the_last_and_not_for_one_that_failed(
+    writer: SqliteWriter, database: Database
+) -> None:
+    error = ValueError("no")
+    results = await as_one_group(
+        writer, insert_later(2, "third"), insert_later(0, "never", error), insert_later(1, "second"), insert("first")
+    )
+    assert results == ["third", error, "second", "first"]
+    assert database.items() == ["first", "second", "third"]
+    assert database.commits == 2
+
+
+async def test_when_what_is_left_for_later_fails_nothing_of_the_group_has_happened(
+    writer: SqliteWriter, database: Database
+) -> None:
+    results = await as_one_group(writer, insert("a"), insert_later(1, "a"))
+    assert [type(result) for result in results] == [sqlite3.IntegrityError] * 2
+    assert database.items() == []
+    assert await writer.run(insert("b")) == "b"
+    assert database.items() == ["b"]
 
 
 @pytest.mark.parametrize("error", [StopIteration(), SystemExit(), KeyboardInterrupt(), asyncio.CancelledError()])
@@ -230,8 +262,8 @@ async def test_when_the_commit_fails_nobody_is_told_of_success_and_nothing_has_h
 async def test_a_transaction_that_sqlite_gives_up_takes_the_whole_group_with_it(
     writer: SqliteWriter, database: Database
 ) -> None:
-    def give_up(connection: sqlite3.Connection) -> None:
-        connection.execute("ROLLBACK")
+    def give_up(transaction: Transaction) -> None:
+        transaction.execute("ROLLBACK")
         raise sqlite3.OperationalError("disk I/O error")
 
     results = await as_one_group(writer, insert("a"), give_up, insert("b"))
@@ -371,3 +403,68 @@ def test_writes_come_from_any_thread_and_a_closed_loop_harms_nobody(database: Da
     assert sorted(database.items()) == sorted(
         ["left behind", *(f"{prefix}{number}" for prefix in "abcd" for number in range(50))]
     )
+
+
+class Tidying:
+    """A `tidy` with so many steps, the third of which, or the last, can be waited for."""
+
+    def __init__(self, steps: int, error: Exception | None = None) -> None:
+        self.steps = 0
+        self._begun = threading.Event()
+        self._most = steps
+        self._error = error
+
+    def __call__(self, connection: sqlite3.Connection) -> bool:
+        assert not connection.in_transaction
+        self.steps += 1
+        if self.steps == min(self._most, 3):
+            self._begun.set()
+        if self._error is not None:
+            raise self._error
+        return self.steps < self._most
+
+    async def wait(self) -> None:
+        assert await asyncio.to_thread(self._begun.wait, 5)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.adapters.sqlite_writer.QUIET_SECONDS", 0.001)
+    monkeypatch.setattr("dragoman.adapters.sqlite_writer.WRITES_BEFORE_TIDYING", 2)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_after_some_writes_the_database_is_tidied_up_step_by_step(database: Database) -> None:
+    tidying = Tidying(3)
+    writer = SqliteWriter(database.connect, tidy=tidying)
+    await writer.run(insert("a"))
+    await asyncio.sleep(0.02)
+    assert tidying.steps == 0  # One write is not worth it.
+    await writer.run(insert("b"))
+    await tidying.wait()
+    await writer.run(insert("c"))
+    await writer.close()
+    assert tidying.steps == 3
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_write_goes_before_the_next_step_of_tidying(database: Database) -> None:
+    tidying = Tidying(10**9)
+    writer = SqliteWriter(database.connect, tidy=tidying)
+    await asyncio.gather(*(writer.run(insert(name)) for name in "abc"))
+    await tidying.wait()
+    assert await writer.run(insert("d")) == "d"
+    await writer.close()  # It does not end by itself.
+    assert database.items() == ["a", "b", "c", "d"]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_tidying_that_fails_harms_nobody(database: Database) -> None:
+    tidying = Tidying(1, sqlite3.OperationalError("disk I/O error"))
+    writer = SqliteWriter(database.connect, tidy=tidying)
+    await asyncio.gather(*(writer.run(insert(name)) for name in "ab"))
+    await tidying.wait()
+    assert await writer.run(insert("c")) == "c"
+    await writer.close()
+    assert database.items() == ["a", "b", "c"]
+    assert len(database.connections) == 2

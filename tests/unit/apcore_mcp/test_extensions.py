@@ -172,7 +172,10 @@ def test_a_file_that_is_nested_too_deeply_is_left_out(code: str, tmp_path: Path)
     assert load_extensions(folder(tmp_path, good=CLASS, deep=code)).list() == ["good"]
 
 
-def test_a_folder_can_be_loaded_again_though_its_files_register_with_the_global_instance(tmp_path: Path) -> None:
+def test_a_folder_can_be_loaded_again_though_its_files_register_with_the_global_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # As whoever reloads does.
     code = "import apcore\n@apcore.module(id='known.to_all')\ndef f(a: int) -> int:\n    return a + {}\n"
 
     @apcore.module(id="not.of_the_folder")

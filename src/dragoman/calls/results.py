@@ -4,8 +4,8 @@
 2. Of identical calls in flight one is executed; the others wait for it, each under its own deadline.
 3. A tool that changes things names tags. When it has ended, however it ended, the results with these tags are dropped;
    what was being worked out at that moment is not kept, and nobody who asks afterwards is given it.
-4. Errors are not kept, nor is what could not be sent. A call that was told to stop settles nothing for those that wait:
-   one of them takes its place.
+4. Errors are not kept, nor is what could not be sent. A call that was told to stop settles nothing, for those that wait
+   or that come later, whatever it returns or raises: that may be half of a result. One that waits takes its place.
 """
 
 from __future__ import annotations
@@ -68,9 +68,8 @@ class Results:
 
     async def get(self, call: Call, proceed: Service) -> Any:
         """The call's value as JSON has it: kept, being worked out by another, or worked out now."""
-        digest = _digest(call)
         while True:
-            key = f"{digest}:{self._version(call)}"
+            key = _digest(call, self._version(call))
             found = self._cache.get(key)
             if found.value is not None:
                 call.cached = True
@@ -97,14 +96,15 @@ class Results:
             if encoded is None:
                 settled.is_shared = False
                 return value
-            settled.encoded = encoded
-            if self._version(call) == version:
-                definition = call.tool.definition
-                self._cache.set(key, encoded, ttl_ms=definition.cache_ttl_ms, tags=definition.cache_tags)
+            if not call.cancellation.is_set():
+                settled.encoded = encoded
+                if self._version(call) == version:
+                    definition = call.tool.definition
+                    self._cache.set(key, encoded, ttl_ms=definition.cache_ttl_ms, tags=definition.cache_tags)
             return msgspec.json.decode(encoded)
         except BaseException as error:
             meaning = meaning_of(error, call)
-            if isinstance(meaning, ToolError):
+            if isinstance(meaning, ToolError) and not call.cancellation.is_set():
                 settled.error = meaning
             raise
         finally:
@@ -112,13 +112,13 @@ class Results:
                 del self._flights[key]
             flight.settled.set_result(settled)
 
-    def _version(self, call: Call) -> str:
-        """What the tool's results depend on, as far as it has changed."""
-        return ".".join(str(self._changes.get(tag, 0)) for tag in call.tool.definition.cache_tags)
+    def _version(self, call: Call) -> list[int]:
+        """How often each of the things has changed that the tool's results depend on."""
+        return [self._changes.get(tag, 0) for tag in call.tool.definition.cache_tags]
 
 
-def _digest(call: Call) -> str:
-    """Of everything that the result may depend on besides what has changed."""
+def _digest(call: Call, version: list[int]) -> str:
+    """Of everything that the result may depend on."""
     tool, caller = call.tool, call.caller
     scopes = None if caller.scopes is None else sorted(caller.scopes)
     parts = (
@@ -129,6 +129,7 @@ def _digest(call: Call) -> str:
         tool.definition.name,
         tool.serial,
         call.given,
+        version,
     )
     return hashlib.blake2b(_encode_sorted(parts), digest_size=24).hexdigest()
 

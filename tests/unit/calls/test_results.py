@@ -416,3 +416,63 @@ async def test_refusal_that_a_handler_raises_is_no_refusal_of_the_server_for_tho
             assert error_in((await client.answer(call))["result"])["message"] == "not here"
         assert server.runtime.resources.consecutive_refusals == 0
         assert not [record for record in server.records if "hint" in record]
+
+
+@pytest.mark.parametrize("end", [{"whole": False}, NotFound("stopped half-way")])
+async def test_what_a_call_comes_to_that_was_told_to_stop_is_nobody_else_s(end: dict[str, Any] | NotFound) -> None:
+    runs: list[int] = []
+
+    @tool(read_only=True, cache_ttl_ms=0)
+    async def scan(context: ToolContext) -> dict[str, Any]:
+        runs.append(1)
+        if len(runs) > 1:
+            return {"whole": True}
+        await context.cancellation.wait()
+        if isinstance(end, NotFound):
+            raise end
+        return end
+
+    async with open_server([scan]) as server:
+        first, second = await server.client(), await server.client()
+        leading, following = begin(first, "scan"), begin(second, "scan")
+        await asyncio.sleep(0)
+        first.notify("notifications/cancelled", {"requestId": leading})
+        assert (await second.answer(following))["result"]["structuredContent"] == {"whole": True}
+        assert (await second.call_tool("scan"))["structuredContent"] == {"whole": True}
+        assert len(runs) == 2
+
+
+async def test_what_a_tool_returns_after_its_deadline_is_not_kept() -> None:
+    clock, runs = ManualClock(), list[int]()
+
+    @tool(read_only=True, cache_ttl_ms=0, timeout_ms=1000)
+    async def scan(context: ToolContext) -> dict[str, Any]:
+        runs.append(1)
+        if len(runs) > 1:
+            return {"whole": True}
+        await context.cancellation.wait()
+        return {"whole": False}
+
+    async with open_server([scan], clock=clock) as server:
+        client = await server.client()
+        late = begin(client, "scan")
+        await asyncio.sleep(0)
+        clock.advance(1.5)
+        assert error_in((await client.answer(late))["result"])["code"] == "TIMEOUT"
+        await server.runtime.runner.drain(5)
+        assert (await client.call_tool("scan"))["structuredContent"] == {"whole": True}
+
+
+async def test_results_may_depend_on_any_number_of_things() -> None:
+    tags = tuple(f"tag {number}" for number in range(300))
+
+    @tool(read_only=True, cache_ttl_ms=0, cache_tags=tags)
+    async def read() -> dict[str, int]:
+        return {"value": 1}
+
+    async with open_server([read]) as server:
+        client = await server.client()
+        for cached in (False, True):
+            result = await client.call_tool("read")
+            assert result["structuredContent"] == {"value": 1}
+            assert result["_meta"].get("dragoman/cached", False) is cached

@@ -293,7 +293,10 @@ class SecurityConfig(Section, frozen=True):
 class StorageConfig(Section, frozen=True):
     """Where what must outlive the process is kept."""
 
-    data_dir: Annotated[str | None, about("The folder; unset, the platform's place for application data.")] = None
+    data_dir: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        about("The folder; unset, the platform's place for application data."),
+    ] = None
     engine: Annotated[
         Literal["sqlite", "memory"], about("A database in the folder, or nothing that outlives the process.")
     ] = "sqlite"
@@ -527,6 +530,7 @@ class Settings(msgspec.Struct, frozen=True):
         values: dict[str, Any] = {}
         sources: dict[str, str] = {}
         for source, raw in _layers(path, os.environ if environ is None else environ, flags or {}):
+            _refuse_half_characters(raw, source)
             problems: list[Problem] = []
             layer = respell(Config, raw, problems)
             read(Config, layer, problems)
@@ -605,7 +609,8 @@ def _read_file(path: Path) -> dict[str, Any]:
         if len(content) > _MOST_FILE:
             raise ValueError(f"it is larger than {_MOST_FILE} bytes")
         text = content.decode("utf-8-sig")
-        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        is_json = path.suffix == ".json"
+        values = json.loads(text, object_pairs_hook=_without_repetition) if is_json else tomllib.loads(text)
     except OSError as error:
         raise errors.ConfigError([(str(path), error.strerror or "cannot be read")]) from None
     except RecursionError:
@@ -616,6 +621,23 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise errors.ConfigError([(str(path), "must hold an object of sections")])
     values.pop("$schema", None)  # For editors.
     return values
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"it has the key {key!r} twice")
+        found[key] = value
+    return found
+
+
+def _refuse_half_characters(values: Mapping[str, Any], source: str) -> None:
+    """What JSON can escape, or a variable hold, and nobody could be shown or sent."""
+    try:
+        msgspec.json.encode(values)
+    except UnicodeEncodeError:
+        raise errors.ConfigError([(source, "has text that is not Unicode")]) from None
 
 
 def _from_text(text: str, kind: Any) -> Any:

@@ -22,6 +22,8 @@ Problem: TypeAlias = tuple[str, str]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _UNUSABLE: Any = object()
+_HIGHEST = 2**63 - 1
+"""Of any number. Whoever calculates with larger ones may find that there is no such float."""
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -142,6 +144,9 @@ def _read(kind: Any, value: Any, found: list[Problem], path: str) -> Any:
     if member is not None and isinstance(value, Mapping):
         read_all = {key: _read(member, each, found, join(path, key)) for key, each in value.items()}
         return {key: each for key, each in read_all.items() if each is not _UNUSABLE}
+    if isinstance(value, int) and value > _HIGHEST:
+        found.append((path, f"must be at most {_HIGHEST}"))
+        return _UNUSABLE
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

@@ -173,6 +173,9 @@ def test_every_unknown_key_is_named_with_the_nearest_that_exists() -> None:
         ({"logging": {"redact_keys": "token"}}, "logging.redact_keys"),
         ({"logging": {"redact_keys": ["a", 1]}}, "logging.redact_keys[1]"),
         ({"tools": 5}, "tools"),
+        ({"cache": {"max_size_bytes": 2**63}}, "cache.max_size_bytes"),
+        ({"limits": {"tools": {"scan": {"calls_per_minute": 10**400}}}}, "limits.tools.scan.calls_per_minute"),
+        ({"storage": {"data_dir": ""}}, "storage.data_dir"),
     ],
 )
 def test_a_bad_value_is_refused_and_its_setting_named(values: dict[str, Any], setting: str) -> None:
@@ -198,6 +201,8 @@ def test_settings_that_are_made_already_are_passed_through() -> None:
         ("a.json", "{", "cannot be parsed"),
         ("a.json", "[]", "must hold an object of sections"),
         ("a.toml", b"\xff\xfe", "cannot be parsed"),
+        ("a.json", '{"tools": {}, "http": {"port": 1, "port": 2}}', "cannot be parsed: it has the key 'port' twice"),
+        ("a.json", '{"server": {"name": "\\ud800"}}', "has text that is not Unicode"),
         ("gone.toml", None, "No such file or directory"),
     ],
 )
@@ -212,6 +217,13 @@ def test_a_file_that_cannot_be_read_is_named(
     ((named, said),) = refused.value.problems
     assert named == str(file)
     assert message in said
+
+
+def test_a_variable_that_is_not_text_is_named() -> None:
+    environ = {"DRAGOMAN_SERVER__NAME": os.fsdecode(b"caf\xe9")}
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, environ)
+    assert refused.value.problems == (("DRAGOMAN_SERVER__NAME", "has text that is not Unicode"),)
 
 
 def test_making_settings_does_not_change_what_they_are_made_from() -> None:

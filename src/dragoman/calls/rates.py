@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from itertools import islice
 
 from dragoman.config import LimitsConfig
 from dragoman.errors import RateLimited
@@ -39,8 +40,7 @@ class Rate:
         self._forget(now)
 
     def _forget(self, now: float) -> None:
-        for _ in range(2):  # Two out for one in keeps up with any number of callers.
-            key = next(iter(self._full_at))
+        for key in tuple(islice(self._full_at, 2)):  # Two out for one in keeps up with any number of callers.
             if self._full_at[key] > now:
                 return
             del self._full_at[key]

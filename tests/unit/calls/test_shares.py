@@ -158,6 +158,13 @@ def test_callers_that_have_been_quiet_are_forgotten() -> None:
     assert len(rate) < 10
 
 
+def test_rate_that_is_too_high_to_be_measured_limits_nothing() -> None:
+    rate = Rate(2**63 - 1)
+    for _ in range(3):
+        assert rate.wait_ms("ada", 1e6) == 0
+        rate.take("ada", 1e6)
+
+
 def test_a_whole_minute_s_worth_may_come_at_once_and_is_earned_back_evenly() -> None:
     rate = Rate(2)
 

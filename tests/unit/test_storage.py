@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from dragoman.config import StorageConfig
+from dragoman.errors import ConfigError
 from dragoman.storage import data_directory
 
 HOME = Path.home()
@@ -33,3 +35,17 @@ def test_the_setting_wins_and_nothing_is_created(given: str, folder: Path) -> No
     environ = {"XDG_DATA_HOME": "/elsewhere"}
     assert data_directory(StorageConfig(data_dir=given), environ) == folder
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("given", [None, "~/data", "~nobody-at-all/data"])
+def test_where_there_is_no_home_the_setting_is_asked_for(given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(user: int | str) -> NoReturn:
+        raise KeyError(user)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.setattr("pwd.getpwnam", unknown)
+    with pytest.raises(ConfigError) as refused:
+        data_directory(StorageConfig(data_dir=given), {})
+    assert refused.value.problems == (("storage.data_dir", "there is no home directory to keep it in"),)
+    assert data_directory(StorageConfig(data_dir="/srv"), {}) == Path("/srv")

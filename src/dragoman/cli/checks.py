@@ -114,21 +114,41 @@ def storage(config: StorageConfig) -> Iterator[Finding]:
     if config.engine == "memory":
         yield Finding("storage", "ok", "in memory: nothing outlives the process")
         return
-    folder = data_directory(config, os.environ)
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     advice = "Set storage.data_dir to a folder that can be written."
-    if not there.is_dir():
-        yield Finding("storage", "problem", f"{there} is not a folder", advice)
-    elif not os.access(there, os.W_OK | os.X_OK):
-        yield Finding("storage", "problem", f"{there} cannot be written", advice)
-    elif (free := shutil.disk_usage(there).free) < _LITTLE_SPACE:
-        yield Finding(
-            "storage", "warning", f"{folder}: {free >> 20} MiB are free", "Make room, or set storage.data_dir."
-        )
+    try:
+        folder = data_directory(config, os.environ)
+        there = next(place for place in (folder, *folder.absolute().parents) if _is_there(place))
+    except errors.ConfigError as error:
+        ((_, said),) = error.problems
+        yield Finding("storage", "problem", said, advice)
+    except (OSError, ValueError) as error:
+        yield Finding("storage", "problem", f"{folder!s:.200}: {getattr(error, 'strerror', error)}", advice)
     else:
-        state = "" if there == folder else ", created when first needed"
-        yield Finding("storage", "ok", f"{folder}{state}; {free >> 30} GiB are free")
+        yield _room(folder, there, advice)
     yield search_in_sqlite()
+
+
+def _is_there(path: Path) -> bool:
+    """Raises `OSError` or `ValueError` where nobody can say."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _room(folder: Path, there: Path, advice: str) -> Finding:
+    """Whether something can be kept in a folder of which `there` exists."""
+    if not there.is_dir():
+        return Finding("storage", "problem", f"{there} is not a folder", advice)
+    if not os.access(there, os.W_OK | os.X_OK):
+        return Finding("storage", "problem", f"{there} cannot be written", advice)
+    free = shutil.disk_usage(there).free
+    if free < _LITTLE_SPACE:
+        said = f"{folder}: {free >> 20} MiB are free"
+        return Finding("storage", "warning", said, "Make room, or set storage.data_dir.")
+    state = "" if there == folder else ", created when first needed"
+    return Finding("storage", "ok", f"{folder}{state}; {free >> 30} GiB are free")
 
 
 def search_in_sqlite() -> Finding:
@@ -169,24 +189,24 @@ def port(config: HttpConfig) -> Finding:
             if os.name == "posix":
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except OSError as error:
-        said = f"{place} cannot be listened on: {error.strerror or error}"
+    except (OSError, ValueError) as error:  # A name that is too long for one is no `OSError`.
+        said = f"{place} cannot be listened on: {getattr(error, 'strerror', None) or error}"
         return Finding("port", "warning", said, "It matters for HTTP only; set http.host and http.port.")
     return Finding("port", "ok", f"{place} is free")
 
 
 def client_files(client: Client) -> Iterator[Finding]:
     """Whether a client's files can be read, and whether what they say of Dragoman can be started."""
-    files = [path for scope in Scope if (path := client.file(scope)) is not None and path.exists()]
-    for path in files:
-        yield from _client_file(client, path)
-    if not files:
-        yield Finding(client.name, "ok", "no configuration here")
+    files = [path for scope in Scope if (path := client.file(scope)) is not None]
+    found = [finding for path in files for finding in _client_file(client, path)]
+    yield from found or [Finding(client.name, "ok", "no configuration here")]
 
 
 def _client_file(client: Client, path: Path) -> Iterator[Finding]:
     try:
         document = parse(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return
     except OSError as error:
         yield Finding(client.name, "warning", f"{path}: {error.strerror}")
         return

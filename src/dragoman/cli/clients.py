@@ -9,8 +9,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 
 class Scope(StrEnum):
@@ -35,9 +36,15 @@ class Client:
     """Whether an entry says which transport it is for."""
 
     def file(self, scope: Scope, platform: str = sys.platform) -> Path | None:
-        """Where the entries of a scope are kept; None when the client has no such scope."""
+        """Where the entries of a scope are kept; None when the client has no such scope, or the user no home."""
         if scope is Scope.PROJECT:
             return Path(self.project) if self.project is not None else None
+        try:
+            return self._user_file(platform)
+        except RuntimeError:
+            return None
+
+    def _user_file(self, platform: str) -> Path:
         match self.id:
             case "claude-desktop":
                 return _application_data(platform) / "Claude" / "claude_desktop_config.json"
@@ -100,7 +107,9 @@ def parse(content: bytes) -> dict[str, Any]:
     if not text.strip():
         return {}
     try:
-        document = json.loads(text, object_pairs_hook=_without_repetition, parse_constant=_refuse_constant)
+        document = json.loads(
+            text, object_pairs_hook=_without_repetition, parse_constant=_refuse_constant, parse_float=_finite
+        )
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not plain JSON: {error}") from None
     except RecursionError:
@@ -117,5 +126,12 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse_constant(name: str) -> Any:
+def _finite(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError(f"the number {text[:20]} could not be written back")
+    return number
+
+
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")

@@ -166,9 +166,11 @@ def _file(client: Client, for_project: bool | None) -> Path:
     knows_projects = client.project is not None
     scope = Scope.PROJECT if (knows_projects if for_project is None else for_project) else Scope.USER
     path = client.file(scope)
-    if path is None:
+    if path is None and scope is Scope.PROJECT:
         refuse(f"{client.name} knows no projects; leave --project out")
-    if scope is Scope.USER and not path.parent.is_dir():
+    if path is None:
+        refuse("there is no home directory; --print prints the entry, to add it by hand", code=FAILED)
+    if scope is Scope.USER and not os.path.isdir(path.parent):
         refuse(
             f"{path.parent} is not there; is {client.name} installed, and has it been started once?",
             "--print prints the entry, to add it by hand.",

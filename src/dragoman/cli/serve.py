@@ -17,7 +17,7 @@ import typer
 from dragoman.cli.control import Source
 from dragoman.cli.options import ConfigFile, ExtensionsDir, LogLevel, Target, settings_from
 from dragoman.cli.output import ABANDONED, refuse
-from dragoman.config import Config
+from dragoman.config import Config, HttpConfig
 from dragoman.edge.signals import leave
 from dragoman.errors import ConfigError
 
@@ -126,8 +126,8 @@ def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
         app = server.http(sse=sse)
     except ConfigError as error:
         refuse("The settings cannot be used:", *str(error).splitlines())
-    except OSError as error:
-        refuse(f"Cannot listen on {http.host} port {http.port}: {error.strerror or error}")
+    except (OSError, UnicodeError) as error:
+        _refuse_address(http, error)
     raise_file_limit()
     if sse:
         logger.warn("SSE transport is deprecated; use streamable-http instead")
@@ -143,6 +143,11 @@ def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
 
     abandoned = run_to_end(prepared.loop, serve(app, listening, http, timeout, on_started))
     finish(prepared, abandoned)
+
+
+def _refuse_address(http: HttpConfig, error: OSError | UnicodeError) -> NoReturn:
+    """A name that is too long for one is a `UnicodeError`."""
+    refuse(f"Cannot listen on {http.host} port {http.port}: {getattr(error, 'strerror', None) or error}")
 
 
 def _check_workers(transport: Transport) -> None:
@@ -166,8 +171,8 @@ def _serve_with(workers: int, source: Source, settings: Config) -> None:
         listening = reserve(http.host, http.port)
     except ConfigError as error:
         refuse("The settings cannot be used:", *str(error).splitlines())
-    except OSError as error:
-        refuse(f"Cannot listen on {http.host} port {http.port}: {error.strerror or error}")
+    except (OSError, UnicodeError) as error:
+        _refuse_address(http, error)
     with private_folder() as folder:
         logger, sink = log_to_stderr(settings.logging, turns=folder / LOG_TURNS)
         take_over_logging(logger)

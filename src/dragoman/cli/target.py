@@ -17,7 +17,7 @@ from dragoman.app import Runtime, ServerOptions, builtin_tools, create_server
 from dragoman.cli.control import Source
 from dragoman.cli.output import refuse
 from dragoman.config import Config
-from dragoman.errors import RegistrationError, TargetError
+from dragoman.errors import ConfigError, RegistrationError, TargetError
 from dragoman.offers.catalogue import Offer
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
@@ -47,6 +47,8 @@ def server_with(tools: Iterable[Tool | Offer], config: Config, **options: Any) -
         return create_server(ServerOptions(config=config, tools=tools, **options))
     except RegistrationError as error:
         refuse(str(error))
+    except ConfigError as error:
+        refuse("The settings cannot be used:", *str(error).splitlines())
 
 
 def load(source: Source, config: Config) -> list[Tool | Offer]:

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -118,6 +118,36 @@ def test_a_data_folder_is_looked_at_and_not_made(place: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("folder", "said"), [("/tmp/" + 300 * "x", "File name too long"), ("/tmp/a\0b", "embedded null byte")]
+)
+def test_a_data_folder_that_cannot_even_be_looked_at_is_a_problem(folder: str, said: str) -> None:
+    finding = next(checks.storage(StorageConfig(data_dir=folder)))
+    assert finding.verdict == "problem"
+    assert said in finding.message
+    assert finding.advice
+
+
+def homeless(user: int) -> NoReturn:
+    raise KeyError(user)
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", homeless)
+    finding = next(checks.storage(StorageConfig()))
+    assert (finding.verdict, finding.message) == ("problem", "there is no home directory to keep it in")
+    report = json.loads(doctor("--json").stdout)
+    assert [each["verdict"] for each in report["findings"] if each["check"] == "Cursor"] == ["ok"]
+
+
+def test_a_home_that_cannot_be_looked_into_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/tmp/" + 300 * "x")
+    (finding,) = checks.client_files(CLIENTS["cursor"])
+    assert finding.verdict == "warning"
+    assert finding.message.endswith("mcp.json: File name too long")
+
+
 def test_a_data_folder_that_cannot_be_written_is_a_problem_and_little_room_a_warning(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +202,7 @@ def test_a_port_that_is_taken_is_a_warning() -> None:
     assert finding.verdict == "warning"
     assert "cannot be listened on" in finding.message
     assert checks.port(HttpConfig(host="no.such.host.invalid")).verdict == "warning"
+    assert checks.port(HttpConfig(host=64 * "x")).verdict == "warning"
     assert checks.port(HttpConfig(port=free_port())).verdict == "ok"
 
 

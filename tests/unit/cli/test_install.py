@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -337,3 +337,30 @@ def test_a_backup_is_a_new_file_even_where_a_link_to_nowhere_stands(project: Pat
     kept = project / ".mcp.json.bak2"
     assert kept.read_text() == "{}"
     assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_numbers_that_could_not_be_written_back_are_left_alone(project: Path) -> None:
+    before = '{"mcpServers": {"other": {"command": "x", "timeout": 1e400}}}'
+    (project / ".mcp.json").write_text(before)
+    refused = install("claude-code", "greeter.py")
+    assert refused.exit_code == 1
+    assert "1e400" in refused.stderr
+    assert (project / ".mcp.json").read_text() == before
+
+
+def test_a_user_without_a_home_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(user: int) -> NoReturn:
+        raise KeyError(user)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    refused = install("claude-desktop")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "there is no home directory" in refused.stderr
+
+
+def test_a_home_that_cannot_be_looked_into_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/tmp/" + 300 * "x")
+    refused = install("claude-desktop")
+    assert refused.exit_code == 1
+    assert "is not there" in refused.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -24,12 +25,18 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def dragoman(*arguments: str, requests: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def dragoman(
+    *arguments: str, requests: bytes = b"", environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
     """The command in a process of its own, with `requests` as the file it reads."""
     Path("requests").write_bytes(requests)
     with Path("requests").open("rb") as stdin:
         return subprocess.run(
-            [sys.executable, "-m", "dragoman", *arguments], stdin=stdin, capture_output=True, timeout=30
+            [sys.executable, "-m", "dragoman", *arguments],
+            stdin=stdin,
+            capture_output=True,
+            timeout=30,
+            env={**os.environ, **(environ or {})},
         )
 
 
@@ -86,6 +93,25 @@ def test_bad_settings_from_anywhere_are_refused_by_name(
     assert refused.exit_code == 2
     assert setting in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize("arguments", [["call", "echo", "message=hi"], ["tools", "list"], ["serve"]])
+def test_without_a_home_to_keep_data_in_a_folder_is_asked_for(arguments: list[str]) -> None:
+    refused = dragoman(*arguments, environ={"HOME": "", "DRAGOMAN_STORAGE__DATA_DIR": "~nobody-at-all/data"})
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert refused.stderr.decode().splitlines() == [
+        "dragoman: The settings cannot be used:",
+        "  storage.data_dir: there is no home directory to keep it in",
+    ]
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_name_that_no_host_can_have_is_refused_in_one_clear_line(workers: str) -> None:
+    address = ["--host", 64 * "x", "--allow-unauthenticated"]
+    refused = dragoman("serve", "--transport", "streamable-http", "--workers", workers, *address)
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    (line,) = refused.stderr.decode().splitlines()
+    assert line.startswith("dragoman: Cannot listen on xxx")
 
 
 @pytest.mark.parametrize("arguments", [["serve", "--nonsense"], ["nonsense"], ["serve", "--transport", "pigeon"]])

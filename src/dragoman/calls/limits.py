@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct
@@ -153,6 +154,7 @@ def _children(schema: Mapping[str, Any], step: str | int) -> Iterator[Any]:
     if isinstance(step, str):
         named = schema.get("properties", {}).get(step)
         yield named if named is not None else schema.get("additionalProperties")
+        yield from schema.get("patternProperties", {}).values()  # Not matched: a client could make that take long.
     else:
         first = schema.get("prefixItems", schema.get("items"))
         if isinstance(first, list):
@@ -171,13 +173,14 @@ def _branches(root: Schema, schema: Any) -> dict[int, Mapping[str, Any]]:
             continue
         found[id(one)] = one
         reference = one.get("$ref")
-        if isinstance(reference, str) and reference.startswith("#/"):
+        if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
             target: Any = root
-            for name in reference[2:].split("/"):
+            for name in unquote(reference).split("/")[1:]:
                 target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
             waiting.append(target)
         for keyword in ("anyOf", "oneOf", "allOf"):
             waiting += one.get(keyword) or ()
+        waiting += (one.get("then"), one.get("else"))
     return found
 
 

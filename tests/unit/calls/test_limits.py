@@ -181,8 +181,12 @@ LONG_LIST = {
         "either": {"anyOf": [{"type": "null"}, {"type": "array", "maxItems": 300}]},
         "text": {"type": "string", "maxLength": 200_000},
         "rows": {"type": "array", "items": {"type": "array", "maxItems": 200}},
+        "again": {"$ref": "#"},
+        "named": {"type": "object", "patternProperties": {"^x": {"type": "array", "maxItems": 300}}},
+        "perhaps": {"if": {"type": "array"}, "then": {"maxItems": 300}, "else": {"maxLength": 150_000}},
+        "spaced": {"$ref": "#/definitions/as%20many"},
     },
-    "definitions": {"many": {"type": "array", "maxItems": 400}},
+    "definitions": {"many": {"type": "array", "maxItems": 400}, "as many": {"type": "array", "maxItems": 400}},
 }
 
 
@@ -195,8 +199,16 @@ LONG_LIST = {
         ({"text": "x" * 200_000}, {"text": "x" * 200_001}),
         ({"rows": [[0] * 200]}, {"rows": [[0] * 201]}),
         ({"rows": [[0]] * 100}, {"rows": [[0]] * 101}),
+        ({"again": {"ids": [0] * 500}}, {"again": {"ids": [0] * 501}}),
+        ({"named": {"xs": [0] * 300}}, {"named": {"xs": [0] * 301}}),
+        ({"perhaps": [0] * 300}, {"perhaps": [0] * 301}),
+        ({"perhaps": "x" * 150_000}, {"perhaps": "x" * 150_001}),
+        ({"spaced": [0] * 400}, {"spaced": [0] * 401}),
     ],
-    ids=["property", "reference", "alternative", "string", "items", "general"],
+    ids=[
+        *("property", "reference", "alternative", "string", "items", "general"),
+        *("itself", "pattern", "then", "else", "escaped"),
+    ],
 )
 async def test_explicit_limit_in_the_schema_wins_over_the_general_one(
     passes: dict[str, Any], fails: dict[str, Any]

@@ -23,6 +23,8 @@ def read_arguments(pairs: Iterable[str], base: Mapping[str, Any], schema: Mappin
             raise ValueError(f"{pair!r} is not name=value")
         if name in given:
             raise ValueError(f"{name!r} is given twice")
+        if not pair.isascii() and pair != pair.encode(errors="replace").decode():
+            raise ValueError(f"{pair!r} is not UTF-8")
         given[name] = _value(text, _types(properties.get(name, True), schema))
     return {**base, **given}
 

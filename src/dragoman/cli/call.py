@@ -10,7 +10,7 @@ import typer
 
 from dragoman.cli.control import Source
 from dragoman.cli.options import ConfigFile, ExtensionsDir, settings_from
-from dragoman.cli.output import FAILED, complain, kept_for_answers, print_encoded, refuse
+from dragoman.cli.output import FAILED, INTERRUPTED, complain, kept_for_answers, print_encoded, refuse
 
 if TYPE_CHECKING:
     from dragoman.app import Runtime
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dragoman.telemetry.log import Entry, Sink
 
 _LAST_MOMENT = 1.0
-_INTERRUPTED = 130
 
 
 def call(
@@ -62,7 +61,7 @@ def call(
             outcome, hint, spans = _outcome(tool, arguments or [], given, source, settings.config, trace)
     except KeyboardInterrupt:
         complain("cancelled")
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     for line in _trace_lines(spans):
         typer.echo(line, err=True)
     if outcome.error is not None:

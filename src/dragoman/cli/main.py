@@ -17,7 +17,7 @@ from dragoman.cli.top import top
 
 EXIT_CODES = (
     "Exit codes: 0 it went well, 1 what was asked for failed, 2 it could not be tried (usage, settings, target), "
-    "3 calls were abandoned."
+    "3 calls were abandoned, 130 a call was interrupted."
 )
 
 

@@ -1,7 +1,7 @@
 """What the commands say, and where: answers on stdout, everything else on stderr.
 
 Exit codes: 0 it went well, 1 what was asked for failed, 2 it could not be tried (usage, settings, target), 3 calls were
-abandoned.
+abandoned, 130 a call was interrupted.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import typer
 FAILED = 1
 UNUSABLE = 2
 ABANDONED = 3
+INTERRUPTED = 130
 
 
 def refuse(*lines: str, code: int = UNUSABLE) -> NoReturn:

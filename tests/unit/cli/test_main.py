@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dragoman import __version__
-from dragoman.cli.main import app
+from dragoman.cli import output
+from dragoman.cli.main import EXIT_CODES, app
 
 runner = CliRunner()
 
@@ -58,6 +59,11 @@ def test_help_for_serve_explains_target_options_and_exit_codes() -> None:
     helped = help_of("serve")
     for word in ("TARGET", "--transport", "--config", "--log-level", "module:object", "Exit codes"):
         assert word in helped
+
+
+def test_help_explains_every_exit_code() -> None:
+    told = {int(number) for number in re.findall(r"\b\d+\b", EXIT_CODES)}
+    assert told == {0, *(value for value in vars(output).values() if isinstance(value, int))}
 
 
 def test_the_version_is_told() -> None:

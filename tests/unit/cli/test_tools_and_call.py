@@ -166,6 +166,7 @@ def test_arguments_can_be_json_from_anywhere_and_pairs_are_added(workplace: Path
     [
         (["greet", "name"], "'name' is not name=value"),
         (["greet", "=x"], "'=x' is not name=value"),
+        (["greet", "name=\udcff"], "'name=\\udcff' is not UTF-8"),
         (["greet", "name=a", "name=b"], "'name' is given twice"),
         (["greet", "--json", "[]"], "--json must be an object"),
         (["greet", "--json", "{"], "--json cannot be parsed"),

@@ -120,6 +120,18 @@ async def test_every_element_is_looked_at_not_only_the_first_ones(place: int) ->
         assert spy.calls == 0
 
 
+@pytest.mark.requirement("INV-MCP-LIMIT-001")
+@pytest.mark.parametrize("place", [0, 99, 100, 4_999])
+async def test_long_array_that_a_tool_may_be_given_is_looked_at_to_its_end(place: int) -> None:
+    rows: list[Any] = [0] * 5_000
+    rows[place] = {"cell": [0] * 5_001}
+    spy = Spy()
+    async with open_server([spy.tool], {"limits": {"tools": {"spy": {"max_array_size": 5_000}}}}) as server:
+        error = await refusal(await server.client(), {"rows": rows})
+        assert [one["path"] for one in error["details"]["errors"]] == [f"/rows/{place}/cell"]
+        assert spy.calls == 0
+
+
 @pytest.mark.requirement("PRD-LIMIT-06")
 async def test_all_violations_are_listed_each_with_its_path() -> None:
     spy = Spy()

@@ -249,7 +249,11 @@ async def test_callers_see_only_what_is_theirs(server: TestServer) -> None:
     assert (await run("memory_list", {"cursor": cursor}, caller=bob)).unwrap().items == ()
     assert (await run("memory_search", {"query": "secret"}, caller=bob)).unwrap().items == ()
     assert (await run("memory_bulk_delete", {"keys": ["k"]}, caller=bob)).unwrap().deleted == 0
+    assert (await run("memory_delete", {"key": "k"}, caller=bob)).unwrap().deleted is False
     assert (await run("memory_retrieve", {"key": "k"}, caller=ada)).unwrap().value == "secret of ada"
+    assert [each.key for each in (await run("memory_search", {"query": "secret"}, caller=ada)).unwrap().items] == ["k"]
+    assert (await run("memory_delete", {"key": "k"}, caller=ada)).unwrap().deleted is True
+    assert (await run("memory_bulk_delete", {"keys": ["k", "k2"]}, caller=ada)).unwrap().deleted == 1
 
 
 async def test_namespaces_are_apart(server: TestServer) -> None:

@@ -645,7 +645,7 @@ def _from_text(text: str, kind: Any) -> Any:
     if kind is not Any:
         try:
             return msgspec.convert(text, kind)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeEncodeError):
             pass
     try:
         return json.loads(text)

@@ -219,11 +219,11 @@ def test_a_file_that_cannot_be_read_is_named(
     assert message in said
 
 
-def test_a_variable_that_is_not_text_is_named() -> None:
-    environ = {"DRAGOMAN_SERVER__NAME": os.fsdecode(b"caf\xe9")}
+@pytest.mark.parametrize("variable", ["DRAGOMAN_SERVER__NAME", "DRAGOMAN_HTTP__PORT"])
+def test_a_variable_that_is_not_text_is_named(variable: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        load_config(None, environ)
-    assert refused.value.problems == (("DRAGOMAN_SERVER__NAME", "has text that is not Unicode"),)
+        load_config(None, {variable: os.fsdecode(b"caf\xe9")})
+    assert refused.value.problems == ((variable, "has text that is not Unicode"),)
 
 
 def test_making_settings_does_not_change_what_they_are_made_from() -> None:

@@ -15,10 +15,14 @@ def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
     Changes nothing, and loads no tools of yours. Exit code 1 when there is a problem; a warning is none.
     """
+    from msgspec.structs import replace
+
     from dragoman.cli.checks import Finding, all_findings
+    from dragoman.telemetry.clean import sanitize
 
     found: list[Finding] = []
-    for finding in all_findings(config):
+    for each in all_findings(config):
+        finding = replace(each, message=sanitize(each.message))  # Clients' files may say anything.
         found.append(finding)
         if not as_json:  # One by one, because the trial start takes a moment.
             mark = typer.style(f"{finding.verdict:8}", fg=_PAINT[finding.verdict])

@@ -264,3 +264,11 @@ def test_variables_of_an_entry_are_never_shown(place: Path) -> None:
     document = started("/gone/dragoman")
     document["mcpServers"]["mine"]["env"] = {"TOKEN": "hunter2"}
     assert "hunter2" not in str(findings(document, place))
+
+
+def test_what_a_file_says_cannot_paint_the_terminal_or_stop_the_doctor(place: Path) -> None:
+    findings(started("/gone\x1b[31m\ud800é/dragoman"), place)
+    shown = "starts /gone\\u001b[31m\\ud800é/dragoman"
+    assert shown in doctor().stdout
+    messages = [each["message"] for each in json.loads(doctor("--json").stdout)["findings"]]
+    assert any(shown in message for message in messages)

@@ -188,6 +188,9 @@ class Catalogue:
         if definition.category is not None and definition.category not in CATEGORIES:
             problems.append(("category", f"must be one of {', '.join(CATEGORIES)}"))
         problems += _caching_problems(definition)
+        for path in ("title", "description", "version"):
+            if not _can_be_sent(getattr(definition, path)):
+                problems.append((path, "has half of a surrogate pair, which cannot be sent"))
         validators: Validators = []
         for path, schema in (("inputSchema", definition.input_schema), ("outputSchema", definition.output_schema)):
             if schema is None and path == "outputSchema":
@@ -202,6 +205,14 @@ class Catalogue:
         if problems:
             return None, None, problems
         return validators[0], validators[1], problems
+
+
+def _can_be_sent(text: str | None) -> bool:
+    try:
+        msgspec.json.encode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _caching_problems(definition: ToolDefinition) -> Problems:

@@ -185,6 +185,15 @@ def _double(x: int) -> dict[str, int]:
     return {"double": 2 * x}
 
 
+@pytest.mark.parametrize("place", ["title", "description", "version"])
+def test_text_that_no_client_could_be_sent_is_refused_before_it_spoils_the_list(place: str) -> None:
+    tools = catalogue(a_tool("first"))
+    with pytest.raises(InvalidTool) as refused:
+        tools.register(a_tool("second", **{place: "half \ud83d"}))
+    assert refused.value.problems == ((place, "has half of a surrogate pair, which cannot be sent"),)
+    assert [each.name for each in tools.list()] == ["first"]
+
+
 @pytest.mark.requirement("FND-REG-07")
 @pytest.mark.parametrize(
     ("broken", "place"),

@@ -164,6 +164,7 @@ class Runtime:
             options.offers if options.offers is not None else Offers(config.tools, config.timeouts, expected=())
         )
         self.offers.replace((), offers)
+        self._info = {"name": config.server.name, "version": config.server.version}
         self.memories = options.memories
         self.database: SqliteDatabase | None = None
         for tool in (
@@ -176,11 +177,7 @@ class Runtime:
         self.state = ServerState.STARTING
         self._lifespan = None if options.lifespan is None else options.lifespan(self)
         self._gate = Gate()
-        self.identity = Identity(
-            {"name": config.server.name, "version": config.server.version},
-            capabilities_with(self.offers),
-            config.server.instructions,
-        )
+        self.identity = Identity(self._info, capabilities_with(self.offers), config.server.instructions)
         self.cache: BoundedCache[Any] = BoundedCache(config.cache, self.clock)
         artifacts = Artifacts(self.cache, partial(random_token, options.cursor_mark))
         self.dialect = make_dialect(config.response, artifacts, self.identity.server_info)
@@ -440,7 +437,10 @@ class Runtime:
 
         if self.memories is None:
             self.memories = self._make_memories()
-        return memory_tools(self.memories)
+        response = self.config.response
+        # What `envelope` shortens can be continued.
+        most = None if response.dialect == "envelope" else response.max_response_bytes - bytes_added_later(self._info)
+        return memory_tools(self.memories, most)
 
     def _make_memories(self) -> Memories:
         config = self.config.storage

@@ -1,11 +1,15 @@
-"""How tools give long things part by part."""
+"""How tools give long things part by part, and what those weigh in an answer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
+
+ANSWER_FRAME = 900
+"""What an answer weighs around its result, at most."""
 
 
 class ListResponse(Struct, rename="camel", kw_only=True):
@@ -46,3 +50,9 @@ class TextResponse(Struct, rename="camel", kw_only=True):
 def _check(total: int, offset: int) -> None:
     if total < 0 or offset < 0:
         raise ValueError(f"total and offset must be at least 0, not {total} and {offset}")
+
+
+def weight_in_answer(value: Any) -> int:
+    """What a result adds to an answer, which has it twice: as text inside a string, and as it is."""
+    encoded = msgspec.json.encode(value)
+    return 2 * len(encoded) + encoded.count(b'"') + encoded.count(b"\\")

@@ -329,3 +329,43 @@ def test_more_means_that_offset_and_items_are_less_than_the_total(has_more: bool
     listing = memory._listing(Page(items, has_more, len(items) + others), 2, carried, is_filtered=False)
     assert listing.has_more == (listing.offset + len(items) < len(items) + others)
     assert listing.offset >= 0
+
+
+@pytest.mark.parametrize("character", ["a", '"', "\\", "\0", "é", "😀"])
+@pytest.mark.parametrize("modern", [False, True])
+async def test_what_is_stored_can_be_read_back(character: str, modern: bool) -> None:
+    settings = {
+        "tools": {"memory_enabled": True},
+        "storage": {"engine": "memory"},
+        "response": {"max_response_bytes": 20_000},
+    }
+    async with open_server([], settings) as server:
+        client = server.connect(modern=True) if modern else await server.client()
+        least, most = 0, 20_000
+        while most - least > 1:  # The longest value that is taken.
+            middle = (least + most) // 2
+            stored = await client.call_tool("memory_store", {"key": "k" * 256, "value": character * middle})
+            if not stored["isError"]:
+                least = middle
+                read = await client.call_tool("memory_retrieve", {"key": "k" * 256})
+                assert read["structuredContent"]["value"] == character * middle
+                continue
+            most = middle
+            refused = error_in(stored)
+            assert (refused["code"], refused["details"]["reason"]) == ("RESOURCE_EXHAUSTED", "value_too_large")
+            assert refused["details"]["actual"] > refused["details"]["limit"]
+        assert least * len(json.dumps(character, ensure_ascii=False).encode()) > 6_000
+
+
+async def test_where_answers_are_shortened_any_value_can_be_stored() -> None:
+    settings = {
+        "tools": {"memory_enabled": True},
+        "storage": {"engine": "memory"},
+        "response": {"dialect": "envelope", "max_response_bytes": 20_000},
+    }
+    async with open_server([], settings) as server:
+        client = await server.client()
+        stored = await client.call_tool("memory_store", {"key": "k", "value": "x" * 50_000})
+        assert not stored["isError"]
+        read = await client.call_tool("memory_retrieve", {"key": "k"})
+        assert read["_meta"]["dragoman/nextCursor"]

@@ -3,7 +3,7 @@
 Entries belong to a caller and a namespace; nobody sees another caller's. No operation goes through all entries,
 however many there are: listing and searching go on where the last page ended instead of counting up to it, and totals
 and quotas are kept rather than added up. Only a search for words that are common, and not together, looks at entries
-that it does not answer with.
+that it does not answer with. Nothing is taken that could not be given back in one answer.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dragoman.errors import InvalidArgument, NotFound, ResourceExhausted
 from dragoman.tools.context import ToolContext
+from dragoman.tools.pages import ANSWER_FRAME, weight_in_answer
 from dragoman.tools.tool import Tool, tool
 from dragoman.tools.words import text_in, words_in
 
@@ -212,8 +213,11 @@ Limit = Annotated[int, Meta(ge=1, le=MOST_ITEMS, description="The most entries t
 Cursor = Annotated[str, Meta(max_length=4096, description="The `nextCursor` of the page before.")]
 
 
-def memory_tools(memories: Memories) -> tuple[Tool, ...]:
-    """The six tools, which keep their entries in `memories`."""
+def memory_tools(memories: Memories, most_bytes: int | None = None) -> tuple[Tool, ...]:
+    """The six tools, which keep their entries in `memories`.
+
+    Where no answer may weigh more than `most_bytes`, nothing is taken that could not be read back.
+    """
 
     @tool(category="mutation", destructive=True, idempotent=True, open_world=False)
     async def memory_store(
@@ -226,6 +230,8 @@ def memory_tools(memories: Memories) -> tuple[Tool, ...]:
 
         A value that is there under this key already is replaced.
         """
+        if most_bytes is not None:
+            _check_readable(key, value, most_bytes)
         return await memories.store(Space(context.caller.principal, namespace), key, value)
 
     @tool(category="query", read_only=True, idempotent=True, open_world=False)
@@ -297,6 +303,16 @@ def memory_tools(memories: Memories) -> tuple[Tool, ...]:
         return DeletedCount(await memories.delete(Space(context.caller.principal, namespace), keys))
 
     return memory_store, memory_retrieve, memory_search, memory_list, memory_delete, memory_bulk_delete
+
+
+def _check_readable(key: str, value: Any, limit: int) -> None:
+    """Raise `ResourceExhausted` for what `memory_retrieve` could not answer with."""
+    weight = weight_in_answer(Entry(key, value, _HIGHEST, "0000-00-00T00:00:00.000Z")) + ANSWER_FRAME
+    if weight > limit:
+        raise ResourceExhausted(
+            f"To read this back would take {weight} bytes, and at most {limit} are sent; store it in parts",
+            {"reason": "value_too_large", "limit": limit, "actual": weight, "retryable": False},
+        )
 
 
 def _listing(page: Page, limit: int, offset: int, *, is_filtered: bool) -> Listing:

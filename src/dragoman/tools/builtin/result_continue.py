@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from dragoman.artifacts import CURSOR_PATTERN, Artifacts, Position
 from dragoman.config import ResponseConfig
 from dragoman.tools.context import ToolContext
-from dragoman.tools.pages import ListResponse, TextResponse
+from dragoman.tools.pages import ANSWER_FRAME, ListResponse, TextResponse, weight_in_answer
 from dragoman.tools.tool import Hints, Tool, ToolDefinition
 
 NAME = "result_continue"
@@ -34,13 +32,11 @@ OUTPUT_SCHEMA: dict[str, Any] = {
     "required": ["total", "offset", "hasMore"],
     "oneOf": [{"required": ["items", "limit"]}, {"required": ["text"]}],
 }
-_FRAME = 900
-"""What an answer weighs around the items or the text of a part, at most."""
 
 
 def result_continue_tool(artifacts: Artifacts, config: ResponseConfig) -> Tool:
     """The tool `result_continue`; each part fits into an answer by itself, unless a single item does not."""
-    room = max(1, config.max_response_bytes - _FRAME)
+    room = max(1, config.max_response_bytes - ANSWER_FRAME)
 
     async def result_continue(arguments: dict[str, Any], context: ToolContext) -> ListResponse | TextResponse:
         position = artifacts.find(context.caller, arguments["cursor"])
@@ -70,7 +66,7 @@ def _part(position: Position, config: ResponseConfig, room: int) -> ListResponse
         items = _items_within(whole[offset : offset + most], room)
         return ListResponse(items=items, total=len(whole), limit=most, offset=offset)
     text = whole[offset : offset + config.max_string_length]
-    while len(text) > 1 and _weight(text) > room:
+    while len(text) > 1 and weight_in_answer(text) > room:
         text = text[: len(text) // 2]
     return TextResponse(text=text, total=len(whole), offset=offset)
 
@@ -78,13 +74,7 @@ def _part(position: Position, config: ResponseConfig, room: int) -> ListResponse
 def _items_within(items: list[Any], room: int) -> list[Any]:
     """As many as fit, and at least one: it is then shortened as any result is that is too large."""
     for taken, item in enumerate(items):
-        room -= _weight(item) + 2
+        room -= weight_in_answer(item) + 2
         if room < 0:
             return items[: max(1, taken)]
     return items
-
-
-def _weight(value: Any) -> int:
-    """What it adds to an answer, which has it twice: as text inside a string, and as it is."""
-    encoded = msgspec.json.encode(value)
-    return 2 * len(encoded) + encoded.count(b'"') + encoded.count(b"\\")

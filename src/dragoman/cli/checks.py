@@ -122,7 +122,7 @@ def storage(config: StorageConfig) -> Iterator[Finding]:
         ((_, said),) = error.problems
         yield Finding("storage", "problem", said, advice)
     except (OSError, ValueError) as error:
-        yield Finding("storage", "problem", f"{folder!s:.200}: {getattr(error, 'strerror', error)}", advice)
+        yield Finding("storage", "problem", f"{folder!s:.200}: {getattr(error, 'strerror', None) or error}", advice)
     else:
         yield _room(folder, there, advice)
     yield search_in_sqlite()

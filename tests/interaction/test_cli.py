@@ -47,6 +47,21 @@ def test_settings_are_shown_checked_and_described(tmp_path: Path) -> None:
         assert b"tools.admin_registration_enabled: a file that was merely found cannot turn this on" in refused.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /dev/full elsewhere")
+@pytest.mark.parametrize(
+    ("place", "said", "code"),
+    [
+        ("/dev/full", "the answer cannot be written: No space left on device", 1),
+        ("&-", "stdout is closed: there is nowhere to answer to", 2),
+    ],
+)
+def test_where_nothing_can_be_answered_the_reason_is_said_in_a_line(place: str, said: str, code: int) -> None:
+    for command in ("tools list", "call echo message=hi", "config show"):
+        line = f"exec {sys.executable} -m dragoman {command} >{place}"
+        ended = subprocess.run(["sh", "-c", line], env=environment(), stderr=subprocess.PIPE, timeout=60)
+        assert (ended.stderr.decode(), ended.returncode) == (f"dragoman: {said}\n", code)
+
+
 def test_the_example_tools_are_listed_shown_and_called(tmp_path: Path) -> None:
     listed = dragoman("tools", "list", TOOLS, cwd=tmp_path)
     assert (listed.returncode, listed.stderr) == (0, b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -12,6 +13,7 @@ from dragoman.cli.call import call
 from dragoman.cli.doctor import doctor
 from dragoman.cli.guards import guards
 from dragoman.cli.install import install
+from dragoman.cli.output import FAILED, UNUSABLE, complain
 from dragoman.cli.serve import serve
 from dragoman.cli.top import top
 
@@ -61,6 +63,15 @@ app.command()(doctor)
 
 def main() -> None:
     """Run the command line."""
-    # A client waits while its server starts, and making the other commands would take ten milliseconds.
-    started = _app() if sys.argv[1:2] == ["serve"] else app
-    started()
+    if sys.argv[1:2] == ["serve"]:
+        # A client waits while its server starts, and making the other commands would take ten milliseconds.
+        _app()()
+    if sys.stdout is None:
+        complain("stdout is closed: there is nowhere to answer to")
+        sys.exit(UNUSABLE)
+    try:
+        app()
+    except OSError as error:  # What else can go wrong is said where it does.
+        complain(f"the answer cannot be written: {error.strerror or error}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would try again to write what is left.
+        sys.exit(FAILED)

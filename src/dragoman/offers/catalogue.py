@@ -10,10 +10,10 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from dragoman.config import TimeoutsConfig, ToolsConfig
-from dragoman.errors import DuplicateOffer
+from dragoman.errors import DuplicateOffer, InvalidOffer
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
-from dragoman.tools.catalogue import RegisteredTool
+from dragoman.tools.catalogue import HALF_A_CHARACTER, RegisteredTool, can_be_sent
 from dragoman.tools.schema import compile_schema
 from dragoman.tools.tool import Tool
 
@@ -69,7 +69,7 @@ class Offers:
         return {registered.kind for registered in self._offers.values()}
 
     def register(self, offer: Offer) -> None:
-        """Add a resource or a prompt; raises `DuplicateOffer` and leaves the rest as it was."""
+        """Add a resource or a prompt; raises `RegistrationError` and leaves the rest as it was."""
         self.replace((), [offer])
 
     def unregister(self, key: str) -> bool:
@@ -136,6 +136,8 @@ class Offers:
         return lambda: self._listeners.remove(listener)
 
     def _compile(self, offer: Offer) -> RegisteredOffer:
+        if not can_be_sent(offer.listing()):
+            raise InvalidOffer(type(offer).__name__.lower(), offer.key, [("", HALF_A_CHARACTER)])
         completers = {name: self._compiled(tool) for name, tool in offer.completers.items()}
         return RegisteredOffer(offer, self._compiled(offer.tool), completers)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -20,7 +20,7 @@ from dragoman.tools.tool import Convert, Handler, Tool, ToolDefinition, is_tool_
 Problems: TypeAlias = list[tuple[str, str]]
 Validators: TypeAlias = list[Validator | None]
 
-
+HALF_A_CHARACTER = "has half of a surrogate pair, which cannot be sent"
 _serials = itertools.count()
 
 
@@ -189,8 +189,8 @@ class Catalogue:
             problems.append(("category", f"must be one of {', '.join(CATEGORIES)}"))
         problems += _caching_problems(definition)
         for path in ("title", "description", "version"):
-            if not _can_be_sent(getattr(definition, path)):
-                problems.append((path, "has half of a surrogate pair, which cannot be sent"))
+            if not can_be_sent(getattr(definition, path)):
+                problems.append((path, HALF_A_CHARACTER))
         validators: Validators = []
         for path, schema in (("inputSchema", definition.input_schema), ("outputSchema", definition.output_schema)):
             if schema is None and path == "outputSchema":
@@ -207,9 +207,10 @@ class Catalogue:
         return validators[0], validators[1], problems
 
 
-def _can_be_sent(text: str | None) -> bool:
+def can_be_sent(value: Any) -> bool:
+    """Whether all text in it is Unicode."""
     try:
-        msgspec.json.encode(text)
+        msgspec.json.encode(value)
     except UnicodeEncodeError:
         return False
     return True

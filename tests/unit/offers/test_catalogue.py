@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import Offers, Prompt, Resource, prompt, resource
 from dragoman.config import TimeoutsConfig, ToolsConfig
-from dragoman.errors import DuplicateOffer
+from dragoman.errors import DuplicateOffer, InvalidOffer
 
 
 def at(uri: str, **options: Any) -> Resource:
@@ -25,6 +25,15 @@ def named(name: str, **options: Any) -> Prompt:
 
 def keys(offers: Offers) -> list[str]:
     return [offer.key for offer in offers]
+
+
+@pytest.mark.parametrize("offer", [at("x:b", description="half \ud83d"), named("b", title="half \ud83d")])
+def test_an_offer_whose_words_cannot_be_sent_does_not_spoil_the_list(offer: Resource | Prompt) -> None:
+    offers = Offers()
+    offers.register(at("x:a"))
+    with pytest.raises(InvalidOffer, match="has half of a surrogate pair"):
+        offers.register(offer)
+    assert keys(offers) == ["x:a"]
 
 
 def test_each_list_is_sorted_and_has_its_own() -> None:

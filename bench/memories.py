@@ -47,12 +47,12 @@ class Plan:
 
     few: int = 100
     many: int = 100_000
-    rounds: int = 5
-    times: int = 80
+    rounds: int = 30
+    times: int = 16
     """In SQLite, which waits for the disk; dictionaries do not."""
 
 
-SHORT = Plan(many=5_000, rounds=2, times=40)
+SHORT = Plan(many=5_000, rounds=4)
 _TIMES_AS_MANY = {"sqlite": 1, "dict": 5}
 
 

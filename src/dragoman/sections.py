@@ -22,6 +22,18 @@ Problem: TypeAlias = tuple[str, str]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _UNUSABLE: Any = object()
+_MESSAGE = re.compile(
+    r"Expected `([^`]+)`(?:, got `([^`]+)`| (of length )?(>=|<=|>|<) (\S+)| matching regex '(.+)')", re.DOTALL
+)
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+_BOUNDS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 _HIGHEST = 2**63 - 1
 """Of any number. Whoever calculates with larger ones may find that there is no such float."""
 
@@ -152,7 +164,8 @@ def _read(kind: Any, value: Any, found: list[Problem], path: str) -> Any:
     except msgspec.ValidationError as error:
         message, _, inner = str(error).partition(" - at `$")
         choices = _choices(kind)
-        found.append((path + inner.rstrip("`"), f"must be one of {', '.join(choices)}" if choices else message))
+        said = f"must be one of {', '.join(choices)}" if choices else _in_words(message)
+        found.append((path + inner.rstrip("`"), said))
     return _UNUSABLE
 
 
@@ -169,6 +182,20 @@ def _read_section(section: type[Section], values: Any, found: list[Problem], pat
             is_map = isinstance(made, dict) and member_of(fields[name].type) is not None
             given[name] = {**fields[name].default_factory(), **made} if is_map else made
     return section(**given)
+
+
+def _in_words(message: str) -> str:
+    """What msgspec says, for who may not know what an `int` is."""
+    said = _MESSAGE.fullmatch(message)
+    if said is None:
+        return message
+    wanted, got, length, bound, number, pattern = said.groups()
+    if got is not None:
+        kinds = [_KINDS.get(name, name) for name in wanted.split(" | ") if name != "null"]
+        return f"must be {' or '.join(kinds)}, not {'a fraction' if got == 'float' else _KINDS.get(got, got)}"
+    if pattern is not None:
+        return f"must match {pattern}"
+    return f"must {'have a length of' if length else 'be'} {_BOUNDS[bound]} {number}"
 
 
 def _choices(kind: Any) -> tuple[str, ...]:

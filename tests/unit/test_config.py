@@ -268,14 +268,31 @@ def test_every_problem_is_listed_at_once() -> None:
         ("tools.xyzzy", "is not a setting"),
         ("limits.tools.x.max_arrray_size", "is not a setting; did you mean limits.tools.x.max_array_size?"),
         ("toolz", "is not a setting; did you mean tools?"),
-        ("tools.max_payload_bytes", "Expected `int`, got `str`"),
-        ("tools.default_timeout_ms", "Expected `int` >= 1"),
-        ("limits.tools.x.max_string_length", "Expected `int` >= 1"),
-        ("limits.tool_array_limits.a", "Expected `int` >= 1"),
+        ("tools.max_payload_bytes", "must be a whole number, not text"),
+        ("tools.default_timeout_ms", "must be at least 1"),
+        ("limits.tools.x.max_string_length", "must be at least 1"),
+        ("limits.tool_array_limits.a", "must be at least 1"),
         ("logging.level", "must be one of debug, info, warn, error"),
-        ("logging.redact_keys[1]", "Expected `str`, got `int`"),
+        ("logging.redact_keys[1]", "must be text, not a whole number"),
         ("timeouts", "must be a group of settings, not `int`"),
     )
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value", "said"),
+    [
+        ("limits", "max_array_size", "5", "must be a whole number, not text"),
+        ("limits", "max_array_size", 1.5, "must be a whole number, not a fraction"),
+        ("cache", "low_water_mark", [], "must be a number, not a list"),
+        ("tools", "memory_enabled", {}, "must be true or false, not a table"),
+        ("http", "allowed_hosts", True, "must be a list, not true or false"),
+        ("http", "path", "mcp", "must match ^/[^?#]*[^/?#]$"),
+        ("http", "host", "", "must have a length of at least 1"),
+        ("http", "port", 65_536, "must be at most 65535"),
+    ],
+)
+def test_what_is_wrong_with_a_value_is_said_in_words(section: str, name: str, value: Any, said: str) -> None:
+    assert problems({section: {name: value}}) == ((f"{section}.{name}", said),)
 
 
 def test_limits_of_a_tool_take_both_spellings_and_its_name_is_left_alone() -> None:
@@ -452,9 +469,9 @@ def test_a_problem_says_where_it_stands_whichever_source_wins(tmp_path: Path) ->
         load_config(file, environ, {"logging.level": "loud"})
     assert refused.value.problems == (
         ("tools", f"must be a group of settings, not `int` ({file})"),
-        ("server.name", f"Expected `str`, got `int` ({file})"),
+        ("server.name", f"must be text, not a whole number ({file})"),
         ("TOLS", "is not a setting; did you mean tools? (DRAGOMAN_TOLS__A)"),
-        ("tools.max_state_bytes", "Expected `int`, got `str` (DRAGOMAN_TOOLS__MAX_STATE_BYTES)"),
+        ("tools.max_state_bytes", "must be a whole number, not text (DRAGOMAN_TOOLS__MAX_STATE_BYTES)"),
         ("logging.level", "must be one of debug, info, warn, error (--log-level)"),
     )
 
@@ -512,7 +529,7 @@ def test_partial_settings_can_be_examined_without_being_used() -> None:
         "valid": False,
         "errors": [
             {"path": "xyzzy", "message": "is not a setting"},
-            {"path": "tools.max_payload_bytes", "message": "Expected `int` >= 1"},
+            {"path": "tools.max_payload_bytes", "message": "must be at least 1"},
         ],
     }
 

@@ -140,8 +140,8 @@ def test_every_problem_of_a_file_is_listed(workplace: Path) -> None:
     assert checked.stderr.splitlines() == [
         "dragoman: The settings cannot be used:",
         "  tols: is not a setting; did you mean tools? (my.toml)",
-        "  server.name: Expected `str`, got `int` (my.toml)",
-        "  cache.low_water_mark: Expected `float` <= 0.9 (my.toml)",
+        "  server.name: must be text, not a whole number (my.toml)",
+        "  cache.low_water_mark: must be at most 0.9 (my.toml)",
     ]
     checked = runner.invoke(app, ["config", "check", "my.toml", "--json"])
     assert checked.exit_code == 2

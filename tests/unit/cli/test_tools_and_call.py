@@ -174,7 +174,7 @@ def test_arguments_can_be_json_from_anywhere_and_pairs_are_added(workplace: Path
         (["greet", "--json", "@gone.json"], "gone.json: No such file or directory"),
         (["greet", "--json", "@."], ".: Is a directory"),
         (["greet", "--timeout", "0"], "--timeout"),
-        (["greet", "--timeout", "1e9"], "timeouts.tool_overrides.greet: Expected `int` <= 86400000 (--timeout)"),
+        (["greet", "--timeout", "1e9"], "timeouts.tool_overrides.greet: must be at most 86400000 (--timeout)"),
         (["greet", "--log-level", "loud"], "logging.level: must be one of"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import count, islice
 from operator import attrgetter
@@ -14,6 +16,9 @@ from msgspec import Struct
 from dragoman.adapters.dict_index import Runs, Words
 from dragoman.clock import Clock
 from dragoman.tools.builtin.memory import Entry, Item, Matches, Page, Space, Stored, draft, over_quota
+
+_AT_ONCE = 10_000
+"""Letters to take out of an index before others get a turn: some milliseconds."""
 
 
 class _Kept(Struct, frozen=True):
@@ -41,6 +46,8 @@ class _Shelf:
         self.by_number: dict[int, _Kept] = {}
         self.keys: Runs[str] = Runs()
         self.words = Words()
+        self.gone: deque[_Kept] = deque()
+        """What was removed, and is not found, but has its words in the index still."""
 
     def put(self, kept: _Kept) -> None:
         """In place of what its key had."""
@@ -48,15 +55,27 @@ class _Shelf:
         if replaced is None:
             self.keys.add(kept.key)
         else:
-            self._forget(replaced)
+            del self.by_number[replaced.number]
+            self._unindex(replaced)
         self.by_key[kept.key] = self.by_number[kept.number] = kept
         for word in kept.words.split():
             self.words.add(word, kept.number)
 
     def remove(self, kept: _Kept) -> None:
         self.keys.take(kept.key)
-        del self.by_key[kept.key]
-        self._forget(kept)
+        del self.by_key[kept.key], self.by_number[kept.number]
+        self.gone.append(kept)
+
+    async def forget(self) -> None:
+        """Take what is gone out of the index. If this is cancelled, the next one goes on with it."""
+        letters = 0
+        while self.gone:
+            kept = self.gone.popleft()
+            self._unindex(kept)
+            letters += len(kept.words)
+            if letters > _AT_ONCE:
+                letters = 0
+                await asyncio.sleep(0)
 
     def matches(self, words: Sequence[str], end: int) -> Iterator[int]:
         """The numbers, from the one before `end` down, of entries that have all the words."""
@@ -65,11 +84,10 @@ class _Shelf:
             return
         rarest, *others = sorted(found, key=attrgetter("rough_size"))
         for number in rarest.downwards(end):
-            if all(numbers.has(number) for numbers in others):
+            if all(numbers.has(number) for numbers in others) and number in self.by_number:
                 yield number
 
-    def _forget(self, kept: _Kept) -> None:
-        del self.by_number[kept.number]
+    def _unindex(self, kept: _Kept) -> None:
         for word in kept.words.split():
             self.words.take(word, kept.number)
 
@@ -125,8 +143,10 @@ class DictMemories:
             self._bytes[space.owner] -= kept.size
         if found and not shelf.by_key:  # Spaces and owners that have nothing left leave nothing behind.
             del self._shelves[space]
+            shelf.gone.clear()
             if not self._bytes[space.owner]:
                 del self._bytes[space.owner]
+        await shelf.forget()
         return len(found)
 
     async def close(self) -> None:

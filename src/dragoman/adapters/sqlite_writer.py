@@ -10,7 +10,8 @@ while the last commit was under way goes into the next one.
    group has happened, and everybody in it is told so. SQLite gives a transaction up when the disk is full.
 4. After any failure of the database the connection is made anew: what was wrong may be right the next time.
 5. When too many wait already, one more is refused at once instead of being queued.
-6. When there is nothing to write, the database is tidied up, in steps so small that a write need not wait for long.
+6. When there is nothing to write, the database is tidied up, in steps so small that a write need not wait for long,
+   and with pauses in which other processes can write.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ MOST_WAITING = 10_000
 MOST_IN_A_GROUP = 512
 WRITES_BEFORE_TIDYING = 16
 QUIET_SECONDS = 0.1
+PAUSE_SECONDS = 0.01
+"""After each step of tidying. Other processes only look now and then whether they can write, and give up in the end."""
 
 
 class Transaction:
@@ -123,7 +126,7 @@ class SqliteWriter:
             try:
                 return self._jobs.get(timeout=quiet_seconds)
             except Empty:
-                quiet_seconds = 0.0
+                quiet_seconds = PAUSE_SECONDS
             try:
                 has_more = self._tidy(self._connection)
             except Exception:  # Whoever writes next finds out, if it is still so.

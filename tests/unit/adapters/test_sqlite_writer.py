@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -468,3 +469,27 @@ async def test_tidying_that_fails_harms_nobody(database: Database) -> None:
     await writer.close()
     assert database.items() == ["a", "b", "c"]
     assert len(database.connections) == 2
+
+
+class LockingTidying(Tidying):
+    """Has the right to write for most of the time, as tidying has where the disk is slow."""
+
+    def __call__(self, connection: sqlite3.Connection) -> bool:
+        connection.execute("BEGIN IMMEDIATE")
+        time.sleep(0.01)
+        connection.execute("COMMIT")
+        return super().__call__(connection)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_another_process_comes_to_write_between_the_steps_of_tidying(database: Database) -> None:
+    tidying = LockingTidying(10**9)
+    writer = SqliteWriter(database.connect, tidy=tidying)
+    await asyncio.gather(*(writer.run(insert(name)) for name in "ab"))
+    await tidying.wait()
+    other = SqliteWriter(database.connect)  # To SQLite's locks, a connection is as good as a process.
+    for name in "cde":
+        assert await other.run(insert(name)) == name
+    await other.close()
+    await writer.close()
+    assert database.items() == ["a", "b", "c", "d", "e"]

@@ -4,7 +4,7 @@ A commit waits for the disk, and the wait is the same for one write and for five
 while the last commit was under way goes into the next one.
 
 1. Each function runs inside its group's transaction, under a savepoint: one that fails is undone alone. What is better
-   done for all of them together comes after the last, unless it is one that failed.
+   done for many of them together comes after them, except for those that failed.
 2. Nobody is told of success before the commit has succeeded.
 3. When the transaction itself fails (disk full, file unreadable, locked by another process for too long) nothing of the
    group has happened, and everybody in it is told so. SQLite gives a transaction up when the disk is full.
@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 MOST_WAITING = 10_000
 MOST_IN_A_GROUP = 512
+MOST_FOR_LATER = 2048
 WRITES_BEFORE_TIDYING = 16
 QUIET_SECONDS = 0.1
 PAUSE_SECONDS = 0.01
@@ -50,6 +51,7 @@ class Transaction:
     def finish(self) -> None:
         for _, statement, values in sorted(self.later, key=itemgetter(0)):
             self.execute(statement, values)
+        self.later.clear()
 
 
 class SqliteWriter:
@@ -145,6 +147,8 @@ class SqliteWriter:
             transaction = Transaction(connection)
             for job in group:
                 _run_alone(job, connection, transaction)
+                if len(transaction.later) > MOST_FOR_LATER:  # Each can have thousands of words.
+                    transaction.finish()
             transaction.finish()
             connection.execute("COMMIT")
         except BaseException as error:  # Whatever it was, whoever waits must hear of it, and the thread goes on.

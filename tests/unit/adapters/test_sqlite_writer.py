@@ -186,6 +186,20 @@ async def test_what_is_left_for_later_is_done_in_order_after_the_last_and_not_fo
     assert database.commits == 2
 
 
+async def test_what_is_left_for_later_is_done_sooner_when_it_becomes_too_much(
+    writer: SqliteWriter, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.adapters.sqlite_writer.MOST_FOR_LATER", 2)
+    error = ValueError("no")
+    left = [insert_later(order, name) for order, name in ((3, "c"), (2, "b"), (1, "a"))]
+    results = await as_one_group(
+        writer, *left, insert_later(0, "never", error), insert_later(0, "d"), lambda transaction: len(transaction.later)
+    )
+    assert results == ["c", "b", "a", error, "d", 1]
+    assert database.items() == ["a", "b", "c", "d"]
+    assert database.commits == 2
+
+
 async def test_when_what_is_left_for_later_fails_nothing_of_the_group_has_happened(
     writer: SqliteWriter, database: Database
 ) -> None:

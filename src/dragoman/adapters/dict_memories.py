@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count, islice
 from operator import attrgetter
 from typing import Any
@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.adapters.dict_index import Runs, Words
+from dragoman.adapters.dict_index import Numbers, Runs, Words
 from dragoman.clock import Clock
 from dragoman.tools.builtin.memory import Entry, Item, Matches, Page, Space, Stored, draft, over_quota
 
-_AT_ONCE = 10_000
-"""Letters to take out of an index before others get a turn: some milliseconds."""
+_LETTERS_AT_ONCE = 10_000
+_LOOKUPS_AT_ONCE = 10_000
+"""What is taken out of an index, or looked up in it, before others get a turn: some milliseconds."""
 
 
 class _Kept(Struct, frozen=True):
@@ -73,19 +74,34 @@ class _Shelf:
             kept = self.gone.popleft()
             self._unindex(kept)
             letters += len(kept.words)
-            if letters > _AT_ONCE:
+            if letters > _LETTERS_AT_ONCE:
                 letters = 0
                 await asyncio.sleep(0)
 
-    def matches(self, words: Sequence[str], end: int) -> Iterator[int]:
-        """The numbers, from the one before `end` down, of entries that have all the words."""
+    async def matches(self, words: Sequence[str], end: int, most: int) -> list[_Kept]:
+        """The entries that have all the words, from the one before the number `end` down.
+
+        Where others got a turn in between, what they stored is newer than what this began with, and not among them.
+        """
+        matches: list[_Kept] = []
+        at_once = max(_LOOKUPS_AT_ONCE // len(words), 1)
+        while (rarest_first := self._find(words)) is not None:
+            rarest, *others = rarest_first
+            looked_at = 0
+            for number in islice(rarest.downwards(end), at_once):
+                looked_at, end = looked_at + 1, number
+                if all(numbers.has(number) for numbers in others) and number in self.by_number:
+                    matches.append(self.by_number[number])
+                    if len(matches) == most:
+                        return matches
+            if looked_at < at_once:
+                break
+            await asyncio.sleep(0)
+        return matches
+
+    def _find(self, words: Sequence[str]) -> list[Numbers] | None:
         found = [numbers for word in words if (numbers := self.words.find(word)) is not None]
-        if len(found) < len(words):
-            return
-        rarest, *others = sorted(found, key=attrgetter("rough_size"))
-        for number in rarest.downwards(end):
-            if all(numbers.has(number) for numbers in others) and number in self.by_number:
-                yield number
+        return sorted(found, key=attrgetter("rough_size")) if len(found) == len(words) else None
 
     def _unindex(self, kept: _Kept) -> None:
         for word in kept.words.split():
@@ -131,9 +147,9 @@ class DictMemories:
 
     async def search(self, space: Space, words: Sequence[str], limit: int, *, resume: int | None = None) -> Matches:
         shelf = self._shelves.get(space) or _Shelf()
-        numbers = tuple(islice(shelf.matches(words, sys.maxsize if resume is None else resume), limit + 1))
-        items = tuple(shelf.by_number[number].item for number in numbers[:limit])
-        return Matches(items, numbers[limit - 1] if len(numbers) > limit else None)
+        found = await shelf.matches(words, sys.maxsize if resume is None else resume, limit + 1)
+        items = tuple([kept.item for kept in found[:limit]])
+        return Matches(items, found[limit - 1].number if len(found) > limit else None)
 
     async def delete(self, space: Space, keys: Sequence[str]) -> int:
         shelf = self._shelves.get(space) or _Shelf()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from dragoman.adapters import dict_memories
 from dragoman.adapters.dict_memories import DictMemories
 from dragoman.testing import ManualClock
 from dragoman.tools.builtin.memory import Matches, Space
@@ -59,3 +62,23 @@ async def test_the_last_entries_take_the_whole_index_with_them() -> None:
     assert await first == 8
     assert await memories.search(ADA, ("word7",), 9) == Matches((), None)
     assert await found(memories, "new") == ["k0"]
+
+
+async def test_a_search_for_common_words_that_are_seldom_together_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dict_memories, "_LOOKUPS_AT_ONCE", 20)
+    memories = DictMemories(10**9, ManualClock())
+    for number in range(100):
+        text = "odd even" if number in (5, 15, 75, 95) else "odd" if number % 2 else "even"
+        await memories.store(ADA, f"k{number}", text)
+    searching = asyncio.ensure_future(memories.search(ADA, ("odd", "even"), 2))
+    await asyncio.sleep(0)
+    assert not searching.done()
+    await memories.delete(ADA, ["k95", "k75"])  # The one has been found already, and the other has not.
+    first = await searching
+    assert [item.key for item in first.items] == ["k95", "k15"]
+    second = await memories.search(ADA, ("odd", "even"), 2, resume=first.resume)
+    assert ([item.key for item in second.items], second.resume) == (["k5"], None)
+    assert await found(memories, "odd", "k5") == ["k5"]
+    assert await found(memories, "odd", "k4") == []

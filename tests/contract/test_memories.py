@@ -7,6 +7,7 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.adapters import dict_index, dict_memories
+from dragoman.adapters import dict_index, dict_memories, sqlite_memories, sqlite_writer
 from dragoman.adapters.dict_memories import DictMemories
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase, tidy
 from dragoman.adapters.sqlite_memories import SqliteMemories
@@ -59,6 +60,16 @@ class Opened:
             while tidy(connection):
                 pass
             connection.close()
+
+    def check(self) -> None:
+        """That the index has the words of the entries, and nothing else."""
+        if self._database is not None:
+            connection = self._database.connect()
+            connection.execute("CREATE VIRTUAL TABLE temp.indexed USING fts5vocab(main, memory_term, instance)")
+            indexed = connection.execute("SELECT doc, term FROM temp.indexed").fetchall()
+            entries = connection.execute("SELECT -id, terms FROM memory_entry").fetchall()
+            connection.close()
+            assert sorted(indexed) == sorted((row, term) for row, terms in entries for term in terms.split())
 
     async def work(self, operation: Callable[[], Awaitable[object]]) -> int:
         """Virtual machine steps in SQLite; lines in Python. The same every time, unlike seconds."""
@@ -466,42 +477,63 @@ async def test_no_operation_does_more_work_among_many_entries_than_among_few(
 names = st.sampled_from(["a", "ab", "b", "é", "a\0", "東京"])
 spaces = st.builds(Space, st.sampled_from(["ada", "bob"]), st.sampled_from(["default", "n"]))
 texts = st.sampled_from(["red", "redder", "green apple", "Äpfel", "東京 red", ""])
-steps = st.lists(
-    st.tuples(st.just("store"), spaces, names, texts)
-    | st.tuples(st.just("delete"), spaces, st.lists(names, max_size=3), st.none()),
-    max_size=25,
+step = st.tuples(st.just("store"), spaces, names, texts) | st.tuples(
+    st.just("delete"), spaces, st.lists(names, max_size=3), st.none()
 )
+steps = st.lists(st.lists(step, max_size=6), max_size=8)
 LIMIT = 60
 
 
-@given(steps)
+@given(steps, st.booleans())
 @pytest.mark.parametrize("kind", ["sqlite", "dict"])
-def test_any_history_leaves_what_a_plain_dictionary_would_hold(kind: str, steps: list[Any]) -> None:
+def test_any_history_leaves_what_a_plain_dictionary_would_hold(kind: str, steps: list[Any], are_many: bool) -> None:
+    """Steps that are taken together come to the same as one after the other."""
+
     async def run() -> None:
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            if are_many:
+                few_are_many(patch)
             async with opened(kind, Path(folder), LIMIT) as made:
                 await compare(made.memories, steps)
+                made.check()
 
     asyncio.run(run())
 
 
+def few_are_many(patch: pytest.MonkeyPatch) -> None:
+    """As little as there is here is treated as what there is most of."""
+    patch.setattr(dict_index, "LONGEST_RUN", 2)
+    patch.setattr(dict_memories, "_LETTERS_AT_ONCE", 3)
+    patch.setattr(dict_memories, "_LOOKUPS_AT_ONCE", 2)
+    patch.setattr(sqlite_memories, "_FEW", 1)
+    patch.setattr(sqlite_writer, "MOST_FOR_LATER", 3)
+
+
 async def compare(memories: Memories, steps: list[Any]) -> None:
     model: dict[Space, dict[str, str]] = {}
-    for what, space, name, text in steps:
+    outcomes: list[Any] = []
+    for together in steps:
+        outcomes += await asyncio.gather(
+            *(
+                memories.delete(space, name) if what == "delete" else memories.store(space, name, text)
+                for what, space, name, text in together
+            ),
+            return_exceptions=True,
+        )
+    for (what, space, name, text), outcome in zip(chain.from_iterable(steps), outcomes, strict=True):
         held = model.setdefault(space, {})
         if what == "delete":
             there = set(name) & set(held)
-            assert await memories.delete(space, name) == len(there)
+            assert outcome == len(there)
             for key in there:
                 del held[key]
             continue
         changed = {**model, space: {**held, name: text}}
         is_larger = size(space, name, text) > (size(space, name, held[name]) if name in held else 0)
         if is_larger and used(changed, space.owner) > LIMIT:
-            with pytest.raises(ResourceExhausted):
-                await memories.store(space, name, text)
+            assert isinstance(outcome, ResourceExhausted)
         else:
-            assert (await memories.store(space, name, text)).created == (name not in held)
+            assert outcome.created == (name not in held)
             held.pop(name, None)  # So that the model, too, is in the order of storing.
             held[name] = text
     for space, held in model.items():
@@ -509,7 +541,7 @@ async def compare(memories: Memories, steps: list[Any]) -> None:
         for prefix in ("a", "é"):
             found = await memories.list(space, 1, prefix=prefix)
             assert keys(found) == sorted(key for key in held if key.startswith(prefix))[:1]
-        for query in ("red", "apple", "re", "東", "ab", "green app"):
+        for query in ("red", "apple", "re", "東", "ab", "green app", "a red", "red re"):
             words = words_in(query)
             assert keys(await memories.search(space, words, 100)) == [
                 key for key, text in reversed(held.items()) if has_all(f"{key} {text_in(text)}", words)

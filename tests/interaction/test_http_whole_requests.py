@@ -286,6 +286,18 @@ def test_who_says_that_it_sends_no_more_is_not_waited_for_long() -> None:
         server.wait_for_log("tool call completed")  # It was told to end.
 
 
+@pytest.mark.parametrize("ahead", [ECHO, ECHO * 10, ECHO[:-5]], ids=["a request", "several", "half a body"])
+def test_who_asks_ahead_and_leaves_is_missed(ahead: bytes) -> None:
+    with HttpProcess(TOOLS) as server:
+        with server.wire() as wire:
+            wire.send(modern_call("wait"))
+            time.sleep(0.3)  # By now it is seen to that the connection is read, and what follows must not end that.
+            wire.send(ahead)
+            time.sleep(0.2)
+        server.wait_for_log("tool call completed")
+    assert server.records() == {"wait": ["aborted"]}
+
+
 def test_what_one_connection_asks_for_is_not_read_without_end() -> None:
     asked = modern_call("nap", seconds=0.01) * 500
     with HttpProcess(TOOLS) as server, server.wire() as wire:

@@ -238,6 +238,8 @@ class _Protocol(HttpToolsProtocol):
         self.url, self.expect_100_continue = url, expects
         self.headers += self._pairs
         super().on_headers_complete()
+        if self.pipeline:
+            self.flow.resume_reading()  # Who waits for its turn does not keep us from seeing that the client leaves.
         self.headers = []
         for part in parts:
             super().on_body(part)

@@ -254,6 +254,13 @@ def test_who_asks_ahead_and_stops_halfway_loses_no_answer_but_the_one_it_did_not
         assert stays.is_ended
 
 
+def test_who_was_answered_before_it_had_sent_everything_is_not_answered_again(server: HttpProcess) -> None:
+    with server.wire() as wire:
+        assert wire.ask(request(b"{}", {"content-length": "100"}, path="/nowhere")).status == 404
+        wire.socket.shutdown(socket.SHUT_WR)
+        assert wire.is_ended
+
+
 LAST_REQUESTS = {
     "a call": ECHO,
     "a call that takes a moment": modern_call("nap", seconds=0.01),

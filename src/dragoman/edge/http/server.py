@@ -283,7 +283,8 @@ class _Protocol(HttpToolsProtocol):
             return
         if self.metrics is not None:
             self.metrics.refused_request(status)
-        if not self._is_busy or not (self._reads_ahead or self.cycle.response_started):
+        is_answered = self.is_in_body and self._parts is None and self.cycle.response_started
+        if not (is_answered or self._reads_ahead):
             self.transport.write(_last_words(status, phrase, reason))
         self.transport.linger()  # type: ignore[attr-defined]
         self._give_up()

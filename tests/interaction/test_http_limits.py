@@ -151,9 +151,17 @@ def wait_until(holds: Callable[[], bool], patience: float = PATIENCE) -> None:
         time.sleep(0.02)
 
 
-async def test_a_client_that_leaves_the_rest_of_its_last_answer_unread_is_disconnected() -> None:
+WAYS_TO_END = {
+    "said so": modern_call("repeat", {"connection": "close"}, times=50_000),
+    "fell silent": modern_call("repeat", times=50_000),
+    "began another": modern_call("repeat", times=50_000) + REQUEST[:20],
+}
+
+
+@pytest.mark.parametrize("asked", WAYS_TO_END.values(), ids=WAYS_TO_END)
+async def test_a_client_that_leaves_the_rest_of_its_last_answer_unread_is_disconnected(asked: bytes) -> None:
     """Too little for the server to notice that it is not read, and too much for the system to take it over."""
-    config = make_config({"http": {"write_timeout_ms": 100}})
+    config = make_config({"http": {"write_timeout_ms": 100, "read_timeout_ms": 100, "keep_alive_ms": 1000}})
     app = create_server(ServerOptions(config=config, tools=[repeat])).http()
     server = HttpServer(app, config.http)
     listening = bind("127.0.0.1", 0)
@@ -164,9 +172,9 @@ async def test_a_client_that_leaves_the_rest_of_its_last_answer_unread_is_discon
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         deaf.setblocking(False)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.get_running_loop().sock_connect(deaf, listening.getsockname())
-            deaf.send(modern_call("repeat", {"connection": "close"}, times=50_000))
+            deaf.send(asked)
             while not any(each.transport.is_closing() for each in connections):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             while connections:  # noqa: ASYNC110 -- uvicorn tells nobody.

@@ -541,12 +541,12 @@ class HttpServer(Server):
                 if not isinstance(connection, _Protocol):
                     continue
                 paused, idle = connection.paused_since, connection.idle_since
-                if connection.is_late(now, self._read_timeout):
+                if paused is not None and now - paused > self._write_timeout:
+                    connection.transport.abort()  # First: it may be late or idle as well, and on its way out for that.
+                elif connection.is_late(now, self._read_timeout):
                     connection.refuse(408, "Request Timeout", "The request took too long to arrive")
                 elif idle is not None and now - idle > self._keep_alive:
                     connection.timeout_keep_alive_handler()
-                elif paused is not None and now - paused > self._write_timeout:
-                    connection.transport.abort()
 
 
 async def serve(

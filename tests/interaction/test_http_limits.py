@@ -26,6 +26,7 @@ from tests.interaction.http_raw import (
     HttpProcess,
     Wire,
     message,
+    modern,
     modern_call,
     request,
     text_in,
@@ -152,14 +153,17 @@ def wait_until(holds: Callable[[], bool], patience: float = PATIENCE) -> None:
 
 
 WAYS_TO_END = {
-    "said so": modern_call("repeat", {"connection": "close"}, times=50_000),
-    "fell silent": modern_call("repeat", times=50_000),
-    "began another": modern_call("repeat", times=50_000) + REQUEST[:20],
+    "said so": (modern_call("repeat", {"connection": "close"}, times=50_000), False),
+    "fell silent": (modern_call("repeat", times=50_000), False),
+    "began another": (modern_call("repeat", times=50_000) + REQUEST[:20], False),
+    "closed its half": (modern_call("repeat", times=50_000), True),
 }
 
 
-@pytest.mark.parametrize("asked", WAYS_TO_END.values(), ids=WAYS_TO_END)
-async def test_a_client_that_leaves_the_rest_of_its_last_answer_unread_is_disconnected(asked: bytes) -> None:
+@pytest.mark.parametrize(("asked", "closes"), WAYS_TO_END.values(), ids=WAYS_TO_END)
+async def test_a_client_that_leaves_the_rest_of_its_last_answer_unread_is_disconnected(
+    asked: bytes, closes: bool
+) -> None:
     """Too little for the server to notice that it is not read, and too much for the system to take it over."""
     config = make_config({"http": {"write_timeout_ms": 100, "read_timeout_ms": 100, "keep_alive_ms": 1000}})
     app = create_server(ServerOptions(config=config, tools=[repeat])).http()
@@ -175,11 +179,48 @@ async def test_a_client_that_leaves_the_rest_of_its_last_answer_unread_is_discon
         async with asyncio.timeout(PATIENCE):
             await asyncio.get_running_loop().sock_connect(deaf, listening.getsockname())
             deaf.send(asked)
+            if closes:
+                await asyncio.get_running_loop().sock_recv(deaf, 1)  # It was answered.
+                deaf.shutdown(socket.SHUT_WR)
             while not any(each.transport.is_closing() for each in connections):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             while connections:  # noqa: ASYNC110 -- uvicorn tells nobody.
                 await asyncio.sleep(0.01)
     watching.cancel()
+    server.should_exit = True
+    await serving
+    await app.stop()
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["later", "at once"])
+async def test_a_call_whose_client_has_stopped_reading_and_closes_its_half_is_cancelled(waits: bool) -> None:
+    is_told, was_told = asyncio.Event(), asyncio.Event()
+
+    @dragoman.tool
+    async def chat(ctx: dragoman.ToolContext) -> None:
+        for step in range(200):
+            ctx.progress(step)
+        is_told.set()
+        await ctx.cancellation.wait()
+        was_told.set()
+
+    config = make_config()
+    app = create_server(ServerOptions(config=config, tools=[chat])).http()
+    server = HttpServer(app, config.http)
+    sock = bind("127.0.0.1", 0)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    serving = asyncio.create_task(server.serve([sock]))
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        deaf.setblocking(False)
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.get_running_loop().sock_connect(deaf, sock.getsockname())
+            deaf.send(modern("tools/call", {"name": "chat", "arguments": {}}, meta={"progressToken": 1}))
+            await is_told.wait()
+            if waits:
+                await asyncio.sleep(0.3)  # Whoever closes its half right after it has asked may still read.
+            deaf.shutdown(socket.SHUT_WR)
+            await was_told.wait()
     server.should_exit = True
     await serving
     await app.stop()

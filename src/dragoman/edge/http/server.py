@@ -159,10 +159,12 @@ class _Protocol(HttpToolsProtocol):
         if self.transport.is_closing() or has_waited or not self._reads_ahead:
             if self.is_in_body or self._overhead:
                 self.refuse(400, "Bad Request", "The request has no end")
+            else:
+                self._leave()
             return False
         self.is_in_body = False
         self.shutdown()  # After the last answer.
-        self.loop.call_later(_HALF_CLOSED, self.transport.close)
+        self.loop.call_later(_HALF_CLOSED, self._leave)
         return True
 
     def on_message_begin(self) -> None:
@@ -343,6 +345,11 @@ class _Protocol(HttpToolsProtocol):
         if current is post:
             self.cycle = cycle
         self._start_asgi_task(cycle, partial(http_app.run, app))
+
+    def _leave(self) -> None:
+        """Close, and give up now: what nobody reads may keep the connection from being lost for long."""
+        self.transport.close()
+        self._give_up()
 
     def _give_up(self) -> None:
         """Tell whoever answers that nobody is there: uvicorn tells the last of several requests only."""

@@ -31,6 +31,7 @@ from tests.interaction.http_raw import (
     request,
     text_in,
 )
+from tests.interaction.http_servers import listening, until
 from tests.interaction.servers import PATIENCE
 from tests.unit.edge.asgi_driver import Driver
 
@@ -168,16 +169,16 @@ async def test_a_client_that_leaves_the_rest_of_its_last_answer_unread_is_discon
     config = make_config({"http": {"write_timeout_ms": 100, "read_timeout_ms": 100, "keep_alive_ms": 1000}})
     app = create_server(ServerOptions(config=config, tools=[repeat])).http()
     server = HttpServer(app, config.http)
-    listening = bind("127.0.0.1", 0)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    serving = asyncio.create_task(server.serve([listening]))
+    sock = bind("127.0.0.1", 0)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    serving = asyncio.create_task(server.serve([sock]))
     watching = asyncio.create_task(server.watch())
     connections = server.server_state.connections
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         deaf.setblocking(False)
         async with asyncio.timeout(PATIENCE):
-            await asyncio.get_running_loop().sock_connect(deaf, listening.getsockname())
+            await asyncio.get_running_loop().sock_connect(deaf, sock.getsockname())
             deaf.send(asked)
             if closes:
                 await asyncio.get_running_loop().sock_recv(deaf, 1)  # It was answered.
@@ -224,6 +225,34 @@ async def test_a_call_whose_client_has_stopped_reading_and_closes_its_half_is_ca
     server.should_exit = True
     await serving
     await app.stop()
+
+
+async def test_little_is_read_ahead_of_large_requests() -> None:
+    ends = asyncio.Event()
+
+    @dragoman.tool
+    async def wait() -> None:
+        await ends.wait()
+
+    @dragoman.tool
+    async def weigh(text: str) -> int:
+        return len(text)
+
+    config = make_config()
+    app = create_server(ServerOptions(config=config, tools=[wait, weigh])).http()
+    server = HttpServer(app, config.http)
+    async with asyncio.timeout(PATIENCE), listening(server) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(modern_call("wait") + modern_call("weigh", text="x" * 60_000) * 10)
+        connections: Any = server.server_state.connections
+        await until(lambda: any(each.pipeline and each.flow.read_paused for each in connections))
+        assert [len(each.pipeline) < 10 for each in connections] == [True]
+        ends.set()
+        for _ in range(11):
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            await reader.readline()
+        writer.close()
+        await app.stop()
 
 
 def test_2000_connections_at_once_are_served(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from uvicorn import Config, Server
-from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from dragoman.edge.address import is_loopback
@@ -46,7 +46,8 @@ _SWEEP_EVERY = 0.5
 _LAST_ANSWERS = 2.0
 _MOST_HEADS = 8
 _MOST_WAITING = 16
-"""Requests on one connection that wait for their turn before no more are read; one packet may still bring many."""
+"""Requests on one connection that wait for their turn before no more are read; one packet may still bring many. Bodies
+that are large together keep it from being read as well, and a client that leaves from being missed."""
 
 
 def bind(host: str, port: int, *, shared: bool = False, listens: bool = True) -> socket.socket:
@@ -432,12 +433,13 @@ class _Heads:
 class _Flow(FlowControl):
     """uvicorn's, which reads on with every answer: who asks in large packets would be remembered without end."""
 
-    def __init__(self, transport: asyncio.Transport, waiting: Sized) -> None:
+    def __init__(self, transport: asyncio.Transport, waiting: Collection[tuple[RequestResponseCycle, Any]]) -> None:
         super().__init__(transport)
         self._waiting = waiting
 
     def resume_reading(self) -> None:
-        if len(self._waiting) <= _MOST_WAITING:
+        ahead = self._waiting
+        if not ahead or (len(ahead) <= _MOST_WAITING and sum(len(each.body) for each, _ in ahead) <= HIGH_WATER_LIMIT):
             super().resume_reading()
 
 

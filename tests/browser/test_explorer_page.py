@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.conftest import Site, serving
+from tests.json_values import json_values
 
 pytestmark = pytest.mark.slow
 
@@ -676,15 +677,17 @@ LEAVES: list[Shape] = [
     ({}, st.lists(st.one_of(TEXTS, st.integers()), min_size=1)),
     ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]}, st.tuples(st.integers(), TEXTS)),
 ]
-SHAPES: st.SearchStrategy[Shape] = st.recursive(
-    st.sampled_from(LEAVES),
-    lambda shapes: st.one_of(
+
+
+def containers_of(shapes: st.SearchStrategy[Shape]) -> st.SearchStrategy[Shape]:
+    return st.one_of(
         shapes.map(lists_of),
         st.dictionaries(NAMES, st.tuples(shapes, st.booleans()), min_size=1, max_size=3).map(objects_of),
         st.lists(shapes, min_size=2, max_size=3).map(choices_of),
-    ),
-    max_leaves=6,
-)
+    )
+
+
+SHAPES: st.SearchStrategy[Shape] = st.recursive(st.sampled_from(LEAVES), containers_of, max_leaves=6)
 
 
 @st.composite
@@ -729,10 +732,8 @@ def test_a_form_holds_whatever_its_schema_allows(bench: Page, given_cases: list[
     st.lists(
         st.tuples(
             SHAPES.map(lambda shape: shape[0]),
-            st.recursive(
-                st.one_of(st.none(), st.booleans(), st.integers(), NUMBERS, TEXTS, st.just("")),
-                lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3)),
-                max_leaves=6,
+            json_values(
+                st.one_of(st.none(), st.booleans(), st.integers(), NUMBERS, TEXTS, st.just("")), NAMES, max_leaves=6
             ),
         ),
         min_size=20,

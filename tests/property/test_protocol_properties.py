@@ -39,6 +39,7 @@ from dragoman.protocol.versions import (
     VERSION_KEY,
 )
 from dragoman.testing import is_json_rpc, open_server
+from tests.json_values import json_values
 
 LIMIT = 50_000
 IDENTITY = Identity({"name": "s", "version": "1"}, {"tools": {}})
@@ -104,9 +105,7 @@ scalars = st.one_of(
     text,
     st.sampled_from(INJECTIONS),
 )
-values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3), max_leaves=8
-)
+values = json_values(scalars, text)
 correlation_ids = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=128)
 metas = st.fixed_dictionaries({}, optional={"correlationId": values, "progressToken": values, VERSION_KEY: values})
 params = st.one_of(
@@ -243,11 +242,7 @@ def test_every_initialize_is_answered_with_a_complete_result(
 
 utf8 = st.text(st.characters(codec="utf-8"), max_size=20)
 gated = (st.sampled_from(METHODS) | st.sampled_from(INJECTIONS) | utf8).filter(lambda method: method != "initialize")
-plain_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | utf8,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(utf8, inner, max_size=3),
-    max_leaves=8,
-)
+plain_values = json_values(st.none() | st.booleans() | st.integers() | utf8, utf8)
 
 
 @pytest.mark.requirement("FND-TEST-02", "FND-TEST-03", "FND-LIFE-03", "FND-RPC-09", "FND-CORR-07")

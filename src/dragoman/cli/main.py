@@ -66,6 +66,12 @@ def main() -> None:
     if sys.argv[1:2] == ["serve"]:
         # A client waits while its server starts, and making the other commands would take ten milliseconds.
         _app()()
+    else:
+        _answer()
+
+
+def _answer() -> None:
+    """Run a command that says something, where it can be said."""
     if sys.stdout is None:
         complain("stdout is closed: there is nowhere to answer to")
         sys.exit(UNUSABLE)

@@ -31,6 +31,8 @@ _KINDS = {
     "str": "text",
     "bool": "true or false",
     "array": "a list",
+    "list": "a list",
+    "NoneType": "null",
     "object": "a table",
 }
 _BOUNDS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
@@ -171,7 +173,8 @@ def _read(kind: Any, value: Any, found: list[Problem], path: str) -> Any:
 
 def _read_section(section: type[Section], values: Any, found: list[Problem], path: str) -> Any:
     if not isinstance(values, Mapping):
-        found.append((path or "settings", f"must be a group of settings, not `{type(values).__name__}`"))
+        kind = type(values).__name__
+        found.append((path or "settings", f"must be a group of settings, not {_KINDS.get(kind, kind)}"))
         return _UNUSABLE
     given: dict[str, Any] = {}
     fields = {field.name: field for field in msgspec.structs.fields(section)}

@@ -274,7 +274,7 @@ def test_every_problem_is_listed_at_once() -> None:
         ("limits.tool_array_limits.a", "must be at least 1"),
         ("logging.level", "must be one of debug, info, warn, error"),
         ("logging.redact_keys[1]", "must be text, not a whole number"),
-        ("timeouts", "must be a group of settings, not `int`"),
+        ("timeouts", "must be a group of settings, not a whole number"),
     )
 
 
@@ -303,7 +303,7 @@ def test_limits_of_a_tool_take_both_spellings_and_its_name_is_left_alone() -> No
     }
     assert problems({"limits": {"tools": {"a.b": {"maxArraySiz": 5}, "c": 7}}}) == (
         ('limits.tools."a.b".maxArraySiz', 'is not a setting; did you mean limits.tools."a.b".max_array_size?'),
-        ("limits.tools.c", "must be a group of settings, not `int`"),
+        ("limits.tools.c", "must be a group of settings, not a whole number"),
     )
 
 
@@ -468,7 +468,7 @@ def test_a_problem_says_where_it_stands_whichever_source_wins(tmp_path: Path) ->
     with pytest.raises(ConfigError) as refused:
         load_config(file, environ, {"logging.level": "loud"})
     assert refused.value.problems == (
-        ("tools", f"must be a group of settings, not `int` ({file})"),
+        ("tools", f"must be a group of settings, not a whole number ({file})"),
         ("server.name", f"must be text, not a whole number ({file})"),
         ("TOLS", "is not a setting; did you mean tools? (DRAGOMAN_TOLS__A)"),
         ("tools.max_state_bytes", "must be a whole number, not text (DRAGOMAN_TOOLS__MAX_STATE_BYTES)"),

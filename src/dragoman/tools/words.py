@@ -7,6 +7,9 @@
 4. A word that is looked for finds the words that begin with it, if it has at least three characters; a shorter one
    finds only itself.
 
+5. A character has at most about 30 marks, as in the Stream-Safe Text Format of UAX #15. Further ones are taken by
+   themselves, since to sort a run of marks takes time that grows with the square of its length.
+
 Rules 3 and 4 together mean that every lookup is one entry of an index, whatever is asked: there are at most 14
 beginnings of a word to keep.
 """
@@ -15,10 +18,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Any
+from typing import Any, Literal
 
 MOST_LETTERS = 16
 FEWEST_LETTERS_OF_A_BEGINNING = 3
+
+_PIECE = 128
+_MOST_MARKS = 30
 
 _ACCENTS = re.compile("[\u0300-\u036f]+")
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
@@ -49,9 +55,28 @@ def words_in(text: str) -> tuple[str, ...]:
     if text.isascii():
         text = text.lower()
     else:
-        text = _ACCENTS.sub("", unicodedata.normalize("NFKD", text).casefold())
-        text = unicodedata.normalize("NFC", text)
+        text = _ACCENTS.sub("", _normalized("NFKD", text).casefold())
+        text = _normalized("NFC", text)
     return tuple(dict.fromkeys([word[:MOST_LETTERS] for word in text.translate(_LETTERS).split()]))
+
+
+def _normalized(form: Literal["NFC", "NFKD"], text: str) -> str:
+    """The text in a normal form, piece by piece; each ends after a character with its marks, if one is near."""
+    pieces = []
+    begin = 0
+    while begin < len(text):
+        end = begin + _PIECE
+        last = min(end + _MOST_MARKS, len(text))
+        while end < last and _joins(text[end]):
+            end += 1
+        pieces.append(unicodedata.normalize(form, text[begin:end]))
+        begin = end
+    return "".join(pieces)
+
+
+def _joins(letter: str) -> bool:
+    """Whether a normal form may join a character to the one before: marks, and vowels and finals of Hangul."""
+    return unicodedata.category(letter)[0] == "M" or "\u1160" <= letter <= "\u11ff"
 
 
 def finds_longer_words(word: str) -> bool:

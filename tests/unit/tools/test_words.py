@@ -42,6 +42,19 @@ def test_the_words_of_words_are_themselves(text: str) -> None:
     assert all(word and word.split() == [word] and len(word) <= 16 for word in words)
 
 
+@pytest.mark.parametrize("word", ["한국어", "が", "हिन्दी", "ко\u0308", "कि", "ক\u09c7\u09be", "日"])
+@pytest.mark.parametrize("before", range(100, 140))
+def test_long_text_has_the_words_of_its_parts(word: str, before: int) -> None:
+    assert words_in("д" * before + " " + word * 300)[1:] == words_in(word * 300)
+    assert set(words_in(f"{word} " * 300)) == set(words_in(word))
+
+
+def test_marks_beyond_reason_keep_no_word_from_being_found() -> None:
+    marks = "\u0591\u05b0\u0315\u0300" * 20_000
+    found = words_in(f"before x{marks} after")
+    assert (found[0], found[1][0], found[-1]) == ("before", "x", "after")
+
+
 @given(st.text())
 def test_words_have_nothing_in_them_that_an_index_could_take_for_syntax(text: str) -> None:
     assert all(letter.isalnum() for word in words_in(text) for letter in word if letter.isascii())

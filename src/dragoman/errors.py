@@ -199,7 +199,7 @@ class InvalidArgument(Refused):
 
 
 class LimitExceeded(InvalidArgument):
-    """An array, a string or the nesting of the arguments is beyond a limit; `details.errors` says where."""
+    """Something in the arguments is beyond a limit; `details.errors` says where, `details.total` how many times."""
 
 
 class NotFound(Refused):

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from dragoman.calls.call import Call
-from dragoman.calls.limits import ARRAY_TOO_LARGE, Violation
+from dragoman.calls.limits import ARRAY_TOO_LARGE, Violation, Violations
 from dragoman.config import GuardsConfig, LimitsConfig
 from dragoman.errors import LimitExceeded, MemoryPressure, PayloadTooLarge, ToolError
 from dragoman.telemetry.load import PressureLevel, PressureMonitor
@@ -41,6 +41,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     request_size_bytes: int | None = None
     max_request_bytes: int | None = None
     array_size_violations: tuple[Violation, ...] = ()
+    """The first of them."""
+    array_size_violation_count: int = 0
     duration_ms: float | None = None
     timeout_ms: int | None = None
 
@@ -159,14 +161,15 @@ class Guards:
         self._max_request_bytes = limits.max_request_bytes
         self.audits = self._modes[_AFTER.id] != "off"
 
-    def before(self, call: Call, violations: list[Violation]) -> None:
+    def before(self, call: Call, violations: Violations) -> None:
         """Ask the gates that stand before the handler; raises what the first that fails and is enforced says."""
         facts = Facts(
             tool_name=call.name,
             pressure_level=self.pressure.level,
             request_size_bytes=call.payload_bytes,
             max_request_bytes=self._max_request_bytes,
-            array_size_violations=tuple(each for each in violations if each.code == ARRAY_TOO_LARGE),
+            array_size_violations=tuple(each for each in violations.listed if each.code == ARRAY_TOO_LARGE),
+            array_size_violation_count=violations.counts.get(ARRAY_TOO_LARGE, 0),
         )
         for gate in _BEFORE:
             mode = self._modes[gate.id]
@@ -182,9 +185,10 @@ class Guards:
                 self._note(
                     call, Decision(gate.id, "warn", _for_the_record(gate, verdict, facts), verdict.recommendation)
                 )
-        rest = [each for each in violations if each.code != ARRAY_TOO_LARGE]
+        rest = [each for each in violations.listed if each.code != ARRAY_TOO_LARGE]
         if rest:
-            raise LimitExceeded("Arguments exceed a limit", {"errors": rest})
+            total = violations.total - facts.array_size_violation_count
+            raise LimitExceeded("Arguments exceed a limit", {"errors": rest, "total": total})
 
     def after(self, call: Call) -> None:
         """Ask the gate that looks back."""
@@ -201,7 +205,7 @@ class Guards:
 def _for_the_record(gate: Gate, verdict: Verdict, facts: Facts) -> str | None:
     """What a gate said, without the names of members, which are the client's data."""
     if gate.judge is _array_size:
-        return f"Array size violations: {len(facts.array_size_violations)}"
+        return f"Array size violations: {facts.array_size_violation_count}"
     return verdict.warning or verdict.reason
 
 
@@ -209,7 +213,8 @@ def _refusal(gate: Gate, verdict: Verdict, facts: Facts) -> ToolError:
     said: dict[str, Any] = {"gate": gate.id, "recommendation": verdict.recommendation}
     assert verdict.reason is not None
     if gate.judge is _array_size:
-        return LimitExceeded(verdict.reason, {"errors": list(facts.array_size_violations), **said})
+        errors, total = list(facts.array_size_violations), facts.array_size_violation_count
+        return LimitExceeded(verdict.reason, {"errors": errors, "total": total, **said})
     if gate.judge is _memory_pressure:
         return MemoryPressure(verdict.reason, {"reason": "memory_pressure", "retryable": True, **said})
     assert facts.request_size_bytes is not None

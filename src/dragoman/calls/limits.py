@@ -7,7 +7,9 @@ long, too many or too deep; only when they do not is every element looked at.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, islice
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
@@ -18,15 +20,20 @@ from dragoman.config import LimitsConfig, ToolsConfig
 from dragoman.errors import InvalidArgument
 from dragoman.tools.schema import Schema, json_pointer
 
-Path: TypeAlias = tuple[str | int, ...]
+Branches: TypeAlias = dict[int, Mapping[str, Any]]
+"""The parts of a schema that may apply to an element, by their identity."""
 
 ARRAY_TOO_LARGE = "ARRAY_TOO_LARGE"
 OBJECT_TOO_LARGE = "OBJECT_TOO_LARGE"
 STRING_TOO_LONG = "STRING_TOO_LONG"
 TOO_DEEP = "TOO_DEEP"
 MOST_VIOLATIONS = 20
-"""More of a kind are not listed: the answer must not grow with what was wrong."""
-
+"""More of a kind are counted, not listed: neither the answer nor its cost grows with what was wrong."""
+MOST_POINTER = 500
+"""Characters of a violation's path."""
+_CONTAINERS = (dict, list, tuple)
+_EXACTLY = frozenset(_CONTAINERS)
+_PLAIN = frozenset((str, int, float, bool, type(None)))
 
 _encode = msgspec.json.Encoder().encode
 
@@ -83,71 +90,164 @@ class Limits(Struct, frozen=True, kw_only=True):
             and (depth is None or encoded.count(b"{") + encoded.count(b"[") <= depth)
         )
 
-    def violations(self, arguments: Mapping[str, Any], schema: Schema | None = None) -> list[Violation]:
-        """Every element beyond a limit; a `maxItems` or `maxLength` of the schema replaces the general one."""
-        found: dict[str, list[Violation]] = {}
-        for violation in self._look_at(arguments, schema):
-            of_its_kind = found.setdefault(violation.code, [])
-            if len(of_its_kind) < MOST_VIOLATIONS:
-                of_its_kind.append(violation)
-        return [violation for of_a_kind in found.values() for violation in of_a_kind]
+    def violations(
+        self, arguments: Mapping[str, Any], schema: Schema | None = None, size: int = sys.maxsize
+    ) -> Violations:
+        """Every element beyond a limit; a `maxItems` or `maxLength` of the schema replaces the general one.
 
-    def _look_at(self, arguments: Mapping[str, Any], schema: Schema | None) -> Iterator[Violation]:
-        # Not recursive: what is nested too deeply for the limit may be so for Python too.
-        most_items = sys.maxsize if self.max_array_size is None else self.max_array_size
-        most_characters = sys.maxsize if self.max_string_length is None else self.max_string_length
-        most_members = sys.maxsize if self.max_object_members is None else self.max_object_members
-        deepest = sys.maxsize if self.max_object_depth is None else self.max_object_depth
-        containers: list[tuple[Any, Path]] = [(arguments, ())]
+        `size` is what the arguments weigh as JSON: no string in them can be longer.
+        """
+        walk = _Walk(self, schema)
+        walk.look_at(arguments, size)
+        return walk.found
+
+
+class Violations:
+    """What is beyond a limit: the first of each kind in full, and how many there are."""
+
+    def __init__(self) -> None:
+        self.listed: list[Violation] = []
+        self.counts: dict[str, int] = {}
+        """By code."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def count(self, code: str) -> bool:
+        """Count a violation; whether it is one of the few of its kind that are listed."""
+        count = self.counts[code] = self.counts.get(code, 0) + 1
+        return count <= MOST_VIOLATIONS
+
+
+class _Walk:
+    """One look at every element, level by level.
+
+    It costs the same for each element, wherever that is and whatever is wrong with it: a level is a list of containers,
+    and the path to one of them is worked out only for the few violations that are listed. Not recursive, since what is
+    nested too deeply for the limit may be so for Python too.
+    """
+
+    def __init__(self, limits: Limits, schema: Schema | None) -> None:
+        self.found = Violations()
+        self._limits = limits
+        self._schema = schema
+        self._levels: list[list[Any]] = []
+        self._starts: list[list[int]] = []
+        """By level: where, in the next one, the containers within each container begin. Only as far as it is needed."""
+        self._branches: dict[tuple[int, int], Branches] = {}
+        """What the schema says about a container, by its level and place in it."""
+
+    def look_at(self, arguments: Mapping[str, Any], size: int) -> None:
+        limits = self._limits
+        most_items = sys.maxsize if limits.max_array_size is None else limits.max_array_size
+        most_members = sys.maxsize if limits.max_object_members is None else limits.max_object_members
+        deepest = sys.maxsize if limits.max_object_depth is None else limits.max_object_depth
+        longest = sys.maxsize if limits.max_string_length is None else limits.max_string_length
+        containers: list[Any] = [arguments]
         while containers:
-            value, path = containers.pop()
-            if len(path) >= deepest:
-                yield _violation(path, TOO_DEEP, "is nested too deeply", deepest, len(path) + 1)
-                continue
-            if isinstance(value, dict):
-                items: Iterable[tuple[str | int, Any]] = value.items()
-                if len(value) > most_members:
-                    yield _violation(path, OBJECT_TOO_LARGE, f"has {len(value)} members", most_members, len(value))
-                for key in value:
-                    if isinstance(key, str) and len(key) > most_characters:
-                        said = f"has a key of {len(key)} characters"
-                        yield _violation(path, STRING_TOO_LONG, said, most_characters, len(key))
-            else:
-                items = enumerate(value)
-                if len(value) > most_items:
-                    limit = self._limit("max_array_size", "maxItems", schema, path)
-                    if len(value) > limit:
-                        yield _violation(path, ARRAY_TOO_LARGE, f"has {len(value)} items", limit, len(value))
-            for step, item in items:
-                if isinstance(item, str):
-                    if len(item) > most_characters:
-                        limit = self._limit("max_string_length", "maxLength", schema, (*path, step))
-                        if len(item) > limit:
-                            said = f"has {len(item)} characters"
-                            yield _violation((*path, step), STRING_TOO_LONG, said, limit, len(item))
-                elif isinstance(item, dict | list | tuple):
-                    containers.append((item, (*path, step)))
+            self._levels.append(containers)
+            if len(self._levels) > deepest:
+                for place in range(len(containers)):
+                    self._add(place, TOO_DEEP, "is nested too deeply", deepest, deepest + 1)
+                return
+            if max(map(len, containers)) > min(most_items, most_members):
+                self._look_for_many(containers, most_items, most_members)
+            values = [each.values() if isinstance(each, dict) else each for each in containers]
+            if size > longest:
+                strings = [item for item in chain.from_iterable(values) if isinstance(item, str)]
+                strings += [str(key) for each in containers if isinstance(each, dict) for key in each]
+                if max(map(len, strings), default=0) > longest:
+                    self._look_for_long(containers, longest)
+            containers = [item for item in chain.from_iterable(values) if type(item) not in _PLAIN]
+            if not _EXACTLY.issuperset(map(type, containers)):
+                containers = [item for item in containers if isinstance(item, _CONTAINERS)]
 
-    def _limit(self, name: str, keyword: str, schema: Schema | None, path: Path) -> int:
+    def _look_for_many(self, containers: list[Any], most_items: int, most_members: int) -> None:
+        for place, container in enumerate(containers):
+            count = len(container)
+            if isinstance(container, dict):
+                if count > most_members:
+                    self._add(place, OBJECT_TOO_LARGE, f"has {count} members", most_members, count)
+            elif count > most_items:
+                limit = self._limit("max_array_size", "maxItems", self._branches_at(len(self._levels) - 1, place))
+                if count > limit:
+                    self._add(place, ARRAY_TOO_LARGE, f"has {count} items", limit, count)
+
+    def _look_for_long(self, containers: list[Any], longest: int) -> None:
+        for place, container in enumerate(containers):
+            for key in container if isinstance(container, dict) else ():
+                if isinstance(key, str) and len(key) > longest:
+                    self._add(place, STRING_TOO_LONG, f"has a key of {len(key)} characters", longest, len(key))
+            for step, item in _items(container):
+                if isinstance(item, str) and len(item) > longest:
+                    branches = self._branches_at(len(self._levels) - 1, place)
+                    limit = self._limit("max_string_length", "maxLength", _within(self._schema, branches, step))
+                    if len(item) > limit:
+                        self._add(place, STRING_TOO_LONG, f"has {len(item)} characters", limit, len(item), step)
+
+    def _add(self, place: int, code: str, said: str, limit: int, actual: int, *within: str | int) -> None:
+        """Note that the container at `place` in the last level, or something within it, is beyond a limit."""
+        if self.found.count(code):
+            path = (*self._path(len(self._levels) - 1, place), *within)
+            message = f"{said}, and at most {limit} are allowed"
+            self.found.listed.append(Violation(_pointer(path), code, message, limit, actual))
+
+    def _path(self, level: int, place: int) -> list[str | int]:
+        """The names and numbers that lead to a container."""
+        steps = []
+        while level:
+            level, place, step = self._parent(level, place)
+            steps.append(step)
+        return steps[::-1]
+
+    def _parent(self, level: int, place: int) -> tuple[int, int, str | int]:
+        """The container that another is in, and what that is called there."""
+        for containers in self._levels[len(self._starts) : level]:
+            counts = [sum(isinstance(item, _CONTAINERS) for _, item in _items(each)) for each in containers]
+            self._starts.append([0, *accumulate(counts)])
+        starts = self._starts[level - 1]
+        parent = bisect_right(starts, place) - 1
+        steps = (step for step, item in _items(self._levels[level - 1][parent]) if isinstance(item, _CONTAINERS))
+        return level - 1, parent, next(islice(steps, place - starts[parent], None))
+
+    def _limit(self, name: str, keyword: str, branches: Branches) -> int:
         """The limit of an element that is beyond the general one."""
-        general: int = getattr(self, name)
-        if schema is None or name in self.overridden:
-            return general
-        return max(general, _explicit(schema, keyword, path) or 0)
+        general: int = getattr(self._limits, name)
+        said = [] if name in self._limits.overridden else [branch.get(keyword) for branch in branches.values()]
+        return max([general, *(limit for limit in said if isinstance(limit, int))])
+
+    def _branches_at(self, level: int, place: int) -> Branches:
+        """What the schema says about a container; kept, so that those beside it look through the schema above once."""
+        if self._schema is None:
+            return {}
+        wanted: list[tuple[int, int, str | int]] = []
+        while level and (level, place) not in self._branches:
+            outer = self._parent(level, place)
+            wanted.append((level, place, outer[2]))
+            level, place = outer[:2]
+        branches = self._branches.get((level, place)) or _branches(self._schema, self._schema)
+        for level, place, step in reversed(wanted):
+            branches = self._branches[level, place] = _within(self._schema, branches, step)
+        return branches
 
 
-def _violation(path: Path, code: str, said: str, limit: int, actual: int) -> Violation:
-    return Violation(json_pointer(path)[:500], code, f"{said}, and at most {limit} are allowed", limit, actual)
+def _items(container: Any) -> Iterable[tuple[str | int, Any]]:
+    return container.items() if isinstance(container, dict) else enumerate(container)
 
 
-def _explicit(schema: Schema, keyword: str, path: Path) -> int | None:
-    """What the schema itself says about the element at `path`: the most generous of the branches that could apply."""
-    branches = _branches(schema, schema)
-    for step in path:
-        children = [child for parent in branches.values() for child in _children(parent, step)]
-        branches = {key: branch for child in children for key, branch in _branches(schema, child).items()}
-    said = [branch[keyword] for branch in branches.values() if isinstance(branch.get(keyword), int)]
-    return max(said) if said else None
+def _pointer(path: Sequence[str | int]) -> str:
+    """The path as a JSON pointer, cut where it grows too long."""
+    steps = [step[:MOST_POINTER] if isinstance(step, str) else step for step in path[:MOST_POINTER]]
+    return json_pointer(steps)[:MOST_POINTER]
+
+
+def _within(schema: Schema | None, branches: Branches, step: str | int) -> Branches:
+    """What a schema says about something within what `branches` are about."""
+    if schema is None:
+        return {}
+    children = [child for parent in branches.values() for child in _children(parent, step)]
+    return {key: branch for child in children for key, branch in _branches(schema, child).items()}
 
 
 def _children(schema: Mapping[str, Any], step: str | int) -> Iterator[Any]:
@@ -163,9 +263,9 @@ def _children(schema: Mapping[str, Any], step: str | int) -> Iterator[Any]:
             yield schema.get("items")
 
 
-def _branches(root: Schema, schema: Any) -> dict[int, Mapping[str, Any]]:
+def _branches(root: Schema, schema: Any) -> Branches:
     """A schema with its references and alternatives, each of them once, however often they refer to each other."""
-    found: dict[int, Mapping[str, Any]] = {}
+    found: Branches = {}
     waiting = [schema]
     while waiting:
         one = waiting.pop()

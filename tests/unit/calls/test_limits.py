@@ -148,6 +148,17 @@ async def test_refusal_does_not_grow_with_the_number_of_violations() -> None:
         arguments = {f"k{i}": [[0] * 101, "x" * 100_001] for i in range(8)} | {f"l{i}": [0] * 101 for i in range(50)}
         error = await refusal(await server.client(), arguments)
         assert len(error["details"]["errors"]) == MOST_VIOLATIONS
+        assert error["details"]["total"] == 58
+
+
+async def test_refusal_says_how_many_violations_of_all_kinds_there_are() -> None:
+    spy = Spy()
+    async with open_server([spy.tool]) as server:
+        deep = {"a": {"b": {"c": {"d": {"e": {"f": {"g": {"h": {"i": [[] for _ in range(100)]}}}}}}}}}
+        error = await refusal(await server.client(), {**deep, "k": "x" * 100_001})
+        codes = [one["code"] for one in error["details"]["errors"]]
+        assert codes == [STRING_TOO_LONG, *[TOO_DEEP] * MOST_VIOLATIONS]
+        assert error["details"]["total"] == 101
 
 
 @pytest.mark.requirement("INV-MCP-LIMIT-003")
@@ -292,16 +303,16 @@ def test_what_the_bytes_let_pass_has_no_violation(arguments: dict[str, Any]) -> 
     encoded = json.dumps(arguments, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass")
     rules = limits()
     if len(encoded) <= rules.sure_bytes or rules.surely_fit(encoded):
-        assert rules.violations(arguments) == []
+        assert rules.violations(arguments).listed == []
 
 
 def test_violation_says_where_by_how_much_and_what_is_allowed() -> None:
-    found = limits().violations({"a": [1, 2, 3, 4]})
+    found = limits().violations({"a": [1, 2, 3, 4]}).listed
     assert found == [Violation("/a", ARRAY_TOO_LARGE, "has 4 items, and at most 3 are allowed", 3, 4)]
 
 
 def test_elements_of_an_array_that_is_too_large_are_looked_at_too() -> None:
-    found = limits().violations({"a": [0, 0, 0, "x" * 6, [[]]]})
+    found = limits().violations({"a": [0, 0, 0, "x" * 6, [[]]]}).listed
     assert {(each.path, each.code) for each in found} == {
         ("/a", ARRAY_TOO_LARGE),
         ("/a/3", STRING_TOO_LONG),
@@ -310,13 +321,50 @@ def test_elements_of_an_array_that_is_too_large_are_looked_at_too() -> None:
 
 
 def test_many_violations_of_one_kind_do_not_hide_another() -> None:
-    found = limits(max_object_members=None).violations({**{f"k{n}": [0] * 4 for n in range(50)}, "z": "x" * 6})
+    found = limits(max_object_members=None).violations({**{f"k{n}": [0] * 4 for n in range(50)}, "z": "x" * 6}).listed
     assert [each.path for each in found if each.code == STRING_TOO_LONG] == ["/z"]
     assert len(found) == MOST_VIOLATIONS + 1
 
 
 def test_path_is_a_json_pointer() -> None:
-    assert limits().violations({"a/b~c": [0] * 4})[0].path == "/a~1b~0c"
+    assert limits().violations({"a/b~c": [0] * 4}).listed[0].path == "/a~1b~0c"
+
+
+@pytest.mark.parametrize("step", ["k" * 100_000, "~" * 600, 0])
+def test_path_is_cut_where_it_grows_too_long(step: str | int) -> None:
+    value: Any = [0] * 4
+    for _ in range(900):
+        value = {step: value} if isinstance(step, str) else [value]
+    off = limits(max_object_depth=None, max_string_length=None)
+    assert [len(each.path) for each in off.violations({"a": value}).listed] == [500]
+
+
+@given(st.dictionaries(st.text(max_size=7), values, max_size=4))
+@settings(max_examples=400)
+def test_each_listed_path_leads_to_an_element_beyond_the_limit(arguments: dict[str, Any]) -> None:
+    found = limits(max_object_depth=None).violations(arguments)
+    assert found.total == sum(map(_counted, _elements(arguments)))
+    for each in found.listed:
+        element: Any = arguments
+        for step in each.path.split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            element = element[name if isinstance(element, dict) else int(name)]
+        sizes = [len(element), *(map(len, element) if isinstance(element, dict) else ())]
+        assert each.actual in sizes
+
+
+def _elements(value: Any) -> list[Any]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [value, *(element for item in inner for element in _elements(item))]
+
+
+def _counted(element: Any) -> int:
+    """How many limits an element is beyond by itself."""
+    if isinstance(element, str):
+        return int(len(element) > 5)
+    if isinstance(element, dict):
+        return int(len(element) > 3) + sum(len(key) > 5 for key in element)
+    return int(isinstance(element, list) and len(element) > 3)
 
 
 def test_schema_whose_branches_refer_to_each_other_is_looked_through_once() -> None:
@@ -329,5 +377,5 @@ def test_schema_whose_branches_refer_to_each_other_is_looked_through_once() -> N
     for _ in range(12):
         value = {"args": [value, 0, 0, 0, 0, 0]}
     rules = limits(max_object_depth=None)
-    assert rules.violations({"e": value}, schema) == []  # Eight branches to the twelfth would take years.
-    assert rules.violations({"e": {"args": [0] * 8}}, schema)[0].limit == 7
+    assert rules.violations({"e": value}, schema).listed == []  # Eight branches to the twelfth would take years.
+    assert rules.violations({"e": {"args": [0] * 8}}, schema).listed[0].limit == 7

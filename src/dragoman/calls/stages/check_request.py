@@ -41,6 +41,7 @@ class CheckRequest:
         def judge_closely(call: Call, limits: Limits) -> None:
             tool = get_tool(call.name)
             if tool is None or not tool.is_reserved:  # A server under pressure must still be able to say so.
-                judge(call, limits.violations(call.arguments, tool.definition.input_schema if tool else None))
+                schema = tool.definition.input_schema if tool else None
+                judge(call, limits.violations(call.arguments, schema, call.payload_bytes))
 
         return check

@@ -67,6 +67,7 @@ from dragoman.offers.catalogue import Kind, Offer, Offers
 from dragoman.protocol.jsonrpc import Id
 from dragoman.protocol.results import ToolResult, bytes_added_later
 from dragoman.protocol.session import Identity, correlation_id_in
+from dragoman.protocol.shape import shape_in
 from dragoman.replies.dialects import make_dialect
 from dragoman.storage import data_directory
 from dragoman.telemetry.load import PressureMonitor
@@ -233,6 +234,7 @@ class Runtime:
             ids=self.ids,
             logger=self.logger,
             max_message_bytes=config.limits.max_request_bytes,
+            shape=shape_in(config.limits),
         )
         self.sessions: SdkSessions | None = None
         self.metrics: Metrics | None = None

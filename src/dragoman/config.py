@@ -180,6 +180,12 @@ class LimitsConfig(Section, frozen=True):
     """
 
     max_request_bytes: Annotated[Bytes, about("The most that one message may weigh, before it is parsed.")] = 10_485_760
+    max_message_containers: Annotated[
+        Count | None, about("The most arrays and objects of one message, before it is parsed; null: any.")
+    ] = 100_000
+    max_message_elements: Annotated[
+        Count | None, about("The most items and members of one message, before it is parsed; null: any.")
+    ] = 524_288
     max_array_size: Annotated[Count | None, about("The most items of any array in the arguments; null: any.")] = 100
     max_string_length: Annotated[
         Count | None, about("The most characters of any string in the arguments; null: any.")

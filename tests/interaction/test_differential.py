@@ -279,7 +279,6 @@ US_AND_THE_SDK = {
     "initialize-twice": Difference(SECOND, ours="-32600", sdk="result"),
     "initialize-odd-client": Difference(UNREAD, ours="result", sdk="-32602"),
     "initialize-odd-capabilities": Difference(UNREAD, ours="result", sdk="-32602"),
-    "list-bad-token": Difference(UNREAD, ours="result", sdk="-32602"),
     "modern-odd-client": Difference(UNREAD, ours="result", sdk="-32602"),
     "modern-odd-capabilities": Difference(UNREAD, ours="result", sdk="-32602"),
     "modern-bad-log-level": Difference(UNREAD, ours="result", sdk="-32602"),

@@ -367,10 +367,10 @@ BODIES: dict[str, tuple[bytes, int]] = {
     ),
     "two messages": (b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n{"jsonrpc":"2.0","id":2,"method":"ping"}', PARSE),
     "100,000 brackets": (b"[" * 100_000, PARSE),
-    "100,000 brackets in the params": (
+    "90,000 brackets in the params": (
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"message":'
-        + b"[" * 100_000
-        + b"]" * 100_000
+        + b"[" * 90_000
+        + b"]" * 90_000
         + b"}}}",
         PARSE,
     ),

@@ -32,8 +32,8 @@ MOST_VIOLATIONS = 20
 MOST_POINTER = 500
 """Characters of a violation's path."""
 _CONTAINERS = (dict, list, tuple)
-_EXACTLY = frozenset(_CONTAINERS)
 _PLAIN = frozenset((str, int, float, bool, type(None)))
+_KNOWN = _PLAIN.union(_CONTAINERS)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -145,6 +145,7 @@ class _Walk:
         deepest = sys.maxsize if limits.max_object_depth is None else limits.max_object_depth
         longest = sys.maxsize if limits.max_string_length is None else limits.max_string_length
         containers: list[Any] = [arguments]
+        kinds: set[type] = {dict}
         while containers:
             self._levels.append(containers)
             if len(self._levels) > deepest:
@@ -153,14 +154,15 @@ class _Walk:
                 return
             if max(map(len, containers)) > min(most_items, most_members):
                 self._look_for_many(containers, most_items, most_members)
-            values = [each.values() if isinstance(each, dict) else each for each in containers]
-            if size > longest:
-                strings = [item for item in chain.from_iterable(values) if isinstance(item, str)]
-                strings += [str(key) for each in containers if isinstance(each, dict) for key in each]
-                if max(map(len, strings), default=0) > longest:
-                    self._look_for_long(containers, longest)
-            containers = [item for item in chain.from_iterable(values) if type(item) not in _PLAIN]
-            if not _EXACTLY.issuperset(map(type, containers)):
+            values = [each.values() if isinstance(each, dict) else each for each in containers if each]
+            items = list(chain.from_iterable(values))
+            objects = containers if dict in kinds or kinds - _KNOWN else ()
+            kinds = set(map(type, items))
+            strings = items if str in kinds or kinds - _KNOWN else ()
+            if size > longest and _has_long(objects, strings, longest):
+                self._look_for_long(containers, longest)
+            containers = [item for item in items if type(item) not in _PLAIN] if kinds - _PLAIN else []
+            if kinds - _KNOWN:
                 containers = [item for item in containers if isinstance(item, _CONTAINERS)]
 
     def _look_for_many(self, containers: list[Any], most_items: int, most_members: int) -> None:
@@ -230,6 +232,13 @@ class _Walk:
         for level, place, step in reversed(wanted):
             branches = self._branches[level, place] = _within(self._schema, branches, step)
         return branches
+
+
+def _has_long(containers: Iterable[Any], items: Iterable[Any], longest: int) -> bool:
+    """Whether a key of the objects, or a string among the items, is too long; most of the time none is."""
+    keys = chain.from_iterable([each for each in containers if isinstance(each, dict)])
+    strings = [item for item in items if isinstance(item, str)]
+    return max(map(len, chain(strings, map(str, keys))), default=0) > longest
 
 
 def _items(container: Any) -> Iterable[tuple[str | int, Any]]:

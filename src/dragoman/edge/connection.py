@@ -38,6 +38,7 @@ from dragoman.protocol.session import (
     ToolCall,
     correlation_id_in,
 )
+from dragoman.protocol.shape import Shape
 from dragoman.replies.encoding import meta_of
 from dragoman.telemetry.log import Logger, exception_facts
 from dragoman.tools.context import Progress
@@ -79,6 +80,7 @@ class Services:
     ids: Ids
     logger: Logger
     max_message_bytes: int
+    shape: Shape
 
 
 class Connection:
@@ -91,7 +93,7 @@ class Connection:
         self.wire = wire
         self.caller = caller
         self.logger = services.logger.child({"connectionCorrelationId": self.correlation_id})
-        self.session = Session(services.identity, self.correlation_id, services.max_message_bytes)
+        self.session = Session(services.identity, self.correlation_id, services.max_message_bytes, services.shape)
         self._services = services
         self._calls: dict[Id, Call] = {}
         self._withdrawn: list[Call] = []

@@ -7,8 +7,7 @@ from weakref import WeakKeyDictionary
 from dragoman.edge.peer import Listener
 from dragoman.errors import InvalidParams
 from dragoman.offers.template import LONGEST_URI
-
-MOST_SUBSCRIPTIONS = 1024
+from dragoman.protocol.kept import MOST_SUBSCRIPTIONS
 
 
 class Interests:

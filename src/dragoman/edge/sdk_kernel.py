@@ -38,6 +38,8 @@ TRANSPORT = "dragoman.transport"
 _LISTENER = "dragoman.listener"
 """Where a session's state keeps whoever is at its other end."""
 _MOST_QUEUED = 256
+_MOST_QUEUED_BYTES = 1024 * 1024
+"""What a slow client may be behind with, on one stream; further notifications are dropped until it has caught up."""
 _LAST_WORDS = 1.0
 """Seconds, at most, between the end of a call and that of its stream."""
 
@@ -358,7 +360,8 @@ class SessionClient:
         self.can_be_asked: bool = context.session.can_send_request
         self.listener = listener_of(context.session._connection)
         self._loop = asyncio.get_running_loop()
-        self._queue: list[tuple[str, Mapping[str, Any] | None]] = []
+        self._queue: list[tuple[str, Mapping[str, Any] | None, int]] = []
+        self._queued_bytes = 0
         self._telling: asyncio.Task[None] | None = None
         self._asking: set[asyncio.Task[Any]] = set()
 
@@ -379,7 +382,7 @@ class SessionClient:
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send in order and ahead of the answer; what a slow client cannot take is dropped."""
-        self._loop.call_soon_threadsafe(self._put, method, params)
+        self._loop.call_soon_threadsafe(self._put, method, params, len(msgspec.json.encode(params)))
 
     def client_for(self, meta: Mapping[str, Any], *, modern: bool) -> SessionClient:
         """Itself: it is made for one request."""
@@ -424,9 +427,10 @@ class SessionClient:
         if self._telling is not None:
             await self._telling
 
-    def _put(self, method: str, params: Mapping[str, Any] | None) -> None:
-        if len(self._queue) < _MOST_QUEUED:
-            self._queue.append((method, params))
+    def _put(self, method: str, params: Mapping[str, Any] | None, size: int) -> None:
+        if len(self._queue) < _MOST_QUEUED and self._queued_bytes + size <= _MOST_QUEUED_BYTES:
+            self._queue.append((method, params, size))
+            self._queued_bytes += size
             if self._telling is None or self._telling.done():
                 self._telling = self._loop.create_task(self._tell())
 
@@ -434,8 +438,10 @@ class SessionClient:
         import anyio
 
         while self._queue:
-            method, params = self._queue.pop(0)
+            method, params, size = self._queue.pop(0)
             try:
                 await self._session._request_outbound.notify(method, params)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 self._queue.clear()
+                self._queued_bytes = size
+            self._queued_bytes -= size

@@ -31,6 +31,7 @@ from dragoman.edge.sdk_kernel import CALLER, TRANSPORT, SdkKernel, listener_of
 from dragoman.errors import InternalError, InvalidRequest, NotInitialized, ProtocolError, RequestCancelled
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.jsonrpc import Id, encode_error
+from dragoman.protocol.session import check_progress_token
 from dragoman.telemetry.log import Logger, exception_facts
 
 if TYPE_CHECKING:
@@ -332,6 +333,9 @@ class SdkSessions:
             if not await _is_initialized(connection):
                 unready = NotInitialized()
                 raise MCPError(unready.code, unready.message)
+            token = ((context.params or {}).get("_meta") or {}).get("progressToken")
+            if token is not None:
+                check_progress_token(token)
             self._requests += 1
             try:
                 return await call_next(context)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from dragoman.errors import InvalidRequest, ParseError, ProtocolError
 
-Id: TypeAlias = int | str
+MOST_ID = 1024
+"""Characters of a request's id: it is kept while the request is answered, and is part of the answer."""
+Id: TypeAlias = int | Annotated[str, Meta(max_length=MOST_ID)]
 _NOTHING = Raw(b"")
 
 encode = msgspec.json.Encoder().encode
@@ -37,7 +40,19 @@ class Answer(Struct, gc=False):
     error: Mapping[str, Any] | None = None
 
 
+class _Heading(Struct, gc=False):
+    method: Any = None
+    id: Any = None
+    params: Raw = _NOTHING
+
+
+class _MetaOnly(Struct, gc=False):
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+
 _decode_message = msgspec.json.Decoder(Message).decode
+_decode_heading = msgspec.json.Decoder(_Heading).decode
+_decode_meta = msgspec.json.Decoder(_MetaOnly).decode
 _decode_any = msgspec.json.Decoder().decode
 
 
@@ -57,6 +72,33 @@ def decode(line: bytes) -> Message | Answer:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ParseError(f"Parse error: {_reason(error)}") from None
     return _diagnose(line)
+
+
+class Heading(Struct, gc=False):
+    """What a message says about itself: all that is known of one whose params are not read."""
+
+    method: str | None = None
+    id: Id | None = None
+    meta: Mapping[str, Any] = MappingProxyType({})
+
+
+def heading(line: bytes) -> Heading:
+    """Read the heading of a line, whatever is wrong with the rest; what cannot be read is left out."""
+    try:
+        found = _decode_heading(line)
+        method = found.method if isinstance(found.method, str) else None
+        return Heading(method, found.id if _is_id(found.id) else None, meta_in(found.params))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Heading()
+
+
+def meta_in(params: bytes) -> Mapping[str, Any]:
+    """`_meta` in params that are not read otherwise, where there is one; the rest costs next to nothing."""
+    try:
+        meta = _decode_meta(params).meta
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        meta = None
+    return meta if isinstance(meta, dict) else {}
 
 
 def _reason(error: Exception) -> str:
@@ -88,7 +130,7 @@ def _diagnose(line: bytes) -> Answer:
 
 def _answer_in(message: dict[str, Any]) -> Answer:
     if "id" in message and not _is_id(message["id"]):
-        raise _invalid("id must be a string or an integer")
+        raise _invalid(f"id must be a string of at most {MOST_ID} characters or an integer")
     request_id = message.get("id")
     if message.get("jsonrpc") != "2.0":
         raise _invalid('jsonrpc must be "2.0"', request_id)
@@ -109,7 +151,7 @@ def _answer(request_id: Id, message: dict[str, Any]) -> Answer:
 
 
 def _is_id(value: Any) -> bool:
-    return isinstance(value, int | str) and not isinstance(value, bool)
+    return len(value) <= MOST_ID if isinstance(value, str) else type(value) is int
 
 
 def _invalid(reason: str, request_id: Id | None = None) -> InvalidRequest:

@@ -13,6 +13,7 @@ The rules:
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -33,7 +34,9 @@ from dragoman.errors import (
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.framing import LineBuffer, Oversized
 from dragoman.protocol.jsonrpc import Answer, Id, Message
+from dragoman.protocol.kept import ClientInfo, known_params, known_subscription
 from dragoman.protocol.results import InputRequired, ResultMeta, ToolResult
+from dragoman.protocol.shape import UNLIMITED, Shape
 from dragoman.protocol.versions import (
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
@@ -163,17 +166,6 @@ class _CallMessage(Struct, gc=False):
     params: _CallParams
 
 
-class _ClientInfo(Struct):
-    name: str
-    version: str
-
-
-class _InitializeParams(Struct, rename="camel"):
-    protocol_version: str
-    capabilities: dict[str, Any]
-    client_info: _ClientInfo
-
-
 class _CancelParams(Struct, rename="camel"):
     request_id: Id
     reason: str | None = None
@@ -181,21 +173,28 @@ class _CancelParams(Struct, rename="camel"):
 
 _decode_call_message = msgspec.json.Decoder(_CallMessage).decode
 _decode_call = msgspec.json.Decoder(_CallParams).decode
-_decode_initialize = msgspec.json.Decoder(_InitializeParams).decode
 _decode_cancel = msgspec.json.Decoder(_CancelParams).decode
 _decode_params: Callable[[bytes], dict[str, Any] | None] = msgspec.json.Decoder(dict[str, Any] | None).decode
 
 T = TypeVar("T")
 
+MOST_VERSION = 100
+"""Characters of a version that is not spoken, in the answer that says so."""
+MOST_TOKEN = 256
+"""Characters of a progress token."""
+
 _NO_META: Final[dict[str, Any]] = {}
 # Looked up for every message.
+_LARGE = 64 * 1024
 _RUNNING, _CLOSED, _MODERN, _OVERSIZED = State.RUNNING, State.CLOSED, Era.MODERN, Oversized.LINE
 
 
 class Session:
     """The protocol side of one connection."""
 
-    def __init__(self, identity: Identity, correlation_id: str, max_message_bytes: int) -> None:
+    def __init__(
+        self, identity: Identity, correlation_id: str, max_message_bytes: int, shape: Shape = UNLIMITED
+    ) -> None:
         self.identity = identity
         self.correlation_id = correlation_id
         self.state = State.STARTING
@@ -204,6 +203,8 @@ class Session:
         self.client: Mapping[str, Any] | None = None
         self._lines = LineBuffer(max_message_bytes)
         self._limit = max_message_bytes
+        self._shape = shape
+        self._large = min(_LARGE, shape.sure_bytes)
 
     def receive(self, data: bytes) -> list[Event]:
         """What `data` means, in order. Bytes of an unfinished line are kept for the next time."""
@@ -257,10 +258,12 @@ class Session:
         self.state = target
         return True
 
-    def _read(self, line: bytes | Oversized) -> Event | None:
+    def _read(self, line: bytes | Oversized, *, is_weighed: bool = False) -> Event | None:
         if line is _OVERSIZED:
             text = f"Invalid request: the message is longer than {self._limit} bytes"
             return self.refuse(InvalidRequest(text), None)
+        if len(line) > self._large and not is_weighed:
+            return self._read_large(line)
         if self.state is _RUNNING or self.era is _MODERN:
             try:
                 if not line.isascii():
@@ -296,6 +299,25 @@ class Session:
         except ProtocolError as error:
             return self.refuse(error, message.id, _meta_of(message))
 
+    def _read_large(self, line: bytes) -> Event | None:
+        excess = self._shape.excess(line)
+        if excess is not None:
+            return self._refuse_unread(line, InvalidRequest(f"Invalid request: the message has {excess}"))
+        # Decoding makes many objects and no garbage: to look for some meanwhile can take longer than all the rest.
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return self._read(line, is_weighed=True)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    def _refuse_unread(self, line: bytes, error: ProtocolError) -> Refusal | None:
+        heading = jsonrpc.heading(line)
+        if heading.id is None and heading.method is not None:
+            return None  # A notification.
+        return self.refuse(error, heading.id if heading.method is not None else None, heading.meta)
+
     def _request(self, message: Message, request_id: Id) -> Event:
         method = message.method
         if self.era is Era.MODERN:
@@ -308,7 +330,9 @@ class Session:
             if method not in HANDSHAKE_METHODS:
                 raise MethodNotFound(f"Method not found: {method[:200]}")
             params = _params(message)
-            _refuse_envelope(_meta_in(params))
+            meta = _meta_in(params)
+            _refuse_envelope(meta)
+            _check_progress_token(meta)
             return Request(request_id, method, params, False)
         if method == "initialize":
             return self._initialize(message, request_id)
@@ -320,15 +344,9 @@ class Session:
     def _initialize(self, message: Message, request_id: Id) -> Reply:
         if self.state is not State.STARTING:
             raise InvalidRequest("Invalid request: initialize was sent already")
-        try:
-            params = _decode_initialize(message.params)
-        except msgspec.ValidationError as error:
-            raise InvalidParams(f"Invalid params: {_said(error)}") from None
-        except (msgspec.DecodeError, RecursionError):
-            raise InvalidParams("Invalid params: initialize needs protocolVersion, capabilities, clientInfo") from None
-        self.client = _params(message)  # First: it may refuse, and then nothing has changed.
-        known = params.protocol_version in HANDSHAKE_VERSIONS
-        self.version = params.protocol_version if known else LATEST_HANDSHAKE
+        self.client = client = initialize_params(message)  # First: it may refuse, and then nothing has changed.
+        version = client["protocolVersion"]
+        self.version = version if version in HANDSHAKE_VERSIONS else LATEST_HANDSHAKE
         self.era = Era.HANDSHAKE
         self._move(Move.INITIALIZE)
         result: dict[str, Any] = {
@@ -367,10 +385,14 @@ class Session:
         if method == "tools/call":
             check_envelope(_meta_of(message))  # What is wrong with the envelope comes first.
             return self._tool_call(_call_params(message), request_id)
+        if method not in MODERN_METHODS:  # Without a look at its params, which could be anything.
+            check_envelope(_meta_of(message))
+            raise MethodNotFound(f"Method not found: {method[:200]}")
         params = _params(message)
         check_envelope(_meta_in(params))
-        if method not in MODERN_METHODS:
-            raise MethodNotFound(f"Method not found: {method[:200]}")
+        _check_progress_token(_meta_in(params))
+        if method == "subscriptions/listen":
+            params = _kept(known_subscription, message)
         return Request(request_id, method, params, True)
 
     def _notification(self, message: Message) -> Event | None:
@@ -384,6 +406,15 @@ class Session:
                 return None
             return Cancel(cancel.request_id, cancel.reason)
         return None
+
+
+def initialize_params(message: Message) -> dict[str, Any]:
+    """What is kept of an `initialize`; raises `InvalidParams`."""
+    if not message.has_params:
+        raise InvalidParams("Invalid params: initialize needs protocolVersion, capabilities, clientInfo")
+    known = _kept(known_params, message)
+    _check_progress_token(_meta_in(_params(message)))
+    return known
 
 
 def modern_reader(identity: Identity, correlation_id: str) -> Session:
@@ -427,12 +458,12 @@ def check_envelope(meta: Mapping[str, Any]) -> str:
         raise InvalidParams(f"Invalid params: {VERSION_KEY} must be a string")
     if version not in MODERN_VERSIONS:
         raise UnsupportedVersion(
-            "Unsupported protocol version", {"supported": list(MODERN_VERSIONS), "requested": version}
+            "Unsupported protocol version", {"supported": list(MODERN_VERSIONS), "requested": version[:MOST_VERSION]}
         )
     if not isinstance(capabilities, dict):
         raise InvalidParams(f"Invalid params: {CAPABILITIES_KEY} must be an object")
     try:
-        msgspec.convert(meta[CLIENT_INFO_KEY], _ClientInfo)
+        msgspec.convert(meta[CLIENT_INFO_KEY], ClientInfo)
     except msgspec.ValidationError as error:
         raise InvalidParams(f"Invalid params: {CLIENT_INFO_KEY}: {_said(error)}") from None
     return version
@@ -449,8 +480,16 @@ def _refuse_envelope(meta: Mapping[str, Any]) -> None:
 
 def _check_progress_token(meta: Mapping[str, Any]) -> None:
     token = meta.get("progressToken")
-    if token is not None and (not isinstance(token, int | str) or isinstance(token, bool)):
+    if token is not None:
+        check_progress_token(token)
+
+
+def check_progress_token(token: Any) -> None:
+    """Raise `InvalidParams` for one that notifications should not carry: it is part of each of them."""
+    if not isinstance(token, int | str) or isinstance(token, bool):
         raise InvalidParams("Invalid params: _meta.progressToken must be a string or an integer")
+    if len(token) > MOST_TOKEN if isinstance(token, str) else token.bit_length() > 64:
+        raise InvalidParams(f"Invalid params: _meta.progressToken is longer than {MOST_TOKEN} characters or 64 bits")
 
 
 def _responses(given: Any) -> dict[str, dict[str, Any]]:
@@ -491,21 +530,26 @@ def _decoded(decode: Callable[[bytes], T], message: Message) -> T:
         raise ParseError(f"Parse error: {error}") from None
 
 
+def _kept(reduce: Callable[[bytes], dict[str, Any]], message: Message) -> dict[str, Any]:
+    """What outlives the request."""
+    try:
+        return _decoded(reduce, message)
+    except ValueError as error:
+        raise InvalidParams(f"Invalid params: {error}") from None
+
+
 def _meta_in(params: dict[str, Any] | None) -> Mapping[str, Any]:
     return params.get("_meta", _NO_META) if params is not None else _NO_META
 
 
 def _meta_of(message: Message) -> Mapping[str, Any]:
     """`params._meta` where there is one that can be read, whatever else is wrong with the params."""
-    try:
-        return _meta_in(_params(message))
-    except ProtocolError:
-        return _NO_META
+    return jsonrpc.meta_in(message.params) if message.has_params else _NO_META
 
 
 def _requested(params: dict[str, Any] | None) -> dict[str, str]:
     version = (params or {}).get("protocolVersion")
-    return {"requested": version} if isinstance(version, str) else {}
+    return {"requested": version[:MOST_VERSION]} if isinstance(version, str) else {}
 
 
 def _said(error: msgspec.ValidationError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any, get_args
 
@@ -32,6 +33,7 @@ from dragoman.protocol.session import (
     ToolCall,
     complete,
 )
+from dragoman.protocol.shape import Shape
 from dragoman.protocol.versions import CAPABILITIES_KEY, CLIENT_INFO_KEY, SERVER_INFO_KEY, VERSION_KEY
 from dragoman.tools import context
 
@@ -673,3 +675,90 @@ def test_reserved_keys_and_codes_are_the_sdks() -> None:
     assert MissingCapability.code == sdk_jsonrpc.MISSING_REQUIRED_CLIENT_CAPABILITY
     assert get_args(mcp_types.LoggingLevel) == context.LOG_LEVELS
     assert UnsupportedVersion.code == sdk_jsonrpc.UNSUPPORTED_PROTOCOL_VERSION
+
+
+# What a message may cost
+
+
+def shaped() -> Session:
+    session = Session(IDENTITY, "conn-1", 1_000_000, Shape(20, 50))
+    session.receive(INITIALIZE + INITIALIZED)
+    return session
+
+
+@pytest.mark.parametrize(
+    ("value", "excess"), [([[]] * 20, "20 arrays and objects"), ([0] * 60, "50 items and members")], ids=str
+)
+def test_message_of_too_many_parts_is_refused_under_its_ids(value: Any, excess: str) -> None:
+    params = {"name": "x", "arguments": {"a": value}, "_meta": {"correlationId": "mine"}}
+    message = refusal(shaped().receive(request("tools/call", params, "seven")))
+    assert (message["id"], message["error"]["code"]) == ("seven", -32600)
+    assert message["error"]["message"] == f"Invalid request: the message has more than {excess}"
+    assert message["error"]["data"]["correlationId"] == "mine"
+
+
+def test_brackets_and_commas_within_strings_do_not_count() -> None:
+    event = only(shaped().receive(request("tools/call", {"name": "x", "arguments": {"a": '[{,"\\' * 200}})))
+    assert isinstance(event, ToolCall)
+
+
+def test_notification_of_too_many_parts_is_not_answered() -> None:
+    assert shaped().receive(notification("notifications/cancelled", {"requestId": 1, "reason": [[]] * 30})) == []
+
+
+def test_answer_of_too_many_parts_is_refused_without_an_id() -> None:
+    line = msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "result": {"a": [[]] * 30}}) + b"\n"
+    assert code_and_id(shaped().receive(line)) == (-32600, None)
+
+
+@pytest.mark.parametrize("begin", [running, modern])
+@pytest.mark.parametrize("method", ["tools/call", "tools/list", "resources/list"])
+@pytest.mark.parametrize("token", ["t" * 257, 2**64, -(2**70), True, [], 1.5])
+def test_progress_token_that_notifications_should_not_carry_is_refused(
+    begin: Callable[[], Session], method: str, token: Any
+) -> None:
+    session = begin()
+    meta = {**(ENVELOPE if session.era is Era.MODERN else {}), "progressToken": token}
+    assert code_and_id(session.receive(request(method, {"name": "x", "_meta": meta}))) == (-32602, 1)
+
+
+@pytest.mark.parametrize("token", ["t" * 256, 2**64 - 1, 0, ""])
+def test_progress_token_of_the_longest_kind_is_taken(token: Any) -> None:
+    event = only(running().receive(request("tools/call", {"name": "x", "_meta": {"progressToken": token}})))
+    assert isinstance(event, ToolCall)
+
+
+@pytest.mark.parametrize("method", ["tools/call", "ping", "initialize", "no/such"])
+def test_id_that_is_too_long_is_not_repeated(method: str) -> None:
+    assert code_and_id(running().receive(request(method, {"name": "x"}, "i" * 1025))) == (-32600, None)
+    assert only(running().receive(request("tools/call", {"name": "x"}, "i" * 1024))).id == "i" * 1024  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("version", ["v" * 100_000])
+def test_version_that_is_not_spoken_is_repeated_in_part(version: str) -> None:
+    message = refusal(modern().receive(request("tools/list", {"_meta": {**ENVELOPE, VERSION_KEY: version}})))
+    assert message["error"]["data"]["requested"] == "v" * 100
+
+
+def test_initialize_that_says_too_much_leaves_the_connection_as_it_was() -> None:
+    session = starting()
+    much = {**CLIENT, "capabilities": {"experimental": {"x": "y" * 70_000}}}
+    assert code_and_id(session.receive(request("initialize", much))) == (-32602, 1)
+    assert (session.state, session.client) == (State.STARTING, None)
+    session.receive(INITIALIZE + INITIALIZED)
+    assert session.state is State.RUNNING
+
+
+def test_stream_of_changes_keeps_only_what_is_to_be_told() -> None:
+    params = {"notifications": {"toolsListChanged": True, "x": [[]] * 100}, "y": [[]] * 100, "_meta": ENVELOPE}
+    event = only(modern().receive(request("subscriptions/listen", params)))
+    assert isinstance(event, Request)
+    assert event.params == {"notifications": {"toolsListChanged": True}, "_meta": ENVELOPE}
+    many = {**params, "notifications": {"resourceSubscriptions": ["x"] * 1025}}
+    assert code_and_id(modern().receive(request("subscriptions/listen", many))) == (-32602, 1)
+
+
+def test_params_of_an_unknown_method_are_not_read() -> None:
+    line = b'{"jsonrpc":"2.0","id":1,"method":"no/such","params":{"a":1e999,"_meta":{"correlationId":"mine"}}}\n'
+    message = refusal(running().receive(line))
+    assert (message["error"]["code"], message["error"]["data"]["correlationId"]) == (-32601, "mine")

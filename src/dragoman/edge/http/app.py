@@ -67,7 +67,7 @@ from dragoman.errors import (
 )
 from dragoman.protocol import headers as rules
 from dragoman.protocol import jsonrpc
-from dragoman.protocol.jsonrpc import Answer, encode_error, encode_result
+from dragoman.protocol.jsonrpc import Answer, Message, encode_error, encode_request, encode_result
 from dragoman.protocol.results import InputRequired
 from dragoman.protocol.session import (
     Cancel,
@@ -75,6 +75,7 @@ from dragoman.protocol.session import (
     Request,
     ToolCall,
     correlation_id_in,
+    initialize_params,
     modern_reader,
     running_reader,
 )
@@ -152,7 +153,8 @@ class HttpApp:
         self._accepts: dict[bytes | None, tuple[bool, bool]] = {}
         self._annotated: tuple[int, dict[str, tuple[rules.ParameterHeader, ...]]] = (-1, {})
         self._most = config.limits.max_request_bytes
-        self._read = Bodies(self._most, MOST_READ_AT_ONCE).read
+        self._most_at_once = min(self._most, services.shape.sure_bytes)
+        self._read = Bodies(self._most, MOST_READ_AT_ONCE, services.shape).read
         self._watch: Watch
         self._starting: asyncio.Task[None] | None = None
         self._run_id = services.ids.run_id
@@ -213,7 +215,7 @@ class HttpApp:
             or not self._guard.knows(headers)
             or b"origin" in headers
             or headers.get(b"content-type") != b"application/json"
-            or len(body) > self._most
+            or len(body) > self._most_at_once
             or self._join_trace is not None
             or self._starting is None
             or not self._starting.done()
@@ -484,17 +486,17 @@ class HttpApp:
     def _first_objection(self, refusal: Refusal, pairs: list[Header], headers: Headers, body: bytes) -> Refusal:
         """A request whose headers and body disagree is told so before it is told what else is wrong with it."""
         if refusal.code in (UnsupportedVersion.code, MethodNotFound.code):
-            message = msgspec.json.decode(body)
-            meta = (message.get("params") or {}).get("_meta") or {}
-            method = message["method"]
+            heading = jsonrpc.heading(body)
+            method, meta = heading.method, heading.meta
+            assert method is not None
             try:
                 if VERSION_KEY in meta:
                     rules.check_routing(headers, pairs, meta[VERSION_KEY], method, None)
             except HeaderMismatch as error:
-                return self._modern.refuse(error, message["id"], meta)
+                return self._modern.refuse(error, heading.id, meta)
             if method == "initialize" and meta.get(VERSION_KEY) in MODERN_VERSIONS:
                 # Nothing was opened in this era that the handshake would come too late for: there is just none.
-                return self._modern.refuse(MethodNotFound("Method not found: initialize"), message["id"], meta)
+                return self._modern.refuse(MethodNotFound("Method not found: initialize"), heading.id, meta)
         return refusal
 
     def _annotations(self) -> dict[str, tuple[rules.ParameterHeader, ...]]:
@@ -642,10 +644,7 @@ class HttpApp:
     async def _hand_to_session(
         self, scope: Scope, receive: Receive, send: Send, headers: Headers, caller: Caller, body: bytes
     ) -> None:
-        try:
-            message = jsonrpc.decode(body)
-        except ProtocolError as error:
-            raise Refused(400, error, id=getattr(error, "id", None)) from None
+        message = _decoded(body)
         if b"mcp-session-id" not in headers:
             request_id = None if message.id is msgspec.UNSET else message.id
             if isinstance(message, Answer) or message.method != "initialize":
@@ -653,7 +652,7 @@ class HttpApp:
                 raise Refused(400, InvalidRequest(reason), id=request_id)
             if not self._runtime.is_running:
                 raise Stopping(request_id)
-        await self._sessions.handle(scope, replayed(body, receive), send, caller)
+        await self._sessions.handle(scope, replayed(_reduced(body, message), receive), send, caller)
 
     # The deprecated transport.
 
@@ -663,7 +662,11 @@ class HttpApp:
         await self._sessions.handle_sse(scope, receive, send, await self._caller(headers))
 
     async def _take_sse(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
-        await self._sessions.handle_sse_message(scope, receive, send, await self._caller(headers))
+        caller = await self._caller(headers)
+        if scope["method"] == "POST":
+            body = await self._read(receive)
+            receive = replayed(_reduced(body, _decoded(body)), receive)
+        await self._sessions.handle_sse_message(scope, receive, send, caller)
 
     # Pages in browsers.
 
@@ -705,12 +708,23 @@ def _is_json(content_type: bytes) -> bool:
     return content_type.split(b";")[0].strip().lower() == b"application/json"
 
 
+def _decoded(body: bytes) -> Message | Answer:
+    try:
+        return jsonrpc.decode(body)
+    except ProtocolError as error:
+        raise Refused(400, error, id=getattr(error, "id", None)) from None
+
+
+def _reduced(body: bytes, message: Message | Answer) -> bytes:
+    """A message as the SDK is given it, which keeps all of an `initialize` for the life of the session."""
+    if not isinstance(message, Message) or message.method != "initialize" or message.id is msgspec.UNSET:
+        return body
+    try:
+        return encode_request(message.id, message.method, initialize_params(message))
+    except InvalidParams as error:
+        raise Refused(400, error, id=message.id) from None
+
+
 def _is_modern(body: bytes) -> bool:
     """Whether a body's `_meta` names a protocol version, as every request of the modern era does."""
-    if VERSION_KEY.encode() not in body:
-        return False
-    try:
-        meta = msgspec.json.decode(body)["params"]["_meta"]
-        return isinstance(meta, dict) and VERSION_KEY in meta
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, IndexError):
-        return False
+    return VERSION_KEY.encode() in body and VERSION_KEY in jsonrpc.heading(body).meta

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from dragoman.errors import InternalError, InvalidRequest, ProtocolError
 from dragoman.protocol import jsonrpc
+from dragoman.protocol.shape import UNLIMITED, Shape
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -144,16 +145,28 @@ async def until_gone(receive: Receive) -> None:
 
 
 class Bodies:
-    """Reads bodies, each up to `most_each` bytes, and up to `most_together` of those that come in pieces."""
+    """Reads bodies, each up to `most_each` bytes, and up to `most_together` of those that come in pieces.
 
-    def __init__(self, most_each: int, most_together: int) -> None:
+    Those that are read are within the limits of `shape`, and so is what they become when they are decoded.
+    """
+
+    def __init__(self, most_each: int, most_together: int, shape: Shape = UNLIMITED) -> None:
         self._most_each = most_each
         self._most_together = max(most_each, most_together)
+        self._shape = shape
         self.held = 0
 
     async def read(self, receive: Receive) -> bytes:
         """All of a body. Raises `TooLarge` as soon as it is longer than it may be, `Disconnected`, and `Refused` when
-        others send so much that there is no room for it."""
+        it consists of too much, or others send so much that there is no room for it."""
+        body = await self._read(receive)
+        excess = self._shape.excess(body)
+        if excess is not None:
+            error = InvalidRequest(f"Invalid request: the message has {excess}")
+            raise Refused(413, error, id=jsonrpc.heading(body).id)
+        return body
+
+    async def _read(self, receive: Receive) -> bytes:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Disconnected

@@ -30,6 +30,7 @@ STREAM_AFTER = 0.25
 PING_EVERY = 15.0
 """Seconds of silence on a stream, or before there is one."""
 MOST_QUEUED = 256
+MOST_QUEUED_BYTES = 1024 * 1024
 """Notifications that a slow client may be behind with; further ones are dropped until it has caught up."""
 
 _JUST_JSON = (JSON,)
@@ -98,6 +99,7 @@ class Exchange:
         self._watch = watch
         self._loop = watch.loop
         self._queue: list[bytes] = []
+        self._queued_bytes = 0
         post.on_gone = self._leave
         watch.add(self)
 
@@ -135,7 +137,7 @@ class Exchange:
 
     async def drained(self) -> None:
         """Wait until a client that is behind has caught up; for those who must not lose a notification."""
-        while len(self._queue) >= MOST_QUEUED and not self._gone:
+        while self._is_full and not self._gone:
             if self._drained is None:
                 self._drained = self._loop.create_future()
             await asyncio.shield(self._drained)
@@ -146,9 +148,14 @@ class Exchange:
         if self._streams:
             self._timer = self._loop.call_later(PING_EVERY - WATCH_AFTER, self._become_stream)
 
+    @property
+    def _is_full(self) -> bool:
+        return len(self._queue) >= MOST_QUEUED or self._queued_bytes >= MOST_QUEUED_BYTES
+
     def _put(self, line: bytes) -> None:
-        if self._body is None and not self._gone and len(self._queue) < MOST_QUEUED:
+        if self._body is None and not self._gone and not self._is_full and len(line) <= MOST_QUEUED_BYTES:
             self._queue.append(line)
+            self._queued_bytes += len(line)
             if self._woken is None:
                 self._become_stream()
             else:
@@ -165,7 +172,7 @@ class Exchange:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": [*STREAM]})
             while not self._gone:
-                lines, self._queue = self._queue, []
+                lines, self._queue, self._queued_bytes = self._queue, [], 0
                 self._let_drain()
                 if ended := self._body is not None:
                     lines.append(self._body)

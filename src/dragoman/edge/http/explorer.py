@@ -33,6 +33,7 @@ from dragoman.edge.http.recent_calls import RecentCalls
 from dragoman.edge.http.runs import Runs, Runtime
 from dragoman.errors import InvalidArgument, NotFound, ProtocolError, ToolError
 from dragoman.protocol.session import correlation_id_in
+from dragoman.protocol.shape import shape_in
 from dragoman.replies.encoding import clean_message
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.content import encode_json
@@ -91,7 +92,7 @@ class Explorer:
         self._endpoint = endpoint
         self._is_authenticated = is_authenticated
         self._may_execute = config.explorer.allow_execute
-        self._read = Bodies(config.limits.max_request_bytes, MOST_READ_AT_ONCE).read
+        self._read = Bodies(config.limits.max_request_bytes, MOST_READ_AT_ONCE, shape_in(config.limits)).read
         self._read_answer = Bodies(MOST_ANSWER, MOST_READ_AT_ONCE).read
         self._page = _Reply(200, *_load_page())
         self._runs = Runs(runtime)

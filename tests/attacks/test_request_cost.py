@@ -1,0 +1,205 @@
+"""A request costs little before its caller is known, and nothing of it is kept once it is answered."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dragoman.testing.connection import CLIENT_INFO
+from tests.attacks.cost import LEAST_CPU, MEGABYTE, bare_decode, cost_for, cpu_of
+from tests.attacks.targets import ModernTarget, SessionTarget, SseTarget, StdioTarget, Target
+from tests.interaction.http_raw import INITIALIZE, HttpProcess, message, modern, request
+from tests.interaction.servers import ServerProcess
+
+pytestmark = pytest.mark.slow
+
+TOOLS = str(Path(__file__).with_name("tools.py"))
+PER_MEGABYTE = 0.005
+"""CPU seconds to read a megabyte from a pipe or a socket, in many pieces."""
+TRANSPORTS = ("stdio", "modern", "modern without headers", "session", "sse")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[HttpProcess]:
+    with HttpProcess(
+        TOOLS, settings={"tools.memory_enabled": "true", "server.shutdown_timeout_ms": 500}, is_measured=False
+    ) as process:
+        process.check_health()
+        yield process
+
+
+@pytest.fixture(scope="module")
+def targets(server: HttpProcess) -> Iterator[dict[str, Target]]:
+    with (
+        ServerProcess(TOOLS, is_measured=False) as stdio,
+        HttpProcess(TOOLS, transport="sse", is_measured=False) as deprecated,
+        closing(SseTarget(deprecated)) as sse,
+    ):
+        stdio.handshake()
+        yield {
+            "stdio": StdioTarget(stdio),
+            "modern": ModernTarget(server),
+            "modern without headers": ModernTarget(server, has_headers=False),
+            "session": SessionTarget(server, server.open()),
+            "sse": sse,
+        }
+
+
+@pytest.fixture(params=TRANSPORTS)
+def target(request: pytest.FixtureRequest, targets: dict[str, Target]) -> Target:
+    return targets[request.param]
+
+
+def cost_of(target: Target, method: str, members: bytes, times: int = 1) -> tuple[float, float]:
+    """CPU seconds that a server takes for a request, beyond reading it; and those that decoding it takes."""
+    body = b"{%b}" % members
+    target.ask(method, members)
+    with cost_for(target.pid) as cost:
+        for _ in range(times):
+            target.ask(method, members)
+    reading = LEAST_CPU + times * PER_MEGABYTE * len(body) / MEGABYTE
+    return max(cost.cpu - reading, 0) / times, bare_decode(body)
+
+
+def many(item: bytes, count: int) -> bytes:
+    return b"[" + b",".join([item] * count) + b"]"
+
+
+def unknown_tool(arguments: bytes) -> bytes:
+    return b'"name":"nobody","arguments":{"a":%b}' % arguments
+
+
+@pytest.mark.requirement("FND-CALL-01", "PRD-LIMIT-06")
+def test_violations_cost_no_more_than_the_arguments_that_they_are_in(target: Target) -> None:
+    """126 KB with 22,000 containers that are too deep, each at the end of a path of 60,000 characters."""
+    deep = b'{"%b":' % (b"k" * 6_000) * 10 + many(b"[]", 22_000) + b"}" * 10
+    cost, bare = cost_of(target, "tools/call", unknown_tool(deep), times=10)
+    assert cost <= 10 * bare
+
+
+@pytest.mark.parametrize(
+    ("method", "item"),
+    [("tools/call", b"[]"), ("no/such", b"[]"), ("tools/call", b'"[",[]'), ("tools/call", b'{"a":1}')],
+)
+def test_millions_of_small_containers_are_refused_for_a_tenth_of_what_decoding_them_takes(
+    target: Target, method: str, item: bytes
+) -> None:
+    members = unknown_tool(many(item, 10 * MEGABYTE // (len(item) + 1) - 500))
+    answer = target.ask(method, members)
+    assert (answer["error"]["code"], answer["error"]["message"]) == (
+        -32600,
+        "Invalid request: the message has more than 100000 arrays and objects",
+    )
+    assert answer["id"] == 1
+    cost, bare = cost_of(target, method, members)
+    assert cost <= 0.1 * bare
+
+
+@pytest.mark.parametrize("item", [b"1", b'"ab"'], ids=["numbers", "strings"])
+def test_millions_of_elements_are_refused_before_they_become_objects(target: Target, item: bytes) -> None:
+    members = unknown_tool(many(item, 10 * MEGABYTE // (len(item) + 1) - 500))
+    assert "more than 524288 items and members" in target.ask("tools/call", members)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "item", "count"),
+    [
+        ("tools/call", b"[]", 99_900),
+        ("tools/call", b"[[1]]", 49_000),
+        ("no/such", b'{"a":1}', 99_900),
+        ("tools/call", b'"[],"', 500_000),
+    ],
+)
+def test_message_within_the_limits_costs_little_more_than_its_decoding(
+    target: Target, method: str, item: bytes, count: int
+) -> None:
+    cost, bare = cost_of(target, method, unknown_tool(many(item, count)), times=3)
+    assert cost <= 3 * bare if not isinstance(target, SseTarget) else 25 * bare  # The SDK decodes it several times.
+
+
+def test_message_of_ten_megabytes_is_still_taken(target: Target) -> None:
+    text = b'"%b"' % (b"x" * (10 * MEGABYTE - 1_000))
+    answer = target.ask("tools/call", unknown_tool(text))
+    if "error" not in answer:  # Without headers it is told that they are missing.
+        assert "payload_too_large" in answer["result"]["content"][0]["text"]
+
+
+def test_runs_of_marks_are_normalised_in_linear_time(targets: dict[str, Target], server: HttpProcess) -> None:
+    marks = "\u0315\u0300\u0327\u0591" * 20_000
+    store = {"name": "memory_store", "arguments": {"key": "k", "value": [marks, marks]}}
+    server.ask(modern("tools/call", {"name": "memory_store", "arguments": {"key": "k", "value": "é"}}))
+    with cost_for(server.pid) as cost:
+        answer = server.ask(modern("tools/call", store)).message
+    assert answer["result"]["isError"] is False
+    plain = "д" * 2 * len(marks)
+    usual = cpu_of(lambda: [unicodedata.normalize(form, plain) for form in ("NFKD", "NFC")])
+    assert cost.cpu <= LEAST_CPU + 100 * usual
+
+
+# What is kept
+
+
+def initialize(capabilities: Any, info: Any = CLIENT_INFO) -> dict[str, Any]:
+    return {**INITIALIZE, "params": {**INITIALIZE["params"], "capabilities": capabilities, "clientInfo": info}}
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "info"),
+    [
+        ({"experimental": {"x": "y" * 9 * MEGABYTE}}, CLIENT_INFO),
+        ({"sampling": {"tools": {"x": ["ab"] * 500_000}}}, CLIENT_INFO),
+        ({}, {**CLIENT_INFO, "title": "t" * 70_000}),
+    ],
+    ids=["experimental", "sampling", "client"],
+)
+def test_handshake_that_says_too_much_opens_no_session(server: HttpProcess, capabilities: Any, info: Any) -> None:
+    refused = server.ask(request(initialize(capabilities, info)))
+    assert (refused.status, refused.code) == (400, -32602)
+    assert "mcp-session-id" not in refused.headers
+
+
+def test_session_keeps_little_of_its_handshake(server: HttpProcess) -> None:
+    process, count = psutil.Process(server.pid), 40
+    junk = {"experimental": {"x": [[]] * 20_000}, "extensions": {str(n): {"y": [[]]} for n in range(100)}}
+
+    def growth(capabilities: Any) -> int:
+        before = process.memory_info().rss
+        for _ in range(count):
+            assert server.ask(request(initialize(capabilities))).status == 200
+        return process.memory_info().rss - before
+
+    growth({})
+    assert growth(junk) <= growth({}) + 15 * MEGABYTE  # Kept whole, it would be 50.
+
+
+# What is sent
+
+
+@pytest.mark.parametrize("transport", [each for each in TRANSPORTS if each != "modern without headers"])
+@pytest.mark.parametrize(("method", "members"), [("tools/call", b'"name":"echo"'), ("resources/list", b"")])
+def test_progress_token_that_every_notification_would_repeat_is_refused(
+    targets: dict[str, Target], transport: str, method: str, members: bytes
+) -> None:
+    answer = targets[transport].ask(method, members, {"progressToken": "t" * 257})
+    assert answer["error"]["code"] == -32602
+
+
+@pytest.mark.parametrize("era", ["modern", "session"])
+def test_stream_that_nobody_reads_holds_a_bounded_number_of_bytes(server: HttpProcess, era: str) -> None:
+    params = {"name": "chatter", "arguments": {"times": 2_000, "size": 100_000}}
+    if era == "modern":
+        data = modern("tools/call", params, meta={"progressToken": 1})
+    else:
+        session = server.open()
+        data = session.request(message("tools/call", {**params, "_meta": {"progressToken": 1}}, 1))
+    said = len([each for each in server.errors.lines if b"has said everything" in each])
+    with cost_for(server.pid) as cost, server.wire() as wire:
+        wire.send(data)
+        server.wait_for_log("has said everything", said + 1)
+    assert cost.memory <= 48 * MEGABYTE  # Of two hundred.

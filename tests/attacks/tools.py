@@ -1,0 +1,24 @@
+"""Tools for servers under attack."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dragoman import ToolContext, tool
+
+
+@tool(read_only=True)
+async def echo(message: str) -> dict[str, str]:
+    """Returns the message it was given."""
+    return {"message": message}
+
+
+@tool
+async def chatter(times: int, size: int, ctx: ToolContext) -> int:
+    """Reports progress, each time with a message of `size` characters."""
+    for step in range(times):
+        ctx.progress(step, times, "x" * size)
+        await asyncio.sleep(0)
+    ctx.logger.info("has said everything")
+    await ctx.cancellation.wait()
+    return times

@@ -1,0 +1,58 @@
+"""How many containers and elements a message has, told from its bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.protocol.shape import Shape
+from tests.json_values import json_values
+
+values = json_values(
+    st.none() | st.integers(-5, 5) | st.text('[]{},:"\\/bnu0041 é', max_size=12),
+    st.text('[]{},"\\ x', max_size=6),
+    max_size=5,
+    max_leaves=20,
+)
+
+
+def containers_in(value: Any) -> int:
+    if not isinstance(value, list | dict):
+        return 0
+    return 1 + sum(map(containers_in, value.values() if isinstance(value, dict) else value))
+
+
+def elements_in(value: Any) -> int:
+    """Items and members, but for the first of each container."""
+    if not isinstance(value, list | dict):
+        return 0
+    return max(len(value) - 1, 0) + sum(map(elements_in, value.values() if isinstance(value, dict) else value))
+
+
+@given(values, st.booleans())
+@settings(max_examples=500)
+def test_exactly_at_a_limit_passes_and_one_more_is_too_many(value: Any, is_escaped: bool) -> None:
+    message = json.dumps(value, ensure_ascii=is_escaped).encode()
+    containers, elements = containers_in(value), elements_in(value)
+    assert Shape(containers, elements).excess(message) is None
+    if containers:
+        assert Shape(containers - 1, None).excess(message) == f"more than {containers - 1} arrays and objects"
+    if elements:
+        assert Shape(None, elements - 1).excess(message) == f"more than {elements - 1} items and members"
+
+
+@pytest.mark.parametrize(
+    "message", [b"[" * 300, b'{"a":' * 101 + b"[[[" + b'"', b'"\\\\' + b"[" * 50 + b'"' + b"[" * 160]
+)
+def test_message_that_is_no_json_is_counted_all_the_same(message: bytes) -> None:
+    assert Shape(100, None).excess(message) is not None
+
+
+def test_short_messages_are_not_looked_at() -> None:
+    assert Shape(100, 1000).sure_bytes == 201
+    assert Shape(1000, 100).sure_bytes == 100
+    assert Shape().excess(b"[" * 10_000) is None

@@ -123,6 +123,13 @@ def test_message_within_the_limits_costs_little_more_than_its_decoding(
     assert cost <= 3 * bare if not isinstance(target, SseTarget) else 25 * bare  # The SDK decodes it several times.
 
 
+def test_numbers_that_take_long_to_read_are_refused(target: Target) -> None:
+    members = unknown_tool(many(b"1e-320", 500_000))
+    assert "10000 numbers with a long exponent" in target.ask("tools/call", members)["error"]["message"]
+    cost, bare = cost_of(target, "tools/call", members)
+    assert cost <= 0.1 * bare
+
+
 def test_message_of_ten_megabytes_is_still_taken(target: Target) -> None:
     text = b'"%b"' % (b"x" * (10 * MEGABYTE - 1_000))
     answer = target.ask("tools/call", unknown_tool(text))

@@ -1,20 +1,27 @@
-"""How many objects one message may become, which is known from its bytes before any of them is made.
+"""How much work it is to decode one message, which is known from its bytes before any of it is done.
 
 A message of ten megabytes can hold one long string, or three million empty arrays that take a hundred times as long to
-decode and sixty times its memory. Brackets and commas within strings do not count.
+decode and sixty times its memory. Numbers near the ends of what a float can hold, such as `1e-320`, take as long as a
+hundred others. What is within strings does not count.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from dragoman.config import LimitsConfig
 
+MOST_LONG_EXPONENTS = 10_000
+"""Numbers with an exponent of three digits or more."""
 _QUOTE = b'"'
 _PIECE = 64 * 1024
+_SMALL = 128 * 1024
+_DIGITS_AND_EXPONENTS = bytes.maketrans(b"123456789E+", b"000000000e-")
+_LONG_EXPONENTS = (b"0e000", b"0e-000")
 
 
 class Shape(Struct, frozen=True):
@@ -25,28 +32,32 @@ class Shape(Struct, frozen=True):
     elements: int | None = None
     """Items of arrays and members of objects, but for the first of each."""
     sure_bytes: int = 0
-    """A message of so many bytes cannot be beyond the limits."""
+    """A message of so many bytes is not looked at: it cannot be beyond these limits, and does not take long."""
 
     def __post_init__(self) -> None:
         containers = sys.maxsize if self.containers is None else 2 * self.containers + 1
         elements = sys.maxsize if self.elements is None else self.elements
-        force_setattr(self, "sure_bytes", min(containers, elements))
+        force_setattr(self, "sure_bytes", min(containers, elements, _SMALL))
 
     def excess(self, message: bytes) -> str | None:
         """What the message has too many of; None when it is within the limits."""
-        if len(message) > self.sure_bytes:
-            if self.containers is not None and _has_more(message, b"[{", self.containers):
-                return f"more than {self.containers} arrays and objects"
-            if self.elements is not None and _has_more(message, b",", self.elements):
-                return f"more than {self.elements} items and members"
+        if len(message) <= self.sure_bytes:
+            return None
+        if self.containers is not None and _has_more(message, (b"[", b"{"), self.containers):
+            return f"more than {self.containers} arrays and objects"
+        if self.elements is not None and _has_more(message, (b",",), self.elements):
+            return f"more than {self.elements} items and members"
+        if _has_more(message.translate(_DIGITS_AND_EXPONENTS), _LONG_EXPONENTS, MOST_LONG_EXPONENTS):
+            return f"more than {MOST_LONG_EXPONENTS} numbers with a long exponent"
         return None
 
 
-def _has_more(message: bytes, marks: bytes, most: int) -> bool:
-    """Whether there are more than `most` of these characters outside strings."""
+def _has_more(message: bytes, marks: Sequence[bytes], most: int) -> bool:
+    """Whether there are more than `most` of these marks outside strings."""
     if _count(message, marks) <= most:  # Nearly always: those within strings included.
         return False
-    others, found, inside = _all_but(marks + _QUOTE), 0, 0
+    kept = b"".join(marks) + _QUOTE
+    others, found, inside = bytes(set(range(256)).difference(kept)), 0, 0
     message = message.replace(b"\\\\", b"").replace(b'\\"', b"")
     for begin in range(0, len(message), _PIECE):
         piece = message[begin : begin + _PIECE].translate(None, others)
@@ -59,12 +70,8 @@ def _has_more(message: bytes, marks: bytes, most: int) -> bool:
     return False
 
 
-def _count(message: bytes, marks: bytes) -> int:
+def _count(message: bytes, marks: Sequence[bytes]) -> int:
     return sum(message.count(mark) for mark in marks)
-
-
-def _all_but(kept: bytes) -> bytes:
-    return bytes(set(range(256)).difference(kept))
 
 
 UNLIMITED = Shape()

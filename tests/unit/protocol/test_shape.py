@@ -52,6 +52,18 @@ def test_message_that_is_no_json_is_counted_all_the_same(message: bytes) -> None
     assert Shape(100, None).excess(message) is not None
 
 
+@pytest.mark.parametrize("number", [b"1e-320", b"1.5E308", b"1e+000100", b"5e-324"])
+def test_numbers_that_take_long_are_counted_outside_strings(number: bytes) -> None:
+    array, text = (b"[%b]" % b",".join([one] * 20_000) for one in (number, b'"x %b"' % number))
+    assert Shape().excess(array) == "more than 10000 numbers with a long exponent"
+    assert Shape().excess(text) is None
+
+
+@pytest.mark.parametrize("number", [b"1e-32", b"1.5e12", b"123456.789", b"true"])
+def test_other_numbers_are_not_counted(number: bytes) -> None:
+    assert Shape().excess(b"[%b]" % b",".join([number] * 30_000)) is None
+
+
 def test_short_messages_are_not_looked_at() -> None:
     assert Shape(100, 1000).sure_bytes == 201
     assert Shape(1000, 100).sure_bytes == 100

@@ -208,7 +208,8 @@ async def test_who_resumes_takes_over_from_one_that_has_stopped_reading() -> Non
         resumed = await session.listen(priming.id)
         messages = [event.message for event in await resumed.events() if event.message is not None]
         numbers = [int(each["params"]["data"].split()[0]) for each in messages[:-1]]
-        assert numbers == list(range(count))
+        assert numbers[:8] == list(range(8))
+        assert numbers == sorted(set(numbers))  # In between some are dropped: what waits for a client is bounded.
         assert messages[-1]["result"]["content"][0]["text"] == '"said"'
         deaf.drop()
 

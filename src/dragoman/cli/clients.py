@@ -93,7 +93,7 @@ def own_command() -> list[str]:
     script = Path(sys.argv[0])
     if script.stem == "dragoman" and os.access(script, os.X_OK) and script.is_file():
         return [str(script.absolute())]
-    return [sys.executable, "-m", "dragoman"]
+    return [sys.executable, "-P", "-m", "dragoman"]  # Without -P, the working directory would be searched first.
 
 
 def is_command(command: str) -> bool:

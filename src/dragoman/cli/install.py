@@ -58,7 +58,7 @@ def install(
     """
     known = CLIENTS["claude-code" if client is ClientName.MCP_JSON else client.value]
     variables = dict(_variable(each) for each in env or ())
-    command = [*own_command(), "serve", *_absolute_target(target, variables), *_absolute_config(config)]
+    command = [*own_command(), "serve", *_absolute_target(target), *_absolute_config(config)]
     server = name or _name_for(target)
     snippet = {known.key: {server: known.entry(command, variables)}}
     if only_print or client is ClientName.MCP_JSON:
@@ -192,7 +192,7 @@ def _variable(pair: str) -> tuple[str, str]:
     return name, value
 
 
-def _absolute_target(target: str | None, variables: dict[str, str]) -> list[str]:
+def _absolute_target(target: str | None) -> list[str]:
     """The target as it can be named from any directory. Nothing of it is loaded."""
     from dragoman.cli.target import is_file, split_target
 
@@ -206,7 +206,7 @@ def _absolute_target(target: str | None, variables: dict[str, str]) -> list[str]
         return [f"{Path(place).absolute()}{suffix}"]
     package = place.partition(".")[0]
     if Path(package).is_dir() or Path(f"{package}.py").is_file():
-        variables.setdefault("PYTHONPATH", os.getcwd())  # The client starts the server in a directory of its own.
+        return [target, "--app-dir", os.getcwd()]  # The client starts the server in a directory of its own.
     return [target]
 
 

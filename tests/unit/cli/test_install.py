@@ -46,7 +46,7 @@ def installed(*arguments: str) -> Result:
 
 
 def entry(project: Path, *more: str) -> dict[str, Any]:
-    return {"command": sys.executable, "args": ["-m", "dragoman", "serve", str(project / "greeter.py"), *more]}
+    return {"command": sys.executable, "args": ["-P", "-m", "dragoman", "serve", str(project / "greeter.py"), *more]}
 
 
 HOME_FILES = {
@@ -274,22 +274,30 @@ def test_an_entry_can_be_printed_instead(project: Path) -> None:
     )
     expected = {
         "command": sys.executable,
-        "args": ["-m", "dragoman", "serve", f"{project / 'greeter.py'}:tools", "--config", str(project / "my.toml")],
+        "args": [
+            "-P",
+            "-m",
+            "dragoman",
+            "serve",
+            f"{project / 'greeter.py'}:tools",
+            "--config",
+            str(project / "my.toml"),
+        ],
         "env": {"A": "1", "B": ""},
     }
     assert json.loads(printed.stdout) == {"mcpServers": {"mine": expected}}
     assert json.loads(installed("vscode", "--print").stdout) == {
-        "servers": {"dragoman": {"type": "stdio", "command": sys.executable, "args": ["-m", "dragoman", "serve"]}}
+        "servers": {"dragoman": {"type": "stdio", "command": sys.executable, "args": ["-P", "-m", "dragoman", "serve"]}}
     }
     assert sorted(each.name for each in project.iterdir()) == ["greeter.py", "my.toml"]
 
 
 def test_a_module_is_found_from_wherever_the_client_starts_the_server(project: Path) -> None:
     printed = json.loads(installed("mcp-json", "greeter:tools").stdout)["mcpServers"]["greeter"]
-    assert printed["args"][-1] == "greeter:tools"
-    assert printed["env"] == {"PYTHONPATH": str(project)}
+    assert printed["args"][-3:] == ["greeter:tools", "--app-dir", str(project)]
+    assert "env" not in printed  # PYTHONPATH would put the project before everything that is installed.
     printed = json.loads(installed("mcp-json", "some.package.tools").stdout)["mcpServers"]["tools"]
-    assert "env" not in printed
+    assert printed["args"][-1] == "some.package.tools"
 
 
 @pytest.mark.parametrize(
@@ -322,7 +330,7 @@ def test_a_file_with_variables_is_for_its_owner_alone(project: Path) -> None:
 def test_the_script_that_was_started_is_the_one_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "dragoman"
     monkeypatch.setattr(sys, "argv", [str(script)])
-    assert own_command() == [sys.executable, "-m", "dragoman"]
+    assert own_command() == [sys.executable, "-P", "-m", "dragoman"]
     script.touch(0o700)
     assert own_command() == [str(script)]
 

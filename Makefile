@@ -16,7 +16,7 @@ APART := tests/browser tests/interaction/test_http_workers.py tests/interaction/
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo test browser workers check conformance bench bench-short public fuzz fuzz-http fuzz-short requirements docs lock node clients clean
+.PHONY: run demo test browser workers check conformance wheel-check bench bench-short public fuzz fuzz-http fuzz-short requirements docs lock node clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -46,6 +46,9 @@ check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests: a 
 
 conformance: $(NODE_STAMP)  ## MCP's public conformance suite, in both eras, against examples/conformance.py.
 	$(BIN)/python -m conformance
+
+wheel-check: $(STAMP)  ## Build a wheel, install it with every extra in a fresh environment, and use it.
+	$(BIN)/python tests/wheel_check.py
 
 bench: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## Beside the alternatives, in one run; writes bench/out/ and docs/bench.svg.
 	$(BIN)/python -m bench

@@ -148,8 +148,18 @@ def configuration_page() -> str:
         "name, exactly as it is. In a variable a map is best given whole, as JSON, such as",
         "`DRAGOMAN_TIMEOUTS__TOOL_OVERRIDES='{\"count_down\": 5000}'`. A map is added to its default entry by entry.",
         "",
-        "Settings marked *guarded* cannot be turned on by a file that was merely found in the working directory,",
-        "because whoever unpacked that folder may not be whoever runs the server: name the file with `--config`.",
+        "## A file in the working directory",
+        "",
+        "The person who unpacked a folder may not be the one who runs a server in it. A file that is found there, and",
+        "not named with `--config`, can therefore make a server stricter, never more open. It may lower settings",
+        "marked *limit* below their defaults, never raise them, and set those marked *harmless* as it likes. Any other",
+        "setting stops the start with a message that names it, unless it has its default value; nothing is ignored.",
+        "Limits of a single tool that replace a general limit (`limits.tools.<name>.max_array_size`,",
+        "`timeouts.tool_overrides`) are not marked: a variable may have lowered the general limit further.",
+        "`dragoman config check` without a file applies the same rule.",
+        "",
+        "To use every setting, as in the example above, name the file: `dragoman serve --config dragoman.toml`.",
+        "Environment variables and flags can set everything too.",
     ]
     for section in msgspec.structs.fields(Config):
         lines += ["", f"## `{section.name}`", "", said(section.type)]
@@ -159,19 +169,19 @@ def configuration_page() -> str:
     return NOTE + "\n".join(lines) + "\n"
 
 
-def rows(section: type[Section], path: str, *, is_guarded: bool = False) -> Iterator[str]:
+def rows(section: type[Section], path: str) -> Iterator[str]:
     """One row for each setting; for a map of sections, one for each setting of a member."""
     for field in msgspec.structs.fields(section):
         name = f"{path}.{field.name}"
         if is_section(field.type):
             yield from rows(field.type, name)
         elif is_section(member := member_of(field.type)):
-            yield from rows(member, f"{name}.<name>", is_guarded=is_marked(field.type, "is_guarded"))
+            yield from rows(member, f"{name}.<name>")
         else:
             default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
             variable = (PREFIX + name.upper().replace(".", "__")).replace("<NAME>", "<name>")
             notes = [note.description for note in notes_on(field.type) if note.description]
-            notes += ["*Guarded.*"] if is_guarded or is_marked(field.type, "is_guarded") else []
+            notes += [f"*{mark}.*" for mark in ("Limit", "Harmless") if is_marked(field.type, f"is_{mark.lower()}")]
             notes += [f"Flag: `{FLAGS[name]}`."] if name in FLAGS else []
             yield f"| `{name}` | `{msgspec.json.encode(default).decode()}` | `{variable}` | {' '.join(notes)} |"
 

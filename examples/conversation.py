@@ -36,7 +36,7 @@ async def show_progress(progress: float, total: float | None, message: str | Non
 
 async def main() -> None:
     console = Console()
-    command = [sys.executable, "-m", "dragoman", "serve", str(TOOLS)]
+    command = [sys.executable, "-P", "-m", "dragoman", "serve", str(TOOLS)]
     console.print(f"[bold]$ dragoman serve {TOOLS.parent.name}/{TOOLS.name}[/bold]")
     with tempfile.TemporaryFile("w+") as log:
         server = stdio_client(StdioServerParameters(command=command[0], args=command[1:]), errlog=log)

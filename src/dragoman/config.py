@@ -2,8 +2,9 @@
 
 1. Flags win over the environment, the environment over the file, the file over the defaults, setting by setting.
 2. Everything that is wrong is refused before anything starts, by name and all at once.
-3. A file that was merely found in the working directory cannot turn on what is guarded: whoever unpacked the folder
-   may not be whoever runs it.
+3. A file that is found in the working directory, and not named with `--config`, may lower limits and set what is marked
+   as harmless. Any other key in it is an error: the person who unpacked the folder may not be the one who runs the
+   server, and ignoring a key such as `auth` would open the server.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from dragoman.version import __version__
 
 PREFIX = "DRAGOMAN_"
 _MOST_FILE = 1_048_576
+_NAME_IT = "name it with --config"
 FLAGS = {"logging.level": "--log-level", "timeouts.tool_overrides": "--timeout"}
 """The settings that have a flag of their own, in some command."""
 
@@ -93,12 +95,15 @@ class ServerConfig(Section, frozen=True):
     name: Annotated[str, Meta(min_length=1), about("The name that clients are told.")] = "dragoman"
     version: Annotated[str, about("The version that clients are told.")] = __version__
     instructions: Annotated[str | None, about("What clients may tell their model about this server.")] = None
-    shutdown_timeout_ms: Annotated[Milliseconds, about("How long running calls may take to finish at the end.")] = (
-        10_000
-    )
+    shutdown_timeout_ms: Annotated[
+        Milliseconds, about("How long running calls may take to finish at the end.", is_limit=True)
+    ] = 10_000
     worker_timeout_ms: Annotated[
         Annotated[int, Meta(ge=0)],
-        about("How long one of several workers may give no sign of life before it is replaced; 0: for ever."),
+        about(
+            "How long one of several workers may give no sign of life before it is replaced; 0: for ever.",
+            is_limit=True,
+        ),
     ] = 30_000
 
     def conflicts(self) -> Iterator[Problem]:
@@ -111,7 +116,7 @@ class AdminPolicy(Section, frozen=True):
 
     mode: Annotated[
         Literal["deny_all", "local_stdio_only", "token"],
-        about("Nobody, the owner of stdin, or (reserved) a token.", is_guarded=True),
+        about("Nobody, the owner of stdin, or (reserved) a token."),
     ] = "deny_all"
     token_env_var: Annotated[str | None, about("Reserved: the variable that holds the token.")] = None
 
@@ -119,32 +124,37 @@ class AdminPolicy(Section, frozen=True):
 class ToolsConfig(Section, frozen=True):
     """Limits of a single call, and which tools there are besides the user's."""
 
-    default_timeout_ms: Annotated[Milliseconds, about("The deadline of a tool that has none of its own.")] = 30_000
-    max_payload_bytes: Annotated[Bytes, about("The most that a call's arguments may weigh, as JSON.")] = 1_048_576
-    max_state_bytes: Annotated[Bytes, about("The most that an agent's state may weigh.")] = 262_144
+    default_timeout_ms: Annotated[
+        Milliseconds, about("The deadline of a tool that has none of its own.", is_limit=True)
+    ] = 30_000
+    max_payload_bytes: Annotated[
+        Bytes, about("The most that a call's arguments may weigh, as JSON.", is_limit=True)
+    ] = 1_048_576
+    max_state_bytes: Annotated[Bytes, about("The most that an agent's state may weigh.", is_limit=True)] = 262_144
     memory_enabled: Annotated[
         bool, about("Whether the memory_* tools are served beside a target's own. Without a target they always are.")
     ] = False
-    admin_registration_enabled: Annotated[
-        bool, about("One of the two switches for registering tools at run time.", is_guarded=True)
-    ] = False
+    admin_registration_enabled: Annotated[bool, about("One of the two switches for registering tools at run time.")] = (
+        False
+    )
     admin_policy: AdminPolicy = AdminPolicy()
 
 
 class CategoryTimeouts(Section, frozen=True):
     """Deadlines by what kind of work a tool does."""
 
-    query: Annotated[Milliseconds, about("Quick reads.")] = 10_000
-    mutation: Annotated[Milliseconds, about("Writes.")] = 30_000
-    scan: Annotated[Milliseconds, about("Analysis of many things.")] = 120_000
-    execution: Annotated[Milliseconds, about("Agents and workflows.")] = 1_200_000
+    query: Annotated[Milliseconds, about("Quick reads.", is_limit=True)] = 10_000
+    mutation: Annotated[Milliseconds, about("Writes.", is_limit=True)] = 30_000
+    scan: Annotated[Milliseconds, about("Analysis of many things.", is_limit=True)] = 120_000
+    execution: Annotated[Milliseconds, about("Agents and workflows.", is_limit=True)] = 1_200_000
 
 
 class TimeoutsConfig(Section, frozen=True):
     """Deadlines: a tool's override wins over what the tool says itself, and that over its category's."""
 
     input_ms: Annotated[
-        Milliseconds, about("How long a person may take to answer what a tool asks; no tool's deadline counts it.")
+        Milliseconds,
+        about("How long a person may take to answer what a tool asks; no tool's deadline counts it.", is_limit=True),
     ] = 300_000
     tool_timeouts: CategoryTimeouts = CategoryTimeouts()
     tool_overrides: Annotated[dict[str, Milliseconds], about("Milliseconds by tool name.")] = field(
@@ -155,9 +165,9 @@ class TimeoutsConfig(Section, frozen=True):
 class ResourcesConfig(Section, frozen=True):
     """What the process may use at once."""
 
-    max_concurrent_executions: Annotated[Count, about("How many calls may run at the same time.")] = 10
+    max_concurrent_executions: Annotated[Count, about("How many calls may run at the same time.", is_limit=True)] = 10
     max_concurrent_per_caller: Annotated[
-        Count | None, about("How many of them may be one caller's; unset, all of them.")
+        Count | None, about("How many of them may be one caller's; unset, all of them.", is_limit=True)
     ] = None
 
 
@@ -169,8 +179,12 @@ class ToolLimits(Section, frozen=True):
     max_string_length: Annotated[Count | None, about("As `limits.max_string_length`.")] = None
     max_object_depth: Annotated[Count | None, about("As `limits.max_object_depth`.")] = None
     max_object_members: Annotated[Count | None, about("As `limits.max_object_members`.")] = None
-    max_concurrent: Annotated[Count | None, about("How many calls of it may run at the same time.")] = None
-    calls_per_minute: Annotated[Count | None, about("How many calls of it one caller may make in a minute.")] = None
+    max_concurrent: Annotated[Count | None, about("How many calls of it may run at the same time.", is_limit=True)] = (
+        None
+    )
+    calls_per_minute: Annotated[
+        Count | None, about("How many calls of it one caller may make in a minute.", is_limit=True)
+    ] = None
 
 
 class LimitsConfig(Section, frozen=True):
@@ -179,28 +193,33 @@ class LimitsConfig(Section, frozen=True):
     TOML has no null; a variable or a JSON file has.
     """
 
-    max_request_bytes: Annotated[Bytes, about("The most that one message may weigh, before it is parsed.")] = 10_485_760
+    max_request_bytes: Annotated[
+        Bytes, about("The most that one message may weigh, before it is parsed.", is_limit=True)
+    ] = 10_485_760
     max_message_containers: Annotated[
-        Count | None, about("The most arrays and objects of one message, before it is parsed; null: any.")
+        Count | None,
+        about("The most arrays and objects of one message, before it is parsed; null: any.", is_limit=True),
     ] = 100_000
     max_message_elements: Annotated[
-        Count | None, about("The most items and members of one message, before it is parsed; null: any.")
+        Count | None, about("The most items and members of one message, before it is parsed; null: any.", is_limit=True)
     ] = 524_288
-    max_array_size: Annotated[Count | None, about("The most items of any array in the arguments; null: any.")] = 100
+    max_array_size: Annotated[
+        Count | None, about("The most items of any array in the arguments; null: any.", is_limit=True)
+    ] = 100
     max_string_length: Annotated[
-        Count | None, about("The most characters of any string in the arguments; null: any.")
+        Count | None, about("The most characters of any string in the arguments; null: any.", is_limit=True)
     ] = 100_000
     max_object_depth: Annotated[
-        Count | None, about("How deeply objects and arrays may be nested in the arguments; null: any.")
+        Count | None, about("How deeply objects and arrays may be nested in the arguments; null: any.", is_limit=True)
     ] = 10
     max_object_members: Annotated[
-        Count | None, about("The most members of any object in the arguments; null: any.")
+        Count | None, about("The most members of any object in the arguments; null: any.", is_limit=True)
     ] = 1_000
     tool_array_limits: Annotated[dict[str, Count], about("`max_array_size` by tool name, whether higher or lower.")] = (
         field(default_factory=lambda: dict(DEFAULT_ARRAY_LIMITS))
     )
     calls_per_minute_per_caller: Annotated[
-        Count | None, about("How many calls one caller may make in a minute; unset, any number.")
+        Count | None, about("How many calls one caller may make in a minute; unset, any number.", is_limit=True)
     ] = None
     tools: Annotated[dict[str, ToolLimits], about("Limits by tool name.")] = field(default_factory=dict)
 
@@ -213,11 +232,19 @@ class ResponseConfig(Section, frozen=True):
     ] = "structured"
     max_response_bytes: Annotated[
         Annotated[int, Meta(ge=1024)],
-        about("The most that a result may weigh. `envelope` shortens what is larger; elsewhere it is an error."),
+        about(
+            "The most that a result may weigh. `envelope` shortens what is larger; elsewhere it is an error.",
+            is_limit=True,
+        ),
     ] = 1_048_576
-    max_list_items: Annotated[Count, about("`envelope`: the most items of a list before it is shortened.")] = 100
+    max_list_items: Annotated[
+        Count, about("`envelope`: the most items of a list before it is shortened.", is_limit=True)
+    ] = 100
     max_string_length: Annotated[
-        Count, about("`envelope`: the most characters of a string before it is shortened, the suffix included.")
+        Count,
+        about(
+            "`envelope`: the most characters of a string before it is shortened, the suffix included.", is_limit=True
+        ),
     ] = 10_000
     truncation_suffix: Annotated[
         Annotated[str, Meta(max_length=100)], about("`envelope`: what a shortened string ends with.")
@@ -227,21 +254,29 @@ class ResponseConfig(Section, frozen=True):
 class CacheConfig(Section, frozen=True):
     """The bounded cache that holds results and artifacts."""
 
-    max_size_bytes: Annotated[Bytes, about("The most that all entries together may weigh.")] = 104_857_600
-    max_entries: Annotated[Count, about("The most entries.")] = 10_000
+    max_size_bytes: Annotated[Bytes, about("The most that all entries together may weigh.", is_limit=True)] = (
+        104_857_600
+    )
+    max_entries: Annotated[Count, about("The most entries.", is_limit=True)] = 10_000
     default_ttl_ms: Annotated[
-        Annotated[int, Meta(ge=0)], about("How long an entry lives that has no time of its own; 0: for ever.")
+        Annotated[int, Meta(ge=0)],
+        about("How long an entry lives that has no time of its own; 0: for ever.", is_limit=True),
     ] = 3_600_000
     eviction_policy: Annotated[
-        Literal["lru", "lfu", "fifo"], about("Who goes first: the least recently used, the least used, the oldest.")
+        Literal["lru", "lfu", "fifo"],
+        about("Who goes first: the least recently used, the least used, the oldest.", is_harmless=True),
     ] = "lru"
     high_water_mark: Annotated[
-        Annotated[float, Meta(ge=0.5, le=1)], about("The part of `max_size_bytes` above which entries are evicted.")
+        Annotated[float, Meta(ge=0.5, le=1)],
+        about("The part of `max_size_bytes` above which entries are evicted.", is_limit=True),
     ] = 0.9
     low_water_mark: Annotated[
-        Annotated[float, Meta(ge=0.1, le=0.9)], about("The part of `max_size_bytes` that eviction goes down to.")
+        Annotated[float, Meta(ge=0.1, le=0.9)],
+        about("The part of `max_size_bytes` that eviction goes down to.", is_limit=True),
     ] = 0.7
-    cleanup_interval_ms: Annotated[Milliseconds, about("How often expired entries are removed.")] = 60_000
+    cleanup_interval_ms: Annotated[Milliseconds, about("How often expired entries are removed.", is_limit=True)] = (
+        60_000
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if self.low_water_mark > self.high_water_mark:
@@ -270,21 +305,20 @@ class GuardsConfig(Section, frozen=True):
 class LoggingConfig(Section, frozen=True):
     """What is logged, and what must never be."""
 
-    level: Annotated[Level, about("The least that is logged.")] = "info"
-    redact_keys: Annotated[tuple[str, ...], about("Keys whose values are never logged, besides the default ones.")] = (
-        DEFAULT_REDACT_KEYS
-    )
+    level: Annotated[Level, about("The least that is logged.", is_harmless=True)] = "info"
+    redact_keys: Annotated[
+        tuple[str, ...], about("Keys whose values are never logged, besides the default ones.", is_harmless=True)
+    ] = DEFAULT_REDACT_KEYS
     format: Annotated[
-        Literal["auto", "json", "text"], about("JSON lines, text for a person, or text only on a terminal.")
+        Literal["auto", "json", "text"],
+        about("JSON lines, text for a person, or text only on a terminal.", is_harmless=True),
     ] = "auto"
 
 
 class SecurityConfig(Section, frozen=True):
     """Switches that are off until somebody turns them on."""
 
-    dynamic_registration_enabled: Annotated[
-        bool, about("The other switch for registering tools at run time.", is_guarded=True)
-    ] = False
+    dynamic_registration_enabled: Annotated[bool, about("The other switch for registering tools at run time.")] = False
     state_key: Annotated[
         Annotated[str, Meta(min_length=32)] | None,
         about(
@@ -293,7 +327,7 @@ class SecurityConfig(Section, frozen=True):
             is_secret=True,
         ),
     ] = None
-    allow_arbitrary_code_tools: Annotated[bool, about("Reserved; changes nothing.", is_guarded=True)] = False
+    allow_arbitrary_code_tools: Annotated[bool, about("Reserved; changes nothing.")] = False
 
 
 class StorageConfig(Section, frozen=True):
@@ -306,9 +340,9 @@ class StorageConfig(Section, frozen=True):
     engine: Annotated[
         Literal["sqlite", "memory"], about("A database in the folder, or nothing that outlives the process.")
     ] = "sqlite"
-    max_bytes_per_caller: Annotated[Bytes, about("The most that one caller may keep with the memory_* tools.")] = (
-        268_435_456
-    )
+    max_bytes_per_caller: Annotated[
+        Bytes, about("The most that one caller may keep with the memory_* tools.", is_limit=True)
+    ] = 268_435_456
 
 
 class HttpConfig(Section, frozen=True):
@@ -324,24 +358,27 @@ class HttpConfig(Section, frozen=True):
     allowed_origins: Annotated[
         tuple[str, ...], about("Pages that may call from a browser, as `https://example.org`; `*` allows any.")
     ] = ()
-    max_connections: Annotated[Annotated[int, Meta(ge=1)], about("Connections at a time.")] = 4096
-    max_sessions: Annotated[Annotated[int, Meta(ge=1)], about("Sessions of the handshake era at a time.")] = 10_000
-    session_idle_ms: Annotated[Annotated[int, Meta(ge=1000)], about("How long a session is kept that nobody uses.")] = (
-        1_800_000
-    )
+    max_connections: Annotated[Annotated[int, Meta(ge=1)], about("Connections at a time.", is_limit=True)] = 4096
+    max_sessions: Annotated[
+        Annotated[int, Meta(ge=1)], about("Sessions of the handshake era at a time.", is_limit=True)
+    ] = 10_000
+    session_idle_ms: Annotated[
+        Annotated[int, Meta(ge=1000)], about("How long a session is kept that nobody uses.", is_limit=True)
+    ] = 1_800_000
     read_timeout_ms: Annotated[
-        Annotated[int, Meta(ge=100)], about("How long a client may take to send a whole request.")
+        Annotated[int, Meta(ge=100)], about("How long a client may take to send a whole request.", is_limit=True)
     ] = 30_000
     write_timeout_ms: Annotated[
-        Annotated[int, Meta(ge=100)], about("How long a client may leave its answer unread.")
+        Annotated[int, Meta(ge=100)], about("How long a client may leave its answer unread.", is_limit=True)
     ] = 60_000
     keep_alive_ms: Annotated[
-        Annotated[int, Meta(ge=1000)], about("How long a connection without requests is kept.")
+        Annotated[int, Meta(ge=1000)], about("How long a connection without requests is kept.", is_limit=True)
     ] = 75_000
     max_replay_bytes: Annotated[
-        Annotated[int, Meta(ge=1024)], about("What is kept, for all sessions together, to resume broken streams.")
+        Annotated[int, Meta(ge=1024)],
+        about("What is kept, for all sessions together, to resume broken streams.", is_limit=True),
     ] = 67_108_864
-    metrics: Annotated[bool, about("Whether calls are counted, and `/metrics` is served.")] = True
+    metrics: Annotated[bool, about("Whether calls are counted, and `/metrics` is served.", is_harmless=True)] = True
 
 
 class CallerConfig(Section, frozen=True):
@@ -369,38 +406,30 @@ class AuthConfig(Section, frozen=True):
     """Who HTTP clients have to be; see the guide to authentication."""
 
     allow_unauthenticated: Annotated[
-        bool, about("Whether an address that others can reach may be served without authentication.", is_guarded=True)
+        bool, about("Whether an address that others can reach may be served without authentication.")
     ] = False
-    callers: Annotated[
-        dict[str, CallerConfig], about("Who is known by a token of its own, by name.", is_guarded=True)
-    ] = field(default_factory=dict)
+    callers: Annotated[dict[str, CallerConfig], about("Who is known by a token of its own, by name.")] = field(
+        default_factory=dict
+    )
     issuer: Annotated[
         str | None,
-        about(
-            "Whose JSON Web Tokens are taken: the URL that they name as `iss`, where its keys are found.",
-            is_guarded=True,
-        ),
+        about("Whose JSON Web Tokens are taken: the URL that they name as `iss`, where its keys are found."),
     ] = None
-    jwks: Annotated[
-        str | None, about("Where the keys are, if the issuer does not say: a URL, or a file.", is_guarded=True)
-    ] = None
+    jwks: Annotated[str | None, about("Where the keys are, if the issuer does not say: a URL, or a file.")] = None
     resource: Annotated[
         str | None,
-        about(
-            "The URL that clients know this endpoint by. Tokens must be meant for it, unless `audience` is set.",
-            is_guarded=True,
-        ),
+        about("The URL that clients know this endpoint by. Tokens must be meant for it, unless `audience` is set."),
     ] = None
     audience: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
-        about("What tokens must name as `aud`, if it is not `resource`.", is_guarded=True),
+        about("What tokens must name as `aud`, if it is not `resource`."),
     ] = None
     require_scopes: Annotated[
-        bool, about("Whether an issuer's token needs the scope `tool:<name>` to call a tool.", is_guarded=True)
+        bool, about("Whether an issuer's token needs the scope `tool:<name>` to call a tool.")
     ] = True
     roles_claim: Annotated[
         Annotated[str, Meta(min_length=1)],
-        about("The claim that holds the roles; `a.b` is b within a.", is_guarded=True),
+        about("The claim that holds the roles; `a.b` is b within a."),
     ] = "roles"
 
     @property
@@ -424,14 +453,14 @@ class ExplorerConfig(Section, frozen=True):
     prefix: Annotated[
         Annotated[str, Meta(pattern=r"^(/[\w~-][\w.~-]*)+/?$")], about("Where it is served; `/` at the end is ignored.")
     ] = "/explorer"
-    allow_execute: Annotated[bool, about("Whether tools can be run from it.", is_guarded=True)] = False
+    allow_execute: Annotated[bool, about("Whether tools can be run from it.")] = False
 
 
 class AacpConfig(Section, frozen=True):
     """Messages between agents. Reserved: there are no agents yet."""
 
     default_ttl_ms: Annotated[
-        Annotated[int, Meta(ge=1)], about("How long a message without a time of its own is tried.")
+        Annotated[int, Meta(ge=1)], about("How long a message without a time of its own is tried.", is_limit=True)
     ] = 86_400_000
 
 
@@ -541,7 +570,7 @@ class Settings(msgspec.Struct, frozen=True):
             layer = respell(Config, raw, problems)
             read(Config, layer, problems)
             if path is not None and file is None and source == str(path):
-                problems += _guarded_in(layer, path)
+                problems += _refused_in(layer, path)
             found += [(name, f"{message} ({source})") for name, message in problems]
             sources.update((name, source) for name, _, _ in leaves(Config, layer))
             merge(values, layer)
@@ -596,12 +625,23 @@ def _layers(
             yield FLAGS.get(name, name), _nest(name.split("."), value)
 
 
-def _guarded_in(layer: Mapping[str, Any], path: Path) -> Iterator[Problem]:
-    """What a file that was merely found asks for and cannot have."""
-    harmless = {name: value for name, value, _ in leaves(Config, msgspec.to_builtins(Config()))}
+def _refused_in(layer: Mapping[str, Any], path: Path) -> Iterator[Problem]:
+    """What a file that was found in the working directory sets and may not set. A default is no change."""
+    defaults = {name: value for name, value, _ in leaves(Config, msgspec.json.decode(msgspec.json.encode(Config())))}
     for name, value, marks in leaves(Config, layer):
-        if "is_guarded" in marks and (name not in harmless or value != harmless[name]):
-            yield name, f"a file that was merely found cannot turn this on; name it with --config {path}"
+        if "is_harmless" in marks or (name in defaults and value == defaults[name]):
+            continue
+        default = defaults.get(name)
+        if "is_limit" not in marks:
+            yield name, f"a file that is only found in the working directory cannot set this; {_NAME_IT} {path}"
+        elif not _is_stricter(value, default):
+            above = f"raise this above {json.dumps(default)}"
+            yield name, f"a file that is only found in the working directory cannot {above}; {_NAME_IT} {path}"
+
+
+def _is_stricter(value: Any, default: float | None) -> bool:
+    """Whether a limit is a lower one; None is no limit, and so is 0 where it is allowed."""
+    return isinstance(value, int | float) and value > 0 and (default is None or value <= default)
 
 
 def _found_file() -> Path | None:

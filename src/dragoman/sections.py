@@ -51,9 +51,14 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 S = TypeVar("S", bound=Section)
 
 
-def about(text: str, *, is_secret: bool = False, is_guarded: bool = False) -> Meta:
-    """What a setting is for. A secret is never shown; a guarded one only counts where somebody meant it."""
-    return Meta(description=text, extra={"is_secret": is_secret, "is_guarded": is_guarded})
+def about(text: str, *, is_secret: bool = False, is_limit: bool = False, is_harmless: bool = False) -> Meta:
+    """What a setting is for. A secret is never shown.
+
+    A settings file that is found in the working directory may lower a limit and set what is harmless. It cannot set
+    anything else, so a setting without a mark is refused there. Mark a number as a limit only if every lower number,
+    down to the smallest above zero, makes the server stricter, and if no default (null) means "no limit".
+    """
+    return Meta(description=text, extra={"is_secret": is_secret, "is_limit": is_limit, "is_harmless": is_harmless})
 
 
 def notes_on(kind: Any) -> list[Meta]:
@@ -62,7 +67,7 @@ def notes_on(kind: Any) -> list[Meta]:
 
 
 def is_marked(kind: Any, mark: str) -> bool:
-    """Whether a setting was described with `is_secret` or `is_guarded`."""
+    """Whether a setting was described with `is_secret`, `is_limit` or `is_harmless`."""
     return any((note.extra or {}).get(mark) for note in notes_on(kind))
 
 

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -218,12 +219,13 @@ class HttpProcess(ServerProcess):
         extra: Mapping[str, str] | None = None,
         transport: str = "streamable-http",
         is_measured: bool = True,
+        cwd: Path | None = None,
     ) -> None:
         self.port = free_port()
         targets = () if target is None else (target,)
         super().__init__(
             *targets, "--transport", transport, "--port", str(self.port), *arguments,
-            settings=settings, extra=extra, is_measured=is_measured,
+            settings=settings, extra=extra, is_measured=is_measured, cwd=cwd,
         )  # fmt: skip
         self.wait_for_log("server started")
 

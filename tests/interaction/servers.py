@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 def command(*arguments: str) -> list[str]:
     """The command line of a server."""
-    return [sys.executable, "-m", "dragoman", "serve", *arguments]
+    return [sys.executable, "-P", "-m", "dragoman", "serve", *arguments]
 
 
 def environment(
@@ -130,6 +130,7 @@ class ServerProcess:
         is_modern: bool = False,
         is_read: bool = True,
         is_measured: bool = True,
+        cwd: Path | None = None,
     ) -> None:
         self._process = subprocess.Popen(
             command(*arguments),
@@ -138,6 +139,7 @@ class ServerProcess:
             stderr=subprocess.PIPE,
             env=environment(settings, extra, is_measured=is_measured),
             bufsize=0,
+            cwd=cwd,
         )
         streams = (self._process.stdin, self._process.stdout, self._process.stderr)
         self.stdin, self.stdout, self.stderr = (stream for stream in streams if stream is not None)

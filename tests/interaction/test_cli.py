@@ -32,19 +32,36 @@ def dragoman(*arguments: str, cwd: Path, stdin: bytes = b"", **environ: str) -> 
 
 @pytest.mark.slow
 def test_settings_are_shown_checked_and_described(tmp_path: Path) -> None:
-    (tmp_path / "dragoman.toml").write_text('[server]\nname = "mine"\n')
+    (tmp_path / "dragoman.toml").write_text('[logging]\nlevel = "warn"\n')
     shown = dragoman("config", "show", "--changed", "--json", cwd=tmp_path, DRAGOMAN_HTTP__PORT="81")
     assert json.loads(shown.stdout)["settings"] == {
-        "server.name": {"value": "mine", "source": "dragoman.toml"},
+        "logging.level": {"value": "warn", "source": "dragoman.toml"},
         "http.port": {"value": 81, "source": "DRAGOMAN_HTTP__PORT"},
     }
     assert dragoman("config", "check", cwd=tmp_path).stdout == b"dragoman.toml: OK\n"
     assert json.loads(dragoman("config", "schema", cwd=tmp_path).stdout)["title"] == "Dragoman's settings"
-    (tmp_path / "dragoman.toml").write_text("[tools]\nadmin_registration_enabled = true\n")
-    for command in (["config", "check"], ["config", "show"], ["serve"], ["tools", "list"], ["call", "echo"]):
-        refused = dragoman(*command, cwd=tmp_path)
-        assert (refused.returncode, refused.stdout) == (2, b"")
-        assert b"tools.admin_registration_enabled: a file that was merely found cannot turn this on" in refused.stderr
+
+
+COMMANDS = (
+    "config check",
+    "config show",
+    "serve",
+    "tools list",
+    "resources list",
+    "prompts list",
+    "call echo",
+    "guards",
+    "top",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_takes_from_a_found_file_what_could_open_a_server(tmp_path: Path, command: str) -> None:
+    (tmp_path / "dragoman.toml").write_text('[http]\nallowed_origins = ["*"]\n')
+    refused = dragoman(*command.split(), cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert b"http.allowed_origins: a file that is only found in the working directory cannot set this" in refused.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /dev/full elsewhere")

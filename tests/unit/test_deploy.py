@@ -42,4 +42,9 @@ def test_the_unit_and_the_compose_file_give_the_server_time_to_stop() -> None:
     compose = (DEPLOY / "compose.yaml").read_text()
     assert "TimeoutStopSec=20" in unit
     assert "stop_grace_period: 20s" in compose
-    assert {"postgres", "nats", "qdrant"} == set(re.findall(r"profiles: \[(\w+)\]", compose))
+
+
+def test_the_compose_file_has_no_service_that_the_server_has_no_code_for() -> None:
+    compose = (DEPLOY / "compose.yaml").read_text()
+    services = compose[compose.index("services:") : compose.index("\nvolumes:")]
+    assert re.findall(r"^  (\w+):", services, re.MULTILINE) == ["dragoman"]

@@ -420,13 +420,9 @@ def conversation(*tools: str) -> bytes:
 
 EXTRAS = (
     "apcore",
-    "asyncpg",
     "httptools",
-    "langroid",
-    "nats",
-    "obstore",
-    "qdrant_client",
-    "qdrant_edge",
+    "joserfc",
+    "prometheus_client",
     "uvloop",
     "uvicorn",
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -35,11 +37,24 @@ def test_too_little_coverage_fails_the_build(lines: int, branches: int, enough: 
         ("check", "lint-imports"),
         ("test", "coverage_gate.py"),
         ("bench", "-m bench"),
+        ("wheel-check", "wheel_check.py"),
     ],
 )
 def test_each_quality_command_is_part_of_its_target(target: str, recipe: str) -> None:
     plan = subprocess.run(["make", "-n", "-B", target], cwd=ROOT, capture_output=True, text=True, check=True)
     assert recipe in plan.stdout
+
+
+def test_each_extra_is_a_package_that_some_code_imports() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    everything = extras.pop("all")
+    assert everything == [f"dragoman[{','.join(extras)}]"]
+    code = "\n".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    for requirement in (each for extra in extras.values() for each in extra):
+        name = re.split(r"[<>=~!\[; ]", requirement)[0]
+        module = "opentelemetry" if name.startswith("opentelemetry") else name.replace("-", "_")
+        assert re.search(rf"^\s*(import|from) {module}\b|find_spec\(.{module}.\)", code, re.MULTILINE), name
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dragoman.adapters.sqlite_readers import SqliteReaders
 from dragoman.adapters.sqlite_writer import SqliteWriter, Transaction
+from dragoman.files import create_file, refuse_links
 from dragoman.tools.words import FEWEST_LETTERS_OF_A_BEGINNING, MOST_LETTERS
 
 if TYPE_CHECKING:
@@ -252,10 +253,10 @@ def _check_library(version: tuple[int, int, int]) -> None:
 
 
 def _make_private_file(path: Path) -> None:
-    """Nobody else's business. What exists already keeps its permissions."""
+    """Nobody else's business. What exists already keeps its permissions. Raises `OSError` for a link."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         # Only ever a new file: closing a descriptor of one that SQLite has open would take its locks away.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(create_file(path))
     except FileExistsError:
-        pass
+        refuse_links(Path(path.name), path.parent)  # SQLite would follow it.

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman import errors
-from dragoman.cli.clients import CLIENTS, Client, Scope, is_command, own_command, parse
+from dragoman.cli.clients import CLIENTS, Client, Scope, is_command, own_command, parse, read
 from dragoman.cli.trial import first_answer, is_json_rpc
 from dragoman.config import HttpConfig, Settings, StorageConfig
 from dragoman.storage import data_directory
@@ -204,9 +204,10 @@ def client_files(client: Client) -> Iterator[Finding]:
 
 def _client_file(client: Client, path: Path) -> Iterator[Finding]:
     try:
-        document = parse(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return
+        content = read(path)
+        if content is None:
+            return
+        document = parse(content)
     except OSError as error:
         yield Finding(client.name, "warning", f"{path}: {error.strerror}")
         return

@@ -13,6 +13,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn
 
+from dragoman.files import read_regular_file
+
+_MOST_BYTES = 1 << 26
+
 
 class Scope(StrEnum):
     """Who a client's entry is for."""
@@ -93,12 +97,17 @@ def own_command() -> list[str]:
     script = Path(sys.argv[0])
     if script.stem == "dragoman" and os.access(script, os.X_OK) and script.is_file():
         return [str(script.absolute())]
-    return [sys.executable, "-m", "dragoman"]
+    return [sys.executable, "-P", "-m", "dragoman"]  # Without -P, the working directory would be searched first.
 
 
 def is_command(command: str) -> bool:
     """Whether a client that is given `command` would find a program."""
     return shutil.which(os.path.expanduser(command)) is not None
+
+
+def read(path: Path) -> bytes | None:
+    """The content of a client's file; None if there is none. Raises `OSError`."""
+    return read_regular_file(path, _MOST_BYTES)
 
 
 def parse(content: bytes) -> dict[str, Any]:

@@ -25,6 +25,8 @@ class Source(Struct, frozen=True):
     """A folder of apcore modules."""
     reload: bool = False
     """Whether all of it is loaded anew when its files change."""
+    app_dir: str | None = None
+    """Where a module is looked for that is not installed; None: in the working directory."""
 
     @property
     def is_builtin(self) -> bool:

@@ -3,6 +3,8 @@
 1. What cannot be written back as it was (comments, repeated keys) is not written at all: the entry is printed instead.
 2. A file is replaced in one step, and the earlier one stays beside it.
 3. An entry of the same name that differs is replaced only with --force.
+4. A link in a project is not followed: it lies in a folder that may be somebody else's work. One in the user's own
+   configuration is, and stays a link: programs that keep such files in one place put it there.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from dragoman.cli.clients import CLIENTS, Client, Scope, own_command, parse
+from dragoman.cli.clients import CLIENTS, Client, Scope, own_command, parse, read
 from dragoman.cli.options import ConfigFile, Target
 from dragoman.cli.output import FAILED, complain, print_json, refuse
+from dragoman.files import create_file, refuse_links
 
 
 class ClientName(StrEnum):
@@ -52,13 +55,14 @@ def install(
 ) -> None:
     """Tell a client how to start the server for TARGET.
 
-    Its file is changed in one step; what else is in it stays, and a copy of the earlier one is kept beside it.
+    Its file is changed in one step; what else is in it stays, and a copy of the earlier one is kept beside it. A link
+    in a project is not followed; one to the user's own file is.
 
     Exit code 1 when the file cannot be changed; the entry to add by hand is then printed.
     """
     known = CLIENTS["claude-code" if client is ClientName.MCP_JSON else client.value]
     variables = dict(_variable(each) for each in env or ())
-    command = [*own_command(), "serve", *_absolute_target(target, variables), *_absolute_config(config)]
+    command = [*own_command(), "serve", *_absolute_target(target), *_absolute_config(config)]
     server = name or _name_for(target)
     snippet = {known.key: {server: known.entry(command, variables)}}
     if only_print or client is ClientName.MCP_JSON:
@@ -85,14 +89,16 @@ class Change(NamedTuple):
 
 
 def add_entry(path: Path, client: Client, snippet: dict[str, Any], *, force: bool) -> Change | None:
-    """Add what `snippet` says to the file; None when it says so already.
+    """Add what `snippet` says to the file; None when it says so already. A relative path is one in a project.
 
     Raises `ValueError` or `OSError`, and has then changed nothing.
     """
+    if not path.is_absolute():
+        refuse_links(path)
     path = Path(os.path.realpath(path))  # A link stays a link.
     if path.is_symlink():
         raise ValueError("it is a link that leads nowhere")
-    before = path.read_bytes() if path.exists() else None
+    before = read(path)
     document = parse(before or b"")
     servers = document.setdefault(client.key, {})
     if not isinstance(servers, dict):
@@ -130,7 +136,7 @@ def _replace(path: Path, before: bytes | None, after: bytes, mode: int) -> Path 
             file.write(after)
             file.flush()
             os.fsync(file.fileno())
-        if (path.read_bytes() if path.exists() else None) != before:
+        if read(path) != before:
             raise ValueError("it was changed by somebody else just now; try again")
         kept = None
         if before is None:
@@ -151,8 +157,7 @@ def _keep(path: Path, content: bytes) -> Path:
     while True:
         kept = Path(f"{path}.bak{number if number > 1 else ''}")
         try:
-            # Only ever a new file, not even what a link points to; and nobody else's business before it is filled.
-            descriptor = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = create_file(kept)  # Nobody else's business before it has the permissions of the other.
         except FileExistsError:
             number += 1
             continue
@@ -192,7 +197,7 @@ def _variable(pair: str) -> tuple[str, str]:
     return name, value
 
 
-def _absolute_target(target: str | None, variables: dict[str, str]) -> list[str]:
+def _absolute_target(target: str | None) -> list[str]:
     """The target as it can be named from any directory. Nothing of it is loaded."""
     from dragoman.cli.target import is_file, split_target
 
@@ -206,7 +211,7 @@ def _absolute_target(target: str | None, variables: dict[str, str]) -> list[str]
         return [f"{Path(place).absolute()}{suffix}"]
     package = place.partition(".")[0]
     if Path(package).is_dir() or Path(f"{package}.py").is_file():
-        variables.setdefault("PYTHONPATH", os.getcwd())  # The client starts the server in a directory of its own.
+        return [target, "--app-dir", os.getcwd()]  # The client starts the server in a directory of its own.
     return [target]
 
 

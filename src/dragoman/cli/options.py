@@ -19,7 +19,10 @@ Target: TypeAlias = Annotated[
 ]
 ConfigFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--config", help="Settings, as TOML or JSON. Without it, ./dragoman.toml or ./dragoman.json."),
+    typer.Option(
+        "--config",
+        help="Settings, as TOML or JSON. Without it, ./dragoman.toml or ./dragoman.json, which can only be stricter.",
+    ),
 ]
 LogLevel: TypeAlias = Annotated[str | None, typer.Option("--log-level", help="debug, info, warn or error.")]
 

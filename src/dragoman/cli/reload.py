@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 from dragoman.app import Runtime
 from dragoman.cli.control import Source
+from dragoman.cli.neighbours import is_own_file
 from dragoman.cli.target import is_file, load, split_target
 from dragoman.config import Config
 from dragoman.errors import RegistrationError
@@ -30,7 +31,6 @@ from dragoman.tools.tool import Tool
 Snapshot: TypeAlias = dict[Path, tuple[int, int]]
 
 _INTERVAL = 0.3
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _OURS = frozenset({"dragoman", "apcore_mcp"})
 
 
@@ -58,7 +58,7 @@ class Reloader:
         """Age and size of every file that the tools may depend on."""
         files = {Path(module.__file__ or "") for module in self._modules().values()}
         if self._source.target is not None:
-            files.update(_folder_of(self._source.target).glob("*.py"))
+            files.update(_folder_of(self._source).glob("*.py"))
         if self._source.extensions is not None:
             files.update(_files_within(Path(self._source.extensions).resolve()))
         found: Snapshot = {}
@@ -120,24 +120,28 @@ class Reloader:
 
     def _modules(self) -> dict[str, ModuleType]:
         """What the source brought from its own folders, itself included."""
-        folders = [] if self._source.target is None else [_folder_of(self._source.target)]
+        folders = [] if self._source.target is None else [_folder_of(self._source)]
         folders += [] if self._source.extensions is None else [Path(self._source.extensions).resolve()]
         return {
             name: module
             for name, module in tuple(sys.modules.items())  # Other threads import, too.
             if name not in self._there_before
             and name.partition(".")[0] not in _OURS
-            and any(_is_within(folder, getattr(module, "__file__", None)) for folder in folders)
+            and any(is_own_file(folder, getattr(module, "__file__", None)) for folder in folders)
         }
 
 
-def _folder_of(target: str) -> Path:
+def _folder_of(source: Source) -> Path:
     """Where a target's own files are: beside a file or a module, and within a package."""
-    place, _ = split_target(target)
+    place, _ = split_target(source.target or "")
     if is_file(place):
         return Path(place).resolve().parent
     top = sys.modules.get(place.partition(".")[0])
-    return Path(top.__file__).resolve().parent if top is not None and top.__file__ else Path.cwd()
+    return (
+        Path(top.__file__).resolve().parent
+        if top is not None and top.__file__
+        else Path(source.app_dir or Path.cwd()).resolve()
+    )
 
 
 def _files_within(folder: Path) -> Iterator[Path]:
@@ -145,11 +149,3 @@ def _files_within(folder: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(folder):  # Which does not mind if one is gone by then.
         folders[:] = [each for each in folders if not each.startswith(".")]
         yield from (Path(place, name) for name in names if name.endswith((".py", "_meta.yaml")))
-
-
-def _is_within(folder: Path, file: str | None) -> bool:
-    """Whether a file is the folder's own, and not of a package that is installed in an environment within it."""
-    if file is None:
-        return False
-    path = Path(file).resolve()
-    return path.is_relative_to(folder) and _INSTALLED.isdisjoint(path.relative_to(folder).parts)

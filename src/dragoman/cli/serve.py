@@ -62,6 +62,13 @@ def serve(
     ] = False,
     workers: Annotated[int, typer.Option(min=1, max=999, help="Processes that serve, with streamable-http.")] = 1,
     extensions_dir: ExtensionsDir = None,
+    app_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--app-dir",
+            help="Where to look for a TARGET that is a module and not installed. Without it, the working directory.",
+        ),
+    ] = None,
 ) -> None:
     """Serve the tools in TARGET: to one client over standard input and output, or to many over HTTP.
 
@@ -86,7 +93,7 @@ def serve(
         refuse("--reload needs a TARGET, or --extensions-dir")
     if workers > 1:
         _check_workers(transport)
-    source = Source(target, extensions_dir, reload)
+    source = Source(target, extensions_dir, reload, app_dir)
     if transport is Transport.STDIO:
         _serve_stdio(source, settings)
     elif workers > 1:

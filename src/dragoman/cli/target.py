@@ -15,6 +15,7 @@ from typing import Any
 
 from dragoman.app import Runtime, ServerOptions, builtin_tools, create_server
 from dragoman.cli.control import Source
+from dragoman.cli.neighbours import found_elsewhere, look_in, names_in, report_unused
 from dragoman.cli.output import refuse
 from dragoman.config import Config
 from dragoman.errors import ConfigError, RegistrationError, TargetError
@@ -59,7 +60,7 @@ def load(source: Source, config: Config) -> list[Tool | Offer]:
     """
     if source.is_builtin:
         return list(builtin_tools())
-    tools = [] if source.target is None else load_tools(source.target)
+    tools = [] if source.target is None else load_tools(source.target, source.app_dir)
     if source.extensions is None:
         return tools
     from apcore_mcp import attach, load_extensions
@@ -73,13 +74,15 @@ def load(source: Source, config: Config) -> list[Tool | Offer]:
     return [*tools, *(each for module in modules for each in (module, module.documentation) if each is not None)]
 
 
-def load_tools(target: str) -> list[Tool | Offer]:
+def load_tools(target: str, app_dir: str | None = None) -> list[Tool | Offer]:
     """The tools, resources and prompts that TARGET names: `tools.py`, `package.module`, or either with `:object`.
+
+    A module that is not installed is looked for in `app_dir`; None is the working directory.
 
     Raises `TargetError`. Whatever the file itself raises while it loads is the error's cause.
     """
     place, name = split_target(target)
-    module = _load_file(Path(place), target) if is_file(place) else _load_module(place, target)
+    module = _load_file(Path(place), target) if is_file(place) else _load_module(place, target, app_dir or os.getcwd())
     if not name:
         tools = _tools_in(vars(module).values())
     elif not hasattr(module, name):
@@ -104,30 +107,32 @@ def is_file(place: str) -> bool:
     return place.endswith(".py") or os.sep in place
 
 
-_NEEDED = frozenset({"anyio", "dragoman", "jsonschema_rs", "mcp", "mcp_types", "msgspec", "pydantic", "starlette"})
-
-
 def _load_file(path: Path, target: str) -> ModuleType:
     if not path.is_file():
         raise TargetError(target, "there is no such file")
-    name = path.stem
-    if name in _NEEDED or name in sys.stdlib_module_names:
-        raise TargetError(target, f"its name would hide the module {name!r}; give it another")
+    name, folder = path.stem, path.resolve().parent
+    if place := found_elsewhere(name, folder):
+        raise TargetError(target, f"its name would hide the module {name!r} of {place}; give it another")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise TargetError(target, "it is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    _look_in(str(path.resolve().parent))  # The file may import its neighbours.
+    look_in(folder)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise TargetError(target, f"{type(error).__name__}: {error}") from error
+    finally:
+        report_unused(folder)
     return module
 
 
-def _load_module(name: str, target: str) -> ModuleType:
-    _look_in(os.getcwd())
+def _load_module(name: str, target: str, app_dir: str) -> ModuleType:
+    folder, top = Path(app_dir).resolve(), name.partition(".")[0]
+    if top in names_in(folder) and (place := found_elsewhere(top, folder)):
+        raise TargetError(target, f"{top!r} is in {folder} and in {place}; rename it")
+    look_in(folder, top)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -136,11 +141,8 @@ def _load_module(name: str, target: str) -> ModuleType:
         raise TargetError(target, "there is no such module") from None
     except (Exception, SystemExit) as error:
         raise TargetError(target, f"{type(error).__name__}: {error}") from error
-
-
-def _look_in(folder: str) -> None:
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    finally:
+        report_unused(folder)
 
 
 def _tools_in(values: Iterable[Any]) -> list[Tool | Offer]:

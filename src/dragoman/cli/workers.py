@@ -167,7 +167,7 @@ class Workers:
         with theirs:
             given = (theirs.fileno(), self._listening.fileno())
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "dragoman.cli.worker", *map(str, given)),
+                *(sys.executable, "-P", "-m", "dragoman.cli.worker", *map(str, given)),
                 pass_fds=given,
                 stdin=asyncio.subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C is for the parent.

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from queue import SimpleQueue
 
+from dragoman.files import open_or_create_file
 from dragoman.telemetry.log import Entry, EntryWriter
 
 _HIGH_WATER = 10_000
@@ -27,7 +28,7 @@ class DescriptorSink:
 
     def __init__(self, descriptor: int, writer: EntryWriter, *, turns: Path | None = None) -> None:
         self._descriptor = descriptor
-        self._turns = None if turns is None else os.open(turns, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._turns = None if turns is None else open_or_create_file(turns)
         self._writer = writer
         self._queue: SimpleQueue[Entry | threading.Event] = SimpleQueue()
         self._writing = 0

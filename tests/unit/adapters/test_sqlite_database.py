@@ -60,6 +60,31 @@ async def test_the_folder_and_the_file_are_the_owners_alone(tmp_path: Path) -> N
     await database.close()
 
 
+def link(path: Path, leads_to: Path) -> None:
+    path.symlink_to(leads_to)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+@pytest.mark.parametrize("leads_to", [".", "gone.db"])
+async def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path, leads_to: str) -> None:
+    link(tmp_path / "dragoman.db", tmp_path / leads_to)
+    _, cause = await reason(SqliteDatabase(tmp_path / "dragoman.db"))
+    assert f"{tmp_path / 'dragoman.db'} is a link" in cause
+    assert names_in(tmp_path) == ["dragoman.db"]
+
+
+async def test_a_folder_that_is_a_link_is_followed_because_the_user_names_it(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    link(tmp_path / "data", tmp_path / "disk")
+    database = SqliteDatabase(tmp_path / "data" / "dragoman.db")
+    await database.write(tables)
+    await database.close()
+    assert names_in(tmp_path / "disk") == ["dragoman.db"]
+
+
 async def test_a_commit_waits_for_the_disk_and_readers_do_not_wait_for_writers(tmp_path: Path) -> None:
     database = SqliteDatabase(tmp_path / "dragoman.db")
     settings = ("journal_mode", "synchronous")

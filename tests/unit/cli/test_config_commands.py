@@ -127,7 +127,7 @@ def test_the_schema_is_valid_and_takes_what_is_taken_and_nothing_else() -> None:
 
 def test_a_good_file_is_ok(workplace: Path) -> None:
     assert runner.invoke(app, ["config", "check"]).stdout == "No file, and the environment: OK\n"
-    (workplace / "dragoman.toml").write_text('[server]\nname = "x"\n')
+    (workplace / "dragoman.toml").write_text('[logging]\nlevel = "warn"\n')
     checked = runner.invoke(app, ["config", "check"])
     assert (checked.exit_code, checked.stdout) == (0, "dragoman.toml: OK\n")
     assert json.loads(runner.invoke(app, ["config", "check", "--json"]).stdout) == {"valid": True}

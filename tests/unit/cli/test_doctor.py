@@ -258,6 +258,10 @@ def test_files_that_cannot_be_read_are_a_warning_because_comments_are_allowed(pl
     (place / ".mcp.json").mkdir()
     (finding,) = checks.client_files(CLIENTS["claude-code"])
     assert (finding.verdict, finding.message) == ("warning", ".mcp.json: Is a directory")
+    (place / ".mcp.json").rmdir()
+    (place / ".mcp.json").symlink_to("/dev/zero")
+    (finding,) = checks.client_files(CLIENTS["claude-code"])
+    assert (finding.verdict, finding.message) == ("warning", ".mcp.json: it is not a regular file")
 
 
 def test_variables_of_an_entry_are_never_shown(place: Path) -> None:

@@ -46,7 +46,7 @@ def installed(*arguments: str) -> Result:
 
 
 def entry(project: Path, *more: str) -> dict[str, Any]:
-    return {"command": sys.executable, "args": ["-m", "dragoman", "serve", str(project / "greeter.py"), *more]}
+    return {"command": sys.executable, "args": ["-P", "-m", "dragoman", "serve", str(project / "greeter.py"), *more]}
 
 
 HOME_FILES = {
@@ -202,27 +202,55 @@ def test_an_empty_file_is_filled(project: Path, content: str) -> None:
     assert json.loads((project / ".mcp.json").read_text()) == {"mcpServers": {"greeter": entry(project)}}
 
 
-def test_a_link_stays_a_link(project: Path) -> None:
+def test_a_link_to_the_users_own_configuration_is_followed_and_stays_a_link(project: Path) -> None:
     real = project.parent / "dotfiles.json"
     real.write_text('{"a": 1}')
-    link = project / ".mcp.json"
+    link = Path.home() / ".cursor" / "mcp.json"
+    link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(real)
-    installed("claude-code", "greeter.py")
+    installed("cursor", "greeter.py", "--user")
     assert link.is_symlink()
     assert json.loads(real.read_text())["a"] == 1
     assert Path(f"{real}.bak").read_text() == '{"a": 1}'
 
 
-def test_links_that_lead_nowhere_and_folders_are_refused(project: Path) -> None:
-    link = project / ".mcp.json"
+def test_a_link_in_a_project_is_not_followed(project: Path) -> None:
+    outside = project.parent / "outside.json"
+    outside.write_text('{"a": 1}')
+    (project / ".mcp.json").symlink_to(outside)
+    refused = install("claude-code", "greeter.py")
+    assert refused.exit_code == 1
+    assert ".mcp.json was not changed: .mcp.json is a link" in refused.stderr
+    assert json.loads(refused.stdout) == {"mcpServers": {"greeter": entry(project)}}
+    assert outside.read_text() == '{"a": 1}'
+    assert sorted(each.name for each in outside.parent.glob("outside*")) == ["outside.json"]
+
+
+@pytest.mark.parametrize("leads_to", ["outside", "gone"])
+def test_a_folder_in_a_project_that_is_a_link_is_not_followed(project: Path, leads_to: str) -> None:
+    (project.parent / "outside").mkdir()
+    (project / ".cursor").symlink_to(project.parent / leads_to)
+    refused = install("cursor", "greeter.py")
+    assert refused.exit_code == 1
+    assert ".cursor/mcp.json was not changed: .cursor is a link" in refused.stderr
+    assert list((project.parent / "outside").iterdir()) == []
+    assert not (project.parent / "gone").exists()
+
+
+def test_links_that_lead_nowhere_folders_and_pipes_are_refused(project: Path) -> None:
+    link = Path.home() / ".cursor" / "mcp.json"
+    link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(link)
-    assert "it is a link that leads nowhere" in install("claude-code", "greeter.py").stderr
+    assert "it is a link that leads nowhere" in install("cursor", "greeter.py", "--user").stderr
     link.unlink()
     link.symlink_to(project / "gone" / "deep" / "file.json")
-    assert "No such file or directory" in install("claude-code", "greeter.py").stderr
-    link.unlink()
-    link.mkdir()
+    assert "No such file or directory" in install("cursor", "greeter.py", "--user").stderr
+    file = project / ".mcp.json"
+    file.mkdir()
     assert "Is a directory" in install("claude-code", "greeter.py").stderr
+    file.rmdir()
+    os.mkfifo(file)
+    assert "it is not a regular file" in install("claude-code", "greeter.py").stderr
     (project / ".cursor").touch()
     refused = install("cursor", "greeter.py")
     assert refused.exit_code == 1
@@ -274,22 +302,30 @@ def test_an_entry_can_be_printed_instead(project: Path) -> None:
     )
     expected = {
         "command": sys.executable,
-        "args": ["-m", "dragoman", "serve", f"{project / 'greeter.py'}:tools", "--config", str(project / "my.toml")],
+        "args": [
+            "-P",
+            "-m",
+            "dragoman",
+            "serve",
+            f"{project / 'greeter.py'}:tools",
+            "--config",
+            str(project / "my.toml"),
+        ],
         "env": {"A": "1", "B": ""},
     }
     assert json.loads(printed.stdout) == {"mcpServers": {"mine": expected}}
     assert json.loads(installed("vscode", "--print").stdout) == {
-        "servers": {"dragoman": {"type": "stdio", "command": sys.executable, "args": ["-m", "dragoman", "serve"]}}
+        "servers": {"dragoman": {"type": "stdio", "command": sys.executable, "args": ["-P", "-m", "dragoman", "serve"]}}
     }
     assert sorted(each.name for each in project.iterdir()) == ["greeter.py", "my.toml"]
 
 
 def test_a_module_is_found_from_wherever_the_client_starts_the_server(project: Path) -> None:
     printed = json.loads(installed("mcp-json", "greeter:tools").stdout)["mcpServers"]["greeter"]
-    assert printed["args"][-1] == "greeter:tools"
-    assert printed["env"] == {"PYTHONPATH": str(project)}
+    assert printed["args"][-3:] == ["greeter:tools", "--app-dir", str(project)]
+    assert "env" not in printed  # PYTHONPATH would put the project before everything that is installed.
     printed = json.loads(installed("mcp-json", "some.package.tools").stdout)["mcpServers"]["tools"]
-    assert "env" not in printed
+    assert printed["args"][-1] == "some.package.tools"
 
 
 @pytest.mark.parametrize(
@@ -322,7 +358,7 @@ def test_a_file_with_variables_is_for_its_owner_alone(project: Path) -> None:
 def test_the_script_that_was_started_is_the_one_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "dragoman"
     monkeypatch.setattr(sys, "argv", [str(script)])
-    assert own_command() == [sys.executable, "-m", "dragoman"]
+    assert own_command() == [sys.executable, "-P", "-m", "dragoman"]
     script.touch(0o700)
     assert own_command() == [str(script)]
 

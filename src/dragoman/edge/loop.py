@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from dragoman.calls.interrupts import is_interrupt
 from dragoman.calls.threads import DaemonExecutor
 
 T = TypeVar("T")
@@ -14,15 +15,15 @@ T = TypeVar("T")
 def run_to_end(loop: asyncio.AbstractEventLoop, serving: Coroutine[Any, Any, T]) -> T:
     """What `serving` returns, whatever happens besides.
 
-    `sys.exit` in a task that a tool has started leaves the loop. That ends the task and what waits for it, but it is
-    not for a tool to end the server: the loop goes on.
+    `SystemExit` and `KeyboardInterrupt` in a task that a tool has started leave the loop. That ends the task and what
+    waits for it, but a tool cannot end the server: the loop goes on.
     """
     task = loop.create_task(serving)
     while True:
         try:
             return loop.run_until_complete(task)
-        except SystemExit:
-            if task.done():
+        except (SystemExit, KeyboardInterrupt) as error:
+            if task.done() or is_interrupt(error):
                 raise
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
+from dragoman.edge.http.server import bind
 from tests.interaction.http_raw import HttpProcess, Response, message, modern, modern_call, text_in
 from tests.interaction.servers import PATIENCE, ServerProcess, error_in
+from tests.interaction.worker_servers import modern_call as call_worker
+from tests.interaction.worker_servers import served, value_of
 
 pytestmark = pytest.mark.slow
 TOOLS = str(Path(__file__).with_name("process_tools.py"))
@@ -37,6 +43,66 @@ def ended_at_last() -> Iterator[list[int]]:
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+# Processes that tools leave behind.
+
+
+def test_the_port_is_free_after_a_stop_whatever_processes_tools_have_left_behind() -> None:
+    with ended_at_last() as left, HttpProcess(TOOLS) as server, server.wire() as idle:
+        session = server.open()
+        for name in LEAVING:
+            left.append(text_in(idle.ask(modern_call(name))))
+            left.append(text_in(session.call(name)))
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert all(psutil.pid_exists(pid) for pid in left)
+        assert idle.is_ended
+        bind("127.0.0.1", server.port).close()
+
+
+async def test_no_connection_hangs_at_the_socket_of_a_worker_that_died_and_left_processes() -> None:
+    with ended_at_last() as left, served(TOOLS) as server:
+        for name in LEAVING:
+            left.append(value_of(await call_worker(server.port, name, 1)))
+        dying = value_of(await call_worker(server.port, "where", 1))
+        os.kill(dying, signal.SIGKILL)
+        server.wait_for_log("worker ready", 3)
+        async with asyncio.timeout(PATIENCE):  # Some of them would wait for ever.
+            answers = [value_of(await call_worker(server.port, "where")) for _ in range(30)]
+        assert dying not in answers
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        bind("127.0.0.1", server.port).close()
+
+
+def test_a_client_on_stdio_sees_the_end_of_a_server_that_leaves_processes_behind() -> None:
+    with ended_at_last() as left, ServerProcess(TOOLS) as server:
+        server.handshake()
+        for name in LEAVING:
+            left.append(int(server.call(name)["content"][0]["text"]))
+        assert server.leave() == 0
+        assert [each["id"] for each in server.messages()] == [0, 1, 2, 3]
+
+
+def test_a_forked_child_that_returns_from_its_tool_answers_nobody_and_ends() -> None:
+    with HttpProcess(TOOLS, is_measured=False) as server, server.wire() as wire:
+        for name in ("return_in_a_child_of_the_loop", "return_in_a_child_of_a_thread"):
+            child = text_in(wire.ask(modern_call(name)))
+            assert child > 0
+            assert text_in(wire.ask(modern_call("where"))) == server.pid
+            wait_for(lambda child=child: psutil.Process(child).status() == psutil.STATUS_ZOMBIE)  # type: ignore[misc]
+            assert text_in(server.ask(modern_call("where"))) == server.pid
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed in /proc")
+def test_a_program_that_a_tool_starts_inherits_nothing_but_the_standard_streams() -> None:
+    with ended_at_last() as left, served(TOOLS) as server, HttpProcess(TOOLS) as alone:
+        left.append(text_in(alone.ask(modern_call("start_program"))))
+        left.append(value_of(asyncio.run(call_worker(server.port, "start_program"))))
+        for pid in left:
+            kept = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+            assert not [each for each in kept if each.startswith("socket:") or "dragoman" in each]
 
 
 # What ends programs.

@@ -333,8 +333,8 @@ async def supervise(
 
     workers = Workers(count, welcome, listening, folder, logger, config.server.worker_timeout_ms / 1000)
     timeout = config.server.shutdown_timeout_ms / 1000
-    restore = on_signals(workers.end, timeout + 2 * _LAST_MOMENT)
+    stopper = on_signals(workers.end, timeout + 2 * _LAST_MOMENT)
     try:
         return await workers.run(timeout, on_start)
     finally:
-        restore()
+        stopper.restore()

@@ -7,7 +7,9 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any, NoReturn
 
 from dragoman import ToolContext, prompt, resource, tool
@@ -137,3 +139,20 @@ def log_much(entries: int, length: int, ctx: ToolContext) -> int:
     for _ in range(entries):
         ctx.logger.info("noise", {"text": "x" * length})
     return entries
+
+
+class SlowImport:
+    """Has the first import of the SDK wait for a file, so that a test decides how long it takes."""
+
+    def __init__(self, gate: str) -> None:
+        self._gate = Path(gate)
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "mcp":
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            print('{"message":"loading the SDK"}', file=sys.stderr, flush=True)
+            self._gate.read_text()
+
+
+if "SLOW_IMPORT" in os.environ:
+    sys.meta_path.insert(0, SlowImport(os.environ["SLOW_IMPORT"]))  # type: ignore[arg-type]

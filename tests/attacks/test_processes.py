@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from dragoman.edge.http.server import bind
 from tests.interaction.http_raw import HttpProcess, Response, message, modern, modern_call, text_in
 from tests.interaction.servers import PATIENCE, ServerProcess, error_in
+from tests.interaction.worker_servers import Server, served, value_of
 from tests.interaction.worker_servers import modern_call as call_worker
-from tests.interaction.worker_servers import served, value_of
 
 pytestmark = pytest.mark.slow
 TOOLS = str(Path(__file__).with_name("process_tools.py"))
@@ -161,3 +162,38 @@ def test_a_file_that_interrupts_while_it_is_loaded_does_not_end_the_watching(tmp
         target.write_text(code.format("second"))
         server.wait_for_log("tools reloaded")
         assert "second" in [each["name"] for each in server.list_tools()]
+
+
+# Crashes.
+
+
+async def test_the_log_says_where_a_worker_crashed_and_the_next_server_removes_what_a_killed_one_has_left() -> None:
+    with served(TOOLS) as server:
+        (folder,) = folders_of(server)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await call_worker(server.port, "crash_by_null_pointer", 1)
+        server.wait_for_log("worker ready", 3)
+        (died,) = [each for each in map(msgspec.json.decode, server.errors.lines) if each["message"] == "worker died"]
+        assert (died["worker"], died["exitCode"], died["restartInMs"]) == (1, -signal.SIGSEGV, 100)
+        assert "Segmentation fault" in died["stack"]
+        assert "in crash_by_null_pointer" in died["stack"]
+        left = server.pids()
+        server.signal(signal.SIGSTOP)  # It would start others.
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        server.signal(signal.SIGKILL)
+        server.wait()
+    assert folder.exists()
+    with served(TOOLS) as server:
+        assert not folder.exists()
+        assert len(folders_of(server)) == 1
+        pids = server.pids()
+        (folder,) = folders_of(server)
+        server.signal(signal.SIGKILL)
+        wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+        assert not folder.exists()
+
+
+def folders_of(server: Server) -> set[Path]:
+    addresses = [str(each.laddr) for pid in server.pids() for each in psutil.Process(pid).net_connections("unix")]
+    return {Path(address).parent for address in addresses if "dragoman-workers-" in address}

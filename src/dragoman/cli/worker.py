@@ -7,6 +7,7 @@ else comes over the latter, so that no secret is on a command line or in an envi
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import socket
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ from dragoman.cli.control import (
     first_from_parent,
     from_parent,
 )
+from dragoman.cli.folder import crash_file, hold, remove_if_unused
 from dragoman.cli.serve import finish, prepare
 from dragoman.edge.http.server import HttpServer, bind, raise_file_limit, serve
 from dragoman.edge.http.siblings import Siblings
@@ -60,7 +62,11 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
     from dragoman.cli.output import refuse
 
     raise_file_limit()
-    siblings = Siblings(welcome.name, Path(welcome.folder), welcome.secret)
+    folder = Path(welcome.folder)
+    let_go = hold(folder)
+    crashes = crash_file(folder, welcome.name).open("wb")
+    faulthandler.enable(crashes, all_threads=False)
+    siblings = Siblings(welcome.name, folder, welcome.secret)
     prepared = prepare(welcome.source, welcome.config, siblings)
     runtime = prepared.server
     try:
@@ -95,6 +101,10 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
 
     abandoned = run_to_end(prepared.loop, run())
     siblings.leave()
+    crashes.close()
+    crash_file(folder, welcome.name).unlink(missing_ok=True)
+    let_go()
+    remove_if_unused(folder)
     finish(prepared, abandoned)
 
 

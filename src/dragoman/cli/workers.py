@@ -1,8 +1,8 @@
 """`dragoman serve --workers N`: the parent, which serves nothing itself.
 
 1. It binds the address, starts the workers as fresh processes, and passes on what one of them has to tell the others.
-2. A worker that dies is started again after a pause that grows. When too many died within a minute, something is wrong
-   that starting again does not help: everything stops.
+2. A worker that dies is started again, as often as it takes, after a pause that grows with its deaths in the last
+   minute. A tool that crashes costs the worker that runs it, and the log says where, if the interpreter could.
 3. A worker whose event loop is stuck answers nobody. After a time without a sign of life it is killed: also a death.
 4. A worker that dies before it was ever ready ends everything at once: it has said why.
 5. What has been changed is kept for workers that come later, and reaches all of them in the same order.
@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +27,7 @@ from msgspec.structs import replace
 
 from dragoman.changes import Change, ToolRegistered, ToolRemoved
 from dragoman.cli.control import BEAT_EVERY, BINDS_ITSELF, Alive, Garbled, Ready, Source, Welcome, encode, from_worker
+from dragoman.cli.folder import crash_file
 from dragoman.cli.output import ABANDONED, FAILED, UNUSABLE
 from dragoman.config import Config
 from dragoman.edge.http.server import bind
@@ -36,14 +35,15 @@ from dragoman.edge.signals import on_signals
 from dragoman.errors import ConfigError
 from dragoman.telemetry.log import Logger
 
-MOST_RESTARTS = 5
 WITHIN = 60.0
-"""Seconds in which so many workers may be started again."""
-_FIRST_PAUSE = 0.1
+"""Seconds for which a death makes the next pause longer."""
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+_MOST_DEATHS = 8
+_LONGEST_STACK = 4000
 _MOST_UNREAD = 1 << 22
 _LAST_MOMENT = 6.0  # Seconds that a worker may take to end, beyond what its calls may take.
 _LAST_WORDS = 0.5  # Seconds to hear what a worker said before it ended.
-_LONGEST_ADDRESS = 90
 
 
 @dataclass(eq=False)
@@ -101,7 +101,7 @@ class Workers:
         self._ready = [asyncio.Event() for _ in range(count)]
         """By index, whether a worker was ever ready."""
         self._there: dict[int, Worker] = {}
-        self._deaths: deque[float] = deque(maxlen=MOST_RESTARTS + 1)
+        self._deaths = [deque[float](maxlen=_MOST_DEATHS) for _ in range(count)]
         self._changes: dict[str, Change] = {}
         """What happened to each tool last."""
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -143,23 +143,32 @@ class Workers:
             (self._folder / worker.name).unlink(missing_ok=True)
             if self._over.done():
                 return
-            facts = {"worker": index, "exitCode": code}
-            pause = self._pause()
+            facts = {"worker": index, "exitCode": code, **self._stack_of(worker)}
             if not self._ready[index].is_set():
+                if "stack" in facts:
+                    self._logger.error("worker crashed before it was ready", facts)
                 self.end(UNUSABLE if code == UNUSABLE else FAILED)
-            elif pause is None:
-                self._logger.error("workers keep dying: stopping", {**facts, "deaths": len(self._deaths)})
-                self.end(FAILED)
             else:
+                pause = self._pause(index)
                 self._logger.error("worker died", {**facts, "restartInMs": round(pause * 1000)})
                 await asyncio.wait((self._over,), timeout=pause)
 
-    def _pause(self) -> float | None:
-        """Seconds before a worker that died is started again; None: not any more."""
-        now = time.monotonic()
-        self._deaths.append(now)
-        recent = sum(now - death < WITHIN for death in self._deaths)
-        return None if recent > MOST_RESTARTS else _FIRST_PAUSE * 2.0 ** (recent - 1)
+    def _pause(self, index: int) -> float:
+        """Seconds before a worker that died is started again."""
+        now, deaths = time.monotonic(), self._deaths[index]
+        deaths.append(now)
+        recent = sum(now - death < WITHIN for death in deaths)
+        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (recent - 1))
+
+    def _stack_of(self, worker: Worker) -> dict[str, str]:
+        """What the interpreter of a worker that crashed wrote at its end: the functions that its thread was in."""
+        path = crash_file(self._folder, worker.name)
+        with suppress(OSError):
+            stack = path.read_text(errors="replace")
+            path.unlink()
+            if stack:
+                return {"stack": stack[:_LONGEST_STACK]}
+        return {}
 
     async def _start(self, index: int) -> Worker:
         name = f"{index}-{secrets.token_hex(4)}"
@@ -299,18 +308,6 @@ def check_settings(config: Config, count: int, *, has_memories: bool) -> None:
     if count > config.resources.max_concurrent_executions:
         reason = f"must be at least {count}, one for each worker"
         raise ConfigError([("resources.max_concurrent_executions", reason)])
-
-
-@contextmanager
-def private_folder() -> Iterator[Path]:
-    """A folder that only this user can enter, with a short name: addresses of sockets have to be."""
-    folder = Path(tempfile.mkdtemp(prefix="dragoman-"))
-    try:
-        if len(str(folder)) > _LONGEST_ADDRESS:
-            raise OSError(f"{folder} is too long for the address of a socket; set TMPDIR to a shorter one")
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def supervise(

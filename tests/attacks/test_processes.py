@@ -18,7 +18,7 @@ import pytest
 from dragoman.edge.http.server import bind
 from tests.interaction.http_raw import HttpProcess, Response, message, modern, modern_call, text_in
 from tests.interaction.servers import PATIENCE, ServerProcess, error_in
-from tests.interaction.worker_servers import Server, served, value_of
+from tests.interaction.worker_servers import Server, Session, served, value_of
 from tests.interaction.worker_servers import modern_call as call_worker
 
 pytestmark = pytest.mark.slow
@@ -97,13 +97,19 @@ def test_a_forked_child_that_returns_from_its_tool_answers_nobody_and_ends() -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed in /proc")
-def test_a_program_that_a_tool_starts_inherits_nothing_but_the_standard_streams() -> None:
+async def test_a_process_that_a_tool_leaves_behind_has_no_connection_and_no_file_of_the_server() -> None:
     with ended_at_last() as left, served(TOOLS) as server, HttpProcess(TOOLS) as alone:
-        left.append(text_in(alone.ask(modern_call("start_program"))))
-        left.append(value_of(asyncio.run(call_worker(server.port, "start_program"))))
+        session = await Session.open(server.port, 0)
+        await session.call("where", 1)
+        for name in LEAVING:
+            left.append(text_in(alone.ask(modern_call(name))))
+            left += [value_of(await call_worker(server.port, name, via)) for via in (0, 1)]
         for pid in left:
-            kept = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
-            assert not [each for each in kept if each.startswith("socket:") or "dragoman" in each]
+            process = psutil.Process(pid)
+            assert process.net_connections("inet") == []
+            assert [each for each in process.net_connections("unix") if "dragoman" in str(each.laddr)] == []
+            opened = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]  # noqa: ASYNC240
+            assert [each for each in opened if "dragoman" in each] == []
 
 
 # What ends programs.

@@ -66,6 +66,7 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
     let_go = hold(folder)
     crashes = crash_file(folder, welcome.name).open("wb")
     faulthandler.enable(crashes, all_threads=False)
+    in_forked_children(lambda: drop(crashes.fileno()))
     siblings = Siblings(welcome.name, folder, welcome.secret)
     prepared = prepare(welcome.source, welcome.config, siblings)
     runtime = prepared.server
@@ -101,8 +102,6 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
 
     abandoned = run_to_end(prepared.loop, run())
     siblings.leave()
-    crashes.close()
-    crash_file(folder, welcome.name).unlink(missing_ok=True)
     let_go()
     remove_if_unused(folder)
     finish(prepared, abandoned)

@@ -62,21 +62,6 @@ def test_the_port_is_free_after_a_stop_whatever_processes_tools_have_left_behind
         bind("127.0.0.1", server.port).close()
 
 
-async def test_no_connection_hangs_at_the_socket_of_a_worker_that_died_and_left_processes() -> None:
-    with ended_at_last() as left, served(TOOLS) as server:
-        for name in LEAVING:
-            left.append(value_of(await call_worker(server.port, name, 1)))
-        dying = value_of(await call_worker(server.port, "where", 1))
-        os.kill(dying, signal.SIGKILL)
-        server.wait_for_log("worker ready", 3)
-        async with asyncio.timeout(PATIENCE):  # Some of them would wait for ever.
-            answers = [value_of(await call_worker(server.port, "where")) for _ in range(30)]
-        assert dying not in answers
-        server.signal(signal.SIGTERM)
-        assert server.wait() == 0
-        bind("127.0.0.1", server.port).close()
-
-
 def test_a_client_on_stdio_sees_the_end_of_a_server_that_leaves_processes_behind() -> None:
     with ended_at_last() as left, ServerProcess(TOOLS) as server:
         server.handshake()
@@ -97,19 +82,27 @@ def test_a_forked_child_that_returns_from_its_tool_answers_nobody_and_ends() -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed in /proc")
-async def test_a_process_that_a_tool_leaves_behind_has_no_connection_and_no_file_of_the_server() -> None:
-    with ended_at_last() as left, served(TOOLS) as server, HttpProcess(TOOLS) as alone:
+async def test_a_process_that_a_worker_leaves_behind_has_nothing_of_the_server_and_no_connection_hangs() -> None:
+    with ended_at_last() as left, served(TOOLS) as server:
         session = await Session.open(server.port, 0)
         await session.call("where", 1)
         for name in LEAVING:
-            left.append(text_in(alone.ask(modern_call(name))))
-            left += [value_of(await call_worker(server.port, name, via)) for via in (0, 1)]
+            left.append(value_of(await call_worker(server.port, name, 1)))
         for pid in left:
             process = psutil.Process(pid)
             assert process.net_connections("inet") == []
             assert [each for each in process.net_connections("unix") if "dragoman" in str(each.laddr)] == []
             opened = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]  # noqa: ASYNC240
             assert [each for each in opened if "dragoman" in each] == []
+        dying = value_of(await call_worker(server.port, "where", 1))
+        os.kill(dying, signal.SIGKILL)
+        server.wait_for_log("worker ready", 3)
+        async with asyncio.timeout(PATIENCE):  # Some of them would wait for ever.
+            answers = [value_of(await call_worker(server.port, "where")) for _ in range(30)]
+        assert dying not in answers
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        bind("127.0.0.1", server.port).close()
 
 
 # What ends programs.
@@ -123,9 +116,8 @@ def failure(response: Response) -> tuple[str, str]:
 FAILED = ("INTERNAL", "handler_exception")
 
 
-@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["alone", "workers"])
-def test_a_tool_that_raises_what_ends_programs_ends_its_call_and_nothing_else(options: tuple[str, ...]) -> None:
-    with HttpProcess(TOOLS, *options) as server, server.wire() as holding:
+def test_a_tool_that_raises_what_ends_programs_ends_its_call_and_nothing_else() -> None:
+    with HttpProcess(TOOLS) as server, server.wire() as holding:
         session = server.open()
         holding.send(modern_call("hold", seconds=1.0))
         server.wait_for_log("under way")
@@ -173,9 +165,12 @@ def test_a_file_that_interrupts_while_it_is_loaded_does_not_end_the_watching(tmp
 # Crashes.
 
 
-async def test_the_log_says_where_a_worker_crashed_and_the_next_server_removes_what_a_killed_one_has_left() -> None:
+async def test_a_worker_ends_by_a_crash_only_and_the_next_server_removes_what_a_killed_one_has_left() -> None:
     with served(TOOLS) as server:
         (folder,) = folders_of(server)
+        for end in ENDS:
+            assert (await call_worker(server.port, "raise_on_the_loop", 1, end=end))["result"]["isError"]
+            assert not (await call_worker(server.port, "raise_in_a_task", 1, end=end))["result"]["isError"]
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await call_worker(server.port, "crash_by_null_pointer", 1)
         server.wait_for_log("worker ready", 3)

@@ -130,7 +130,8 @@ class Parent:
     async def show_life(self) -> None:
         """Say again and again that the loop turns: the parent kills a worker that it does not hear."""
         while not self._writer.is_closing():
-            self.tell(Alive())
+            if not self._writer.transport.get_write_buffer_size():  # A parent that is suspended reads nothing.
+                self.tell(Alive())
             await asyncio.sleep(BEAT_EVERY)
 
     async def listen(self, runtime: Runtime) -> None:

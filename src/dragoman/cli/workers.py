@@ -22,6 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -133,7 +134,11 @@ class Workers:
     async def _keep(self, index: int, group: asyncio.TaskGroup) -> None:
         """Have a worker with this index, until the end."""
         while not self._over.done():
-            worker = await self._start(index)
+            try:
+                worker = await self._start(index)
+            except OSError as error:  # The system has no room for another process, perhaps for a while.
+                await self._start_later(index, "worker cannot be started", {"reason": error.strerror or str(error)})
+                continue
             listening = group.create_task(self._listen(index, worker))
             watching = group.create_task(self._watch(index, worker))
             code = await worker.process.wait()
@@ -143,15 +148,22 @@ class Workers:
             (self._folder / worker.name).unlink(missing_ok=True)
             if self._over.done():
                 return
-            facts = {"worker": index, "exitCode": code, **self._stack_of(worker)}
-            if not self._ready[index].is_set():
-                if "stack" in facts:
-                    self._logger.error("worker crashed before it was ready", facts)
-                self.end(UNUSABLE if code == UNUSABLE else FAILED)
-            else:
-                pause = self._pause(index)
-                self._logger.error("worker died", {**facts, "restartInMs": round(pause * 1000)})
-                await asyncio.wait((self._over,), timeout=pause)
+            if not self._ready[index].is_set() and code == UNUSABLE:
+                self.end(UNUSABLE)  # It has said why.
+            await self._start_later(index, "worker died", {"exitCode": code, **self._stack_of(worker)})
+
+    async def _start_later(self, index: int, message: str, facts: dict[str, Any]) -> None:
+        """Log that there is no worker with this index, and wait for the pause. One that was never ready ends it all."""
+        if self._over.done():
+            return
+        facts = {"worker": index, **facts}
+        if not self._ready[index].is_set():
+            self._logger.error(f"{message} before it was ready: stopping", facts)
+            self.end(FAILED)
+            return
+        pause = self._pause(index)
+        self._logger.error(message, {**facts, "restartInMs": round(pause * 1000)})
+        await asyncio.wait((self._over,), timeout=pause)
 
     def _pause(self, index: int) -> float:
         """Seconds before a worker that died is started again."""
@@ -171,16 +183,21 @@ class Workers:
         return {}
 
     async def _start(self, index: int) -> Worker:
+        """Raises `OSError`."""
         name = f"{index}-{secrets.token_hex(4)}"
         ours, theirs = socket.socketpair()
         with theirs:
             given = (theirs.fileno(), self._listening.fileno())
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "dragoman.cli.worker", *map(str, given)),
-                pass_fds=given,
-                stdin=asyncio.subprocess.DEVNULL,
-                process_group=0,  # Ctrl-C is for the parent.
-            )
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "dragoman.cli.worker", *map(str, given)),
+                    pass_fds=given,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    process_group=0,  # Ctrl-C is for the parent.
+                )
+            except OSError:
+                ours.close()
+                raise
         worker = self._there[index] = Worker(name, process, *await asyncio.open_connection(sock=ours))
         worker.writer.write(encode(self._welcome(name, tuple(self._changes.values()))))
         if self._over.done():

@@ -234,6 +234,28 @@ async def test_pauses_of_a_worker_grow_to_five_seconds_and_those_of_others_do_no
         assert workers._pause(1) == 0.1
 
 
+@pytest.mark.parametrize("was_ready", [True, False])
+async def test_a_worker_that_cannot_be_started_now_is_started_later_if_it_ever_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_ready: bool
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    log: asyncio.Queue[Any] = asyncio.Queue()
+    with socket.socket() as listening:
+        workers = Workers(1, _never, listening, tmp_path, StructuredLogger(log.put_nowait), 0)
+        if was_ready:
+            workers._ready[0].set()
+        running = asyncio.create_task(workers.run(0, lambda: None))
+        said = [await asyncio.wait_for(log.get(), 10) for _ in range(3 if was_ready else 1)]
+        workers.end()
+        assert await running == (0 if was_ready else 1)
+    if was_ready:
+        assert [(each["message"], each["restartInMs"]) for each in said] == [
+            ("worker cannot be started", pause) for pause in (100, 200, 400)
+        ]
+    else:
+        assert said[0]["message"] == "worker cannot be started before it was ready: stopping"
+
+
 def test_what_a_killed_server_has_left_is_removed_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as place:  # pytest's own are too long for a socket.
         monkeypatch.setattr("tempfile.tempdir", place)

@@ -238,6 +238,18 @@ async def test_a_request_that_was_never_read_is_known_to_have_done_nothing(folde
     assert heard == [False, True]
 
 
+async def test_the_other_end_sees_that_a_link_is_closed_whoever_has_a_copy_of_it(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "other"))
+        listening.listen()
+        link = await Link.open(folder / "other")
+        assert link is not None
+        with listening.accept()[0] as accepted, link._socket.dup():
+            link.close()
+            accepted.settimeout(10)
+            assert accepted.recv(1) == b""
+
+
 async def test_headers_of_a_connection_are_not_passed_on(folder: Path) -> None:
     said = b"HTTP/1.1 200 OK\r\nDate: now\r\nconnection: close\r\nX-One: 1\r\ncontent-length: 0\r\n\r\n"
     async with saying(folder, said) as path:

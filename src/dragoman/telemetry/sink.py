@@ -33,6 +33,8 @@ MOST_RECORDS = 25_000
 MOST_BYTES = 16 * 1024 * 1024
 """What entries that are not records may weigh together while they wait. One that is heavier is taken if it is alone."""
 _MOST_AT_ONCE = 4096
+_BYTES_AT_ONCE = 1024 * 1024
+_FEW = 3
 _GATHER_SECONDS = 0.01
 _ITEM = 64
 """Bytes, about, that something in an entry takes besides itself."""
@@ -96,18 +98,21 @@ class DescriptorSink:
         get = self._queue.get
         while True:
             items = [get()]
-            if not self._closing and self._queue.qsize() < _MOST_AT_ONCE:
+            is_light = self._held < _BYTES_AT_ONCE
+            if is_light and not self._closing and self._queue.qsize() < _MOST_AT_ONCE:
                 time.sleep(_GATHER_SECONDS)  # A wake-up per entry would cost more than the entry.
-            items += [get() for _ in range(min(self._queue.qsize(), _MOST_AT_ONCE))]
+            # What is being written is held twice, as entries and as lines: not much of it at a time.
+            most = _MOST_AT_ONCE if is_light and self._held < _BYTES_AT_ONCE else _FEW
+            items += [get() for _ in range(min(self._queue.qsize(), most))]
+            weight = sum(_weight(item) for item in items if type(item) is dict) if self._held else 0
             markers = [item for item in items if isinstance(item, threading.Event)] if self._closing else []
             entries = [item for item in items if item not in markers] if markers else items
             self._writing = len(entries)
             self._write(self._lines_of(entries))  # type: ignore[arg-type]
             self._writing = 0
-            weight = sum(_weight(entry) for entry in entries if type(entry) is dict)
             with self._counting:
                 self._held -= weight
-            if self._lost and (markers or not self.is_full):
+            if self._lost and (markers or not (self.is_full or self._held > MOST_BYTES // 2)):
                 self._report_lost()
             for marker in markers:
                 marker.set()

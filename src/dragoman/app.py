@@ -22,6 +22,7 @@ from dragoman.calls import pipeline
 from dragoman.calls.call import Call, Outcome, Stage
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.guards import Guards
+from dragoman.calls.interrupts import is_interrupt
 from dragoman.calls.patience import Patience
 from dragoman.calls.rates import Rates
 from dragoman.calls.resources import Resources
@@ -345,7 +346,10 @@ class Runtime:
             return
         try:
             await self._lifespan.__aexit__(None, None, None)
-        except Exception as error:  # It is somebody else's code, and no reason not to stop in order.
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            if is_interrupt(error):
+                raise
+            # It is somebody else's code, and no reason not to stop in order.
             self.logger.error("the end of the lifespan failed", exception_facts(error, InternalError.code))
 
     def connect(self, wire: Wire, caller: Caller = LOCAL) -> Connection:

@@ -466,25 +466,22 @@ async def test_a_worker_that_is_started_again_has_what_was_registered_before(tmp
             assert {"parrot", "gone", "slow"} & {each["name"] for each in listed} == {"parrot"}
 
 
-async def test_workers_that_keep_dying_end_the_server() -> None:
+async def test_a_tool_that_crashes_costs_its_worker_and_never_the_server() -> None:
     with served() as server:
         session = await Session.open(server.port, 0)
         assert (await session.begin_call("die", 1)).status == 502  # It may have done something before it died.
-        for death in range(1, 7):
-            if death > 1:
+        for deaths in range(1, 7):
+            server.wait_for_log("worker ready", 2 + deaths)
+            if deaths < 6:
                 with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-                    await modern_call(server.port, "die", 0)
-            if death < 6:
-                server.wait_for_log("worker died", death)
-        assert server.wait() == 1
-        log = server.log()
-        assert [entry["message"] for entry in log if entry["level"] == "error" and "worker" in entry["message"]] == [
-            *(["worker died"] * 5),
-            "workers keep dying: stopping",
-        ]
-        pauses = [entry["restartInMs"] for entry in log if entry["message"] == "worker died"]
-        assert pauses == [100, 200, 400, 800, 1600]
-        assert log[-1]["message"] == "server stopped"
+                    await modern_call(server.port, "die", deaths % 2)
+        for via in (0, 1):
+            assert value_of(await modern_call(server.port, "where", via))["pid"] in server.pids()
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        died = [entry for entry in server.log() if entry["message"] == "worker died"]
+        assert {entry["exitCode"] for entry in died} == {9}
+        assert sorted(entry["restartInMs"] for entry in died) == [100, 100, 200, 200, 400, 400]
 
 
 async def test_no_call_that_was_taken_is_lost_when_the_server_is_told_to_stop() -> None:

@@ -102,13 +102,13 @@ class Wire:
         """Chance decides which worker takes a connection: try until it is the right one."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            wire = cls(port, *await asyncio.open_connection("127.0.0.1", port, limit=1 << 22))
             with suppress(ConnectionError, asyncio.IncompleteReadError):  # A worker that dies had not accepted it yet.
+                wire = cls(port, *await asyncio.open_connection("127.0.0.1", port, limit=1 << 22))
                 await wire.send("GET", {}, path="/version")
                 wire.worker = msgspec.json.decode(await wire.body())["worker"]
                 if worker in (None, wire.worker):
                     return wire
-            wire.close()
+                wire.close()
             await asyncio.sleep(0.001)
         raise AssertionError(f"worker {worker} takes no connections")
 

@@ -20,6 +20,8 @@ from apcore import Registry
 from apcore.decorator import FunctionModule
 from apcore.registry.scanner import scan_extensions
 
+from dragoman.calls.interrupts import is_interrupt
+
 logger = logging.getLogger(__name__)
 
 _PACKAGE = "apcore_extensions"
@@ -34,7 +36,9 @@ class _Registry(Registry):
         for file in discovered:
             try:
                 resolved |= super()._resolve_all_entry_points([file], raw_metadata)
-            except SystemExit as error:
+            except (SystemExit, KeyboardInterrupt) as error:
+                if is_interrupt(error):
+                    raise
                 logger.warning(_BROKEN, file.file_path, type(error).__name__, error)
         return resolved
 
@@ -53,7 +57,9 @@ def load_extensions(directory: str | Path) -> Registry:
     if for_apcore or not found:
         try:
             registry.discover(for_apcore or None)
-        except SystemExit as error:  # From a module's constructor or its `on_load`.
+        except (SystemExit, KeyboardInterrupt) as error:  # From a module's constructor or its `on_load`.
+            if is_interrupt(error):
+                raise
             raise RuntimeError(f"a file in {directory} ends the program when it is loaded") from error
     for path, name, has_functions, has_class in found:
         if has_functions:
@@ -104,7 +110,9 @@ def _run(path: Path, name: str) -> dict[str, Any] | None:
     loaded = sys.modules[name] = importlib.util.module_from_spec(spec)  # Type hints are looked up there.
     try:
         spec.loader.exec_module(loaded)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         logger.warning(_BROKEN, path, type(error).__name__, error)
         del sys.modules[name]
         return None

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from dragoman.calls.call import Call
+from dragoman.calls.interrupts import is_interrupt
 from dragoman.calls.patience import Patience
 from dragoman.calls.threads import Threads
 from dragoman.errors import Aborted, InternalFailure, ToolError
@@ -61,13 +62,13 @@ def meaning_of(error: BaseException, call: Call) -> BaseException:
     """What the pipeline should see in place of what a handler raised; what it must not stop is given back as it is."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]  # A task group that one child failed in has nothing to add to it.
-    if isinstance(error, ToolError | KeyboardInterrupt):
+    if isinstance(error, ToolError) or is_interrupt(error):
         return error
     if isinstance(error, asyncio.CancelledError) and call.completed:
         return error  # Abandoned at shutdown: the cancellation is ours.
     if isinstance(error, Aborted | asyncio.CancelledError) and call.cancellation.is_set():
         return Aborted(call.cancellation.reason)
-    # A tool that exits or panics ends its call, not the server.
+    # A tool that exits, panics or interrupts ends its call, not the server.
     failure = InternalFailure("The tool failed", {"reason": "handler_exception"})
     failure.__cause__ = error
     return failure

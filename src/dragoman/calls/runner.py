@@ -99,15 +99,14 @@ class Runner:
             raise
 
     async def drain(self, timeout: float) -> bool:
-        """Wait until every call has ended; False when some have not by then."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        while (left := deadline - loop.time()) > 0:
-            running = [call.task for call in self._under_way if call.task is not None and not call.task.done()]
-            if not running:
-                break
-            await asyncio.wait(running, timeout=left)
-        return not self._under_way
+        """Wait until every call that is under way now has ended; False when some have not by then.
+
+        Calls that come later are refused at once. Clients that try again and again cannot prolong the stop with them.
+        """
+        calls = [call for call in self._under_way if call.task is not None and not call.task.done()]
+        if calls and timeout > 0:
+            await asyncio.wait([call.task for call in calls if call.task is not None], timeout=timeout)
+        return self._under_way.isdisjoint(calls)
 
     def abandon(self) -> int:
         """Record what is still running as timed out and stop caring about it; how many calls that were."""

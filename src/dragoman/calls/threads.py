@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -83,8 +84,11 @@ class Threads:
             self._jobs.put(None)
 
     def _work(self) -> None:
+        process = os.getpid()
         while (job := self._jobs.get()) is not None:
             job.run()
+            if os.getpid() != process:
+                os._exit(0)  # A child that the function forked, and that went on as the server: it has nothing to do.
             self._finished.append(job)
             del job  # While it waits for the next, a thread must not keep what the last one worked on.
             if not self._wake_pending:
@@ -144,8 +148,11 @@ class DaemonExecutor(ThreadPoolExecutor):
             self._jobs.put(None)
 
     def _work(self) -> None:
+        process = os.getpid()
         while (run := self._jobs.get()) is not None:
             run()
+            if os.getpid() != process:
+                os._exit(0)
             del run
             with self._lock:
                 self._idle += 1

@@ -78,7 +78,7 @@ class Reloader:
         importlib.invalidate_caches()
         try:
             return load(self._source, self._config)
-        except Exception:
+        except BaseException:
             for name in self._modules():
                 del sys.modules[name]
             sys.modules.update(before)
@@ -99,7 +99,7 @@ class Reloader:
         for _ in self._changes(seen):
             try:
                 tools = self.load()
-            except Exception as error:  # Whatever it was, the next change may be better.
+            except BaseException as error:  # Whatever it was, the next change may be better.
                 facts = exception_facts(error.__cause__ or error, "TARGET")
                 server.logger.error("tools not reloaded", {**self._facts, **facts})
             else:

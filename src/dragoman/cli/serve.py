@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from dragoman.telemetry.log import StructuredLogger
     from dragoman.telemetry.sink import DescriptorSink
 
-LOG_TURNS = "log"
-"""The file, in the folder of several workers, that they lock to write to the log."""
-
 
 class Transport(StrEnum):
     """How clients connect."""
@@ -74,8 +71,8 @@ def serve(
 
     Log lines go to stderr. With stdio, stdout carries only the protocol, and what is about HTTP means nothing.
 
-    Exit codes: 0 after an orderly stop, 1 when workers kept dying, 2 when the settings, TARGET or the address cannot be
-    used, 3 when calls had to be abandoned.
+    Exit codes: 0 after an orderly stop, 1 when a worker died before it was ready, 2 when the settings, TARGET or the
+    address cannot be used, 3 when calls had to be abandoned.
     """
     flags: dict[str, Any] = {"logging.level": log_level}
     if transport is not Transport.STDIO:
@@ -166,7 +163,8 @@ def _check_workers(transport: Transport) -> None:
 
 
 def _serve_with(workers: int, source: Source, settings: Config) -> None:
-    from dragoman.cli.workers import check_settings, private_folder, reserve, supervise
+    from dragoman.cli.folder import LOG_TURNS, private_folder
+    from dragoman.cli.workers import check_settings, reserve, supervise
     from dragoman.edge.http.server import check_address, root_of
     from dragoman.telemetry.python_logging import take_over_logging
     from dragoman.telemetry.stderr import log_to_stderr
@@ -222,6 +220,8 @@ def prepare(source: Source, settings: Config, siblings: Siblings | None = None) 
     if siblings is None:
         logger, sink = log_to_stderr(settings.logging)
     else:
+        from dragoman.cli.folder import LOG_TURNS
+
         turns = siblings.folder / LOG_TURNS
         logger, sink = log_to_stderr(settings.logging, worker=siblings.index, turns=turns)
         options |= {"is_owner": siblings.index == 0, "cursor_mark": siblings.mark}

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from dragoman.app import Runtime, ServerOptions, builtin_tools, create_server
+from dragoman.calls.interrupts import is_interrupt
 from dragoman.cli.control import Source
 from dragoman.cli.neighbours import found_elsewhere, look_in, names_in, report_unused
 from dragoman.cli.output import refuse
@@ -67,7 +68,9 @@ def load(source: Source, config: Config) -> list[Tool | Offer]:
 
     try:
         registry = load_extensions(source.extensions)
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise TargetError(source.extensions, f"{type(error).__name__}: {error}") from error
     trial = create_server(ServerOptions(config=config, tools=tools))
     modules = attach(trial, registry).tools.values()
@@ -121,7 +124,9 @@ def _load_file(path: Path, target: str) -> ModuleType:
     look_in(folder)
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise TargetError(target, f"{type(error).__name__}: {error}") from error
     finally:
         report_unused(folder)
@@ -139,7 +144,9 @@ def _load_module(name: str, target: str, app_dir: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise TargetError(target, f"{type(error).__name__}: {error}") from error
         raise TargetError(target, "there is no such module") from None
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise TargetError(target, f"{type(error).__name__}: {error}") from error
     finally:
         report_unused(folder)

@@ -7,8 +7,7 @@ else comes over the latter, so that no secret is on a command line or in an envi
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
+import faulthandler
 import socket
 import sys
 from pathlib import Path
@@ -30,11 +29,13 @@ from dragoman.cli.control import (
     first_from_parent,
     from_parent,
 )
+from dragoman.cli.folder import crash_file, hold, remove_if_unused
 from dragoman.cli.serve import finish, prepare
 from dragoman.edge.http.server import HttpServer, bind, raise_file_limit, serve
 from dragoman.edge.http.siblings import Siblings
 from dragoman.edge.loop import run_to_end
 from dragoman.errors import ConfigError, RegistrationError
+from dragoman.forks import drop, in_forked_children
 from dragoman.telemetry.log import exception_facts
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def main() -> None:
     control, listening = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
     for each in (control, listening):
         each.set_inheritable(False)  # A process that a tool starts must not keep them when this one is gone.
+    in_forked_children(lambda: drop(control.fileno(), listening.fileno()))
     try:
         _serve(first_from_parent(control), control, listening)
     except typer.Exit as ended:
@@ -60,7 +62,12 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
     from dragoman.cli.output import refuse
 
     raise_file_limit()
-    siblings = Siblings(welcome.name, Path(welcome.folder), welcome.secret)
+    folder = Path(welcome.folder)
+    let_go = hold(folder)
+    crashes = crash_file(folder, welcome.name).open("wb")
+    faulthandler.enable(crashes, all_threads=False)
+    in_forked_children(lambda: drop(crashes.fileno()))
+    siblings = Siblings(welcome.name, folder, welcome.secret)
     prepared = prepare(welcome.source, welcome.config, siblings)
     runtime = prepared.server
     try:
@@ -77,7 +84,8 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
     async def run() -> int:
         parent = await Parent.open(control)
         runtime.share = parent.tell
-        beside_it = [asyncio.create_task(each) for each in (parent.listen(runtime), parent.show_life())]
+        listening_to_it = asyncio.create_task(parent.listen(runtime))
+        showing_life = asyncio.create_task(parent.show_life())
         try:
             return await serve(
                 app,
@@ -86,13 +94,16 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
                 welcome.config.server.shutdown_timeout_ms / 1000,
                 lambda: parent.tell(Ready()),
                 beside=[(beside, siblings.listen())],
+                until=listening_to_it,
             )
         finally:
-            for task in beside_it:
-                task.cancel()
+            listening_to_it.cancel()
+            showing_life.cancel()
 
     abandoned = run_to_end(prepared.loop, run())
     siblings.leave()
+    let_go()
+    remove_if_unused(folder)
     finish(prepared, abandoned)
 
 
@@ -109,17 +120,22 @@ class Parent:
         return cls(*await asyncio.open_connection(sock=control))
 
     def tell(self, message: FromWorker) -> None:
-        """From any thread; never waits."""
-        self._loop.call_soon_threadsafe(self._writer.write, encode(message))
+        """From any thread; never waits. Ignored once the parent is gone."""
+        self._loop.call_soon_threadsafe(self._write, encode(message))
+
+    def _write(self, data: bytes) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(data)
 
     async def show_life(self) -> None:
-        """Say again and again that the loop turns; who does not hear it knows that it does not."""
-        while True:
-            self.tell(Alive())
+        """Say again and again that the loop turns: the parent kills a worker that it does not hear."""
+        while not self._writer.is_closing():
+            if not self._writer.transport.get_write_buffer_size():  # A parent that is suspended reads nothing.
+                self.tell(Alive())
             await asyncio.sleep(BEAT_EVERY)
 
     async def listen(self, runtime: Runtime) -> None:
-        """Do as the others did, until the parent is gone; then stop as if it had said so."""
+        """Do as the others did. Returns when the parent is gone."""
         try:
             while (message := await from_parent(self._reader)) is not None:
                 if isinstance(message, Welcome):
@@ -128,7 +144,7 @@ class Parent:
         except Garbled as error:
             runtime.logger.error("the parent cannot be understood", exception_facts(error, "INTERNAL"))
         runtime.logger.error("the parent is gone: stopping")
-        os.kill(os.getpid(), signal.SIGTERM)
+        self._writer.close()
 
 
 def _apply(runtime: Runtime, change: Change) -> None:

@@ -1,8 +1,8 @@
 """`dragoman serve --workers N`: the parent, which serves nothing itself.
 
 1. It binds the address, starts the workers as fresh processes, and passes on what one of them has to tell the others.
-2. A worker that dies is started again after a pause that grows. When too many died within a minute, something is wrong
-   that starting again does not help: everything stops.
+2. A worker that dies is started again, as often as it takes, after a pause that grows with its deaths in the last
+   minute. A tool that crashes costs the worker that runs it, and the log says where, if the interpreter could.
 3. A worker whose event loop is stuck answers nobody. After a time without a sign of life it is killed: also a death.
 4. A worker that dies before it was ever ready ends everything at once: it has said why.
 5. What has been changed is kept for workers that come later, and reaches all of them in the same order.
@@ -13,22 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from dragoman.changes import Change, ToolRegistered, ToolRemoved
 from dragoman.cli.control import BEAT_EVERY, BINDS_ITSELF, Alive, Garbled, Ready, Source, Welcome, encode, from_worker
+from dragoman.cli.folder import crash_file
 from dragoman.cli.output import ABANDONED, FAILED, UNUSABLE
 from dragoman.config import Config
 from dragoman.edge.http.server import bind
@@ -36,14 +36,15 @@ from dragoman.edge.signals import on_signals
 from dragoman.errors import ConfigError
 from dragoman.telemetry.log import Logger
 
-MOST_RESTARTS = 5
 WITHIN = 60.0
-"""Seconds in which so many workers may be started again."""
-_FIRST_PAUSE = 0.1
+"""Seconds for which a death makes the next pause longer."""
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+_MOST_DEATHS = 8
+_LONGEST_STACK = 4000
 _MOST_UNREAD = 1 << 22
 _LAST_MOMENT = 6.0  # Seconds that a worker may take to end, beyond what its calls may take.
 _LAST_WORDS = 0.5  # Seconds to hear what a worker said before it ended.
-_LONGEST_ADDRESS = 90
 
 
 @dataclass(eq=False)
@@ -101,7 +102,7 @@ class Workers:
         self._ready = [asyncio.Event() for _ in range(count)]
         """By index, whether a worker was ever ready."""
         self._there: dict[int, Worker] = {}
-        self._deaths: deque[float] = deque(maxlen=MOST_RESTARTS + 1)
+        self._deaths = [deque[float](maxlen=_MOST_DEATHS) for _ in range(count)]
         self._changes: dict[str, Change] = {}
         """What happened to each tool last."""
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -133,7 +134,11 @@ class Workers:
     async def _keep(self, index: int, group: asyncio.TaskGroup) -> None:
         """Have a worker with this index, until the end."""
         while not self._over.done():
-            worker = await self._start(index)
+            try:
+                worker = await self._start(index)
+            except OSError as error:  # The system has no room for another process, perhaps for a while.
+                await self._start_later(index, "worker cannot be started", {"reason": error.strerror or str(error)})
+                continue
             listening = group.create_task(self._listen(index, worker))
             watching = group.create_task(self._watch(index, worker))
             code = await worker.process.wait()
@@ -143,35 +148,56 @@ class Workers:
             (self._folder / worker.name).unlink(missing_ok=True)
             if self._over.done():
                 return
-            facts = {"worker": index, "exitCode": code}
-            pause = self._pause()
-            if not self._ready[index].is_set():
-                self.end(UNUSABLE if code == UNUSABLE else FAILED)
-            elif pause is None:
-                self._logger.error("workers keep dying: stopping", {**facts, "deaths": len(self._deaths)})
-                self.end(FAILED)
-            else:
-                self._logger.error("worker died", {**facts, "restartInMs": round(pause * 1000)})
-                await asyncio.wait((self._over,), timeout=pause)
+            if not self._ready[index].is_set() and code == UNUSABLE:
+                self.end(UNUSABLE)  # It has said why.
+            await self._start_later(index, "worker died", {"exitCode": code, **self._stack_of(worker)})
 
-    def _pause(self) -> float | None:
-        """Seconds before a worker that died is started again; None: not any more."""
-        now = time.monotonic()
-        self._deaths.append(now)
-        recent = sum(now - death < WITHIN for death in self._deaths)
-        return None if recent > MOST_RESTARTS else _FIRST_PAUSE * 2.0 ** (recent - 1)
+    async def _start_later(self, index: int, message: str, facts: dict[str, Any]) -> None:
+        """Log that there is no worker with this index, and wait for the pause. One that was never ready ends it all."""
+        if self._over.done():
+            return
+        facts = {"worker": index, **facts}
+        if not self._ready[index].is_set():
+            self._logger.error(f"{message} before it was ready: stopping", facts)
+            self.end(FAILED)
+            return
+        pause = self._pause(index)
+        self._logger.error(message, {**facts, "restartInMs": round(pause * 1000)})
+        await asyncio.wait((self._over,), timeout=pause)
+
+    def _pause(self, index: int) -> float:
+        """Seconds before a worker that died is started again."""
+        now, deaths = time.monotonic(), self._deaths[index]
+        deaths.append(now)
+        recent = sum(now - death < WITHIN for death in deaths)
+        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (recent - 1))
+
+    def _stack_of(self, worker: Worker) -> dict[str, str]:
+        """What the interpreter of a worker that crashed wrote at its end: the functions that its thread was in."""
+        path = crash_file(self._folder, worker.name)
+        with suppress(OSError):
+            stack = path.read_text(errors="replace")
+            path.unlink()
+            if stack:
+                return {"stack": stack[:_LONGEST_STACK]}
+        return {}
 
     async def _start(self, index: int) -> Worker:
+        """Raises `OSError`."""
         name = f"{index}-{secrets.token_hex(4)}"
         ours, theirs = socket.socketpair()
         with theirs:
             given = (theirs.fileno(), self._listening.fileno())
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "dragoman.cli.worker", *map(str, given)),
-                pass_fds=given,
-                stdin=asyncio.subprocess.DEVNULL,
-                process_group=0,  # Ctrl-C is for the parent.
-            )
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-P", "-m", "dragoman.cli.worker", *map(str, given)),
+                    pass_fds=given,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    process_group=0,  # Ctrl-C is for the parent.
+                )
+            except OSError:
+                ours.close()
+                raise
         worker = self._there[index] = Worker(name, process, *await asyncio.open_connection(sock=ours))
         worker.writer.write(encode(self._welcome(name, tuple(self._changes.values()))))
         if self._over.done():
@@ -301,18 +327,6 @@ def check_settings(config: Config, count: int, *, has_memories: bool) -> None:
         raise ConfigError([("resources.max_concurrent_executions", reason)])
 
 
-@contextmanager
-def private_folder() -> Iterator[Path]:
-    """A folder that only this user can enter, with a short name: addresses of sockets have to be."""
-    folder = Path(tempfile.mkdtemp(prefix="dragoman-"))
-    try:
-        if len(str(folder)) > _LONGEST_ADDRESS:
-            raise OSError(f"{folder} is too long for the address of a socket; set TMPDIR to a shorter one")
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 async def supervise(
     count: int,
     source: Source,
@@ -333,8 +347,8 @@ async def supervise(
 
     workers = Workers(count, welcome, listening, folder, logger, config.server.worker_timeout_ms / 1000)
     timeout = config.server.shutdown_timeout_ms / 1000
-    restore = on_signals(workers.end, timeout + 2 * _LAST_MOMENT)
+    stopper = on_signals(workers.end, timeout + 2 * _LAST_MOMENT)
     try:
         return await workers.run(timeout, on_start)
     finally:
-        restore()
+        stopper.restore()

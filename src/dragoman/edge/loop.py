@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from dragoman.calls.interrupts import is_interrupt
 from dragoman.calls.threads import DaemonExecutor
+from dragoman.forks import in_forked_children
 
 T = TypeVar("T")
 
@@ -14,16 +17,20 @@ T = TypeVar("T")
 def run_to_end(loop: asyncio.AbstractEventLoop, serving: Coroutine[Any, Any, T]) -> T:
     """What `serving` returns, whatever happens besides.
 
-    `sys.exit` in a task that a tool has started leaves the loop. That ends the task and what waits for it, but it is
-    not for a tool to end the server: the loop goes on.
+    `SystemExit` and `KeyboardInterrupt` in a task that a tool has started leave the loop. That ends the task and what
+    waits for it, but a tool cannot end the server: the loop goes on. It ends in a child that a tool has forked.
     """
     task = loop.create_task(serving)
-    while True:
-        try:
-            return loop.run_until_complete(task)
-        except SystemExit:
-            if task.done():
-                raise
+    undo = in_forked_children(lambda: loop.call_soon(os._exit, 0))
+    try:
+        while True:
+            try:
+                return loop.run_until_complete(task)
+            except (SystemExit, KeyboardInterrupt) as error:
+                if task.done() or is_interrupt(error):
+                    raise
+    finally:
+        undo()
 
 
 def new_event_loop(threads: int) -> asyncio.AbstractEventLoop:

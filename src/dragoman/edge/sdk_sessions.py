@@ -272,6 +272,8 @@ class SdkSessions:
         if self._are_ending:
             raise Stopping
         await self.load()
+        if self._are_ending:  # Since: loading takes a while.
+            raise Stopping
 
         from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
         from mcp.server.auth.provider import AccessToken

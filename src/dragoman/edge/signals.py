@@ -9,21 +9,32 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
 _LAST_MOMENT = 2.0
 
 
-def on_signals(stop: Callable[[], None], longest: float) -> Callable[[], None]:
-    """Stop on SIGTERM and SIGINT; returns how to put the handlers back.
+@dataclass(frozen=True)
+class Stopper:
+    """A way to stop a server besides a signal, and the end of both."""
+
+    stop: Callable[[], None]
+    """Start the stop that a signal starts, unless it has been started; on the event loop."""
+    restore: Callable[[], None]
+    """Put back the signal handlers that were there before."""
+
+
+def on_signals(stop: Callable[[], None], longest: float) -> Stopper:
+    """Call `stop` on SIGTERM and SIGINT, and end the process if that takes more than `longest` seconds.
 
     These are plain signal handlers, not the loop's own: they run even while a tool blocks the loop, and then see to it
     that the process ends all the same. A handler interrupts the main thread anywhere, with whatever lock that holds and
     even where no thread can be started any more: so the one that ends a late process is there before, and only told.
     """
     if threading.current_thread() is not threading.main_thread():
-        return lambda: None
+        return Stopper(stop, lambda: None)
     loop = asyncio.get_running_loop()
     told: SimpleQueue[int | None] = SimpleQueue()  # Whose `put` may interrupt itself.
     watchdog = threading.Thread(target=_watch, args=(told, longest), name="dragoman-watchdog", daemon=True)
@@ -46,7 +57,11 @@ def on_signals(stop: Callable[[], None], longest: float) -> Callable[[], None]:
         told.put(None)
         watchdog.join()
 
-    return restore
+    def begin() -> None:
+        if not is_stopping:
+            handle(signal.SIGTERM, None)
+
+    return Stopper(begin, restore)
 
 
 def _watch(told: SimpleQueue[int | None], longest: float) -> None:

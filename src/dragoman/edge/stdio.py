@@ -22,6 +22,7 @@ from typing import Protocol
 from dragoman.config import Config
 from dragoman.edge.connection import Connection, TransportType, Wire
 from dragoman.edge.signals import on_signals
+from dragoman.forks import drop, in_forked_children
 from dragoman.telemetry.log import Logger
 
 _CHUNK = 64 * 1024  # What a pipe holds; a larger buffer would be mapped and unmapped for every read.
@@ -42,12 +43,18 @@ class Server(Protocol):
     def disconnect(self, connection: Connection) -> None: ...
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 @dataclass(frozen=True)
 class Streams:
     """Descriptors that the protocol has for itself."""
 
     input: int
     output: int
+    stop_dropping: Callable[[], None] = _nothing
+    """Let forked children have them again."""
 
 
 def take_standard_streams() -> Streams:
@@ -57,7 +64,9 @@ def take_standard_streams() -> Streams:
             os.fstat(descriptor)
         except OSError:  # Closed by whoever started us: the next descriptor to be opened must not take its place.
             os.open(os.devnull, os.O_RDWR)
-    streams = Streams(os.dup(0), os.dup(1))
+    input, output = os.dup(0), os.dup(1)
+    # A client waits for the end of the pipe, which comes when nobody can write to it any more.
+    streams = Streams(input, output, in_forked_children(lambda: drop(input, output)))
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
@@ -67,6 +76,7 @@ def take_standard_streams() -> Streams:
 
 def give_back(streams: Streams) -> None:
     """Undo `take_standard_streams`."""
+    streams.stop_dropping()
     for private, standard in ((streams.input, 0), (streams.output, 1)):
         os.dup2(private, standard)
         os.close(private)
@@ -320,10 +330,10 @@ async def start_server(
     assert streams is not None
     await server.start()
     session = StdioSession(server, streams, log_is_full)
-    restore = on_signals(session.stop, server.config.server.shutdown_timeout_ms / 1000 + 2 * _GRACE)
+    stopper = on_signals(session.stop, server.config.server.shutdown_timeout_ms / 1000 + 2 * _GRACE)
     try:
         return await session.run()
     finally:
-        restore()
+        stopper.restore()
         if taken is not None:
             give_back(taken)

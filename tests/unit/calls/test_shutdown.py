@@ -11,6 +11,7 @@ import pytest
 import dragoman
 from dragoman import ServerOptions, create_server, tool
 from dragoman.app import ServerState
+from dragoman.calls.call import Outcome
 from dragoman.config import ServerConfig
 from dragoman.errors import ResourceExhausted
 from dragoman.protocol.session import State
@@ -251,3 +252,23 @@ async def test_connection_is_idle_after_a_disconnect_whatever_had_not_begun() ->
         client.begin("resources/list")
         client.disconnect()
         assert client.connection.is_idle
+
+
+async def test_calls_that_are_refused_while_the_server_stops_do_not_prolong_the_stop() -> None:
+    most = 5_000
+    async with open_server([echo_tool()]) as server:
+        calls: list[asyncio.Task[Outcome]] = []
+
+        async def call_without_end() -> None:
+            while len(calls) < most:
+                calls.append(asyncio.create_task(server.runtime.call("echo", {"message": "hi"})))
+                await asyncio.sleep(0)
+
+        calling = asyncio.create_task(call_without_end())
+        while len(calls) < 5:  # noqa: ASYNC110 -- until some are under way.
+            await asyncio.sleep(0)
+        assert await server.runtime.stop(60) == 0
+        assert len(calls) < most
+        await calling
+        last = await calls[-1]
+        assert isinstance(last.error, ResourceExhausted)

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,7 +28,8 @@ from dragoman.cli.control import (
     from_parent,
     from_worker,
 )
-from dragoman.cli.workers import MOST_RESTARTS, Worker, Workers, check_settings, private_folder, reserve, share_of
+from dragoman.cli.folder import hold, private_folder, remove_if_unused
+from dragoman.cli.workers import LONGEST_PAUSE, Worker, Workers, check_settings, reserve, share_of
 from dragoman.config import Config, make_config
 from dragoman.edge.http.server import bind
 from dragoman.errors import ConfigError
@@ -225,10 +227,57 @@ async def test_nobody_is_watched_who_may_be_silent_for_ever(tmp_path: Path) -> N
         assert silent.worker.process.returncode is None
 
 
-async def test_pauses_grow_until_there_are_no_more(tmp_path: Path) -> None:
-    async with parent_of(1, tmp_path) as (workers, _, _log):
-        pauses = [workers._pause() for _ in range(MOST_RESTARTS + 2)]
-    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, None, None]
+async def test_pauses_of_a_worker_grow_to_five_seconds_and_those_of_others_do_not(tmp_path: Path) -> None:
+    async with parent_of(2, tmp_path) as (workers, _, _log):
+        pauses = [workers._pause(0) for _ in range(12)]
+        assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[LONGEST_PAUSE] * 6]
+        assert workers._pause(1) == 0.1
+
+
+@pytest.mark.parametrize("was_ready", [True, False])
+async def test_a_worker_that_cannot_be_started_now_is_started_later_if_it_ever_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_ready: bool
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    log: asyncio.Queue[Any] = asyncio.Queue()
+    with socket.socket() as listening:
+        workers = Workers(1, _never, listening, tmp_path, StructuredLogger(log.put_nowait), 0)
+        if was_ready:
+            workers._ready[0].set()
+        running = asyncio.create_task(workers.run(0, lambda: None))
+        said = [await asyncio.wait_for(log.get(), 10) for _ in range(3 if was_ready else 1)]
+        workers.end()
+        assert await running == (0 if was_ready else 1)
+    if was_ready:
+        assert [(each["message"], each["restartInMs"]) for each in said] == [
+            ("worker cannot be started", pause) for pause in (100, 200, 400)
+        ]
+    else:
+        assert said[0]["message"] == "worker cannot be started before it was ready: stopping"
+
+
+def test_what_a_killed_server_has_left_is_removed_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as place:  # pytest's own are too long for a socket.
+        monkeypatch.setattr("tempfile.tempdir", place)
+        _check_removal(Path(place))
+
+
+def _check_removal(place: Path) -> None:
+    left, foreign, linked = (place / f"dragoman-workers-{name}" for name in ("left", "foreign", "linked"))
+    for each in (left, foreign):
+        each.mkdir(mode=0o700)
+        for name in ("log", "0-aaaaaaaa", "12-0123abcd.crash"):
+            (each / name).touch()
+    (foreign / "notes.txt").touch()
+    linked.symlink_to(foreign)
+    with private_folder() as held:
+        assert (left.exists(), foreign.exists(), linked.is_symlink()) == (False, True, True)
+        assert len(list(foreign.iterdir())) == 4
+        with private_folder() as other:  # Of a second server, which leaves alone what is in use.
+            let_go = hold(other)
+            remove_if_unused(other)
+            assert (held.exists(), other.exists()) == (True, True)
+            let_go()
 
 
 # What the workers do with it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -129,20 +130,14 @@ async def test_a_path_can_be_asked_of_every_other_worker(workers: list[Worker], 
     assert await other.siblings.get("/health", [(b"host", b"localhost")]) != []
 
 
-def is_there(folder: Path) -> bool:
-    return folder.exists()
-
-
 async def test_a_worker_that_is_gone_is_not_asked(workers: list[Worker], folder: Path) -> None:
     one, other = workers
     other.siblings.leave()
     assert await one.siblings.get("/version") == []
-    assert is_there(folder)
     status, _, _ = await one.ask("GET", mcp_session_id=f"{NAMES[1]}-{SESSION}", accept="text/event-stream")
     assert status == 404
     one.siblings.leave()
-    assert not is_there(folder)
-    folder.mkdir()  # noqa: ASYNC240 - for whoever removes it
+    assert os.listdir(folder) == []
 
 
 async def test_a_connection_that_was_closed_while_it_was_idle_is_made_anew(workers: list[Worker]) -> None:
@@ -241,6 +236,18 @@ async def test_a_request_that_was_never_read_is_known_to_have_done_nothing(folde
             heard.append(broken.value.was_heard)
             link.close()
     assert heard == [False, True]
+
+
+async def test_the_other_end_sees_that_a_link_is_closed_whoever_has_a_copy_of_it(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "other"))
+        listening.listen()
+        link = await Link.open(folder / "other")
+        assert link is not None
+        with listening.accept()[0] as accepted, link._socket.dup():
+            link.close()
+            accepted.settimeout(10)
+            assert accepted.recv(1) == b""
 
 
 async def test_headers_of_a_connection_are_not_passed_on(folder: Path) -> None:

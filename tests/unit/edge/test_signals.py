@@ -19,11 +19,11 @@ from dragoman.edge.signals import on_signals
 
 async def main():
     stopping = asyncio.Event()
-    restore = on_signals(stopping.set, 60)
+    stopper = on_signals(stopping.set, 60)
     threading.stack_size(1 << 46)  # More than there can be: no thread starts from here on.
     signal.raise_signal(signal.SIGTERM)
     await stopping.wait()
-    restore()
+    stopper.restore()
 
 asyncio.run(main())
 """
@@ -63,11 +63,11 @@ async def test_what_was_there_before_is_there_again(is_asked: bool) -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     threads = set(threading.enumerate())
     stopping = asyncio.Event()
-    restore = on_signals(stopping.set, 60)
+    stopper = on_signals(stopping.set, 60)
     if is_asked:
         signal.raise_signal(signal.SIGTERM)
         await stopping.wait()
-    restore()
+    stopper.restore()
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
     assert set(threading.enumerate()) <= threads
 
@@ -76,9 +76,9 @@ async def test_only_the_main_thread_listens_to_signals() -> None:
     before = signal.getsignal(signal.SIGTERM)
 
     async def listen() -> None:
-        restore = on_signals(lambda: None, 60)
+        stopper = on_signals(lambda: None, 60)
         assert signal.getsignal(signal.SIGTERM) is before
-        restore()
+        stopper.restore()
 
     await asyncio.to_thread(asyncio.run, listen())
     assert signal.getsignal(signal.SIGTERM) is before

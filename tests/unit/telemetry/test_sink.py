@@ -8,6 +8,7 @@ import select
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from dragoman.telemetry.log import CompletionRecord, Entry, EntryWriter, StructuredLogger
-from dragoman.telemetry.sink import DescriptorSink
+from dragoman.telemetry.sink import MOST_BYTES, MOST_ENTRIES, MOST_RECORDS, DescriptorSink
 from dragoman.testing import ManualClock
 
 PATIENCE = 20.0
@@ -182,37 +183,74 @@ def test_no_facts_whatever_end_the_log(pipe: Pipe, facts: dict[Any, Any], text: 
     assert b"afterwards" in pipe.everything()
 
 
-def test_what_is_logged_beyond_reason_is_dropped_and_counted_while_records_are_kept() -> None:
-    read, write = os.pipe()
-    sink = DescriptorSink(write, EntryWriter())
-    sink.put({"timestamp": "t", "level": "info", "message": "x" * 200_000})
-    deadline = time.monotonic() + 10
-    while select.select([], [write], [], 0)[1] and time.monotonic() < deadline:
-        time.sleep(0.001)  # Until the pipe is full, and the writer waits for its reader.
-    record = CompletionRecord("t", "info", "tool call completed", "r", "c", "echo", 0.1, "success", 2)
+RECORD = CompletionRecord("t", "info", "tool call completed", "r", "c", "echo", 0.1, "success", 2)
+
+
+def stalled(pipe: Pipe, **options: Any) -> DescriptorSink:
+    """A sink whose writer waits for the reader."""
+    sink = DescriptorSink(pipe.writing, EntryWriter(**options))
+    sink.put(entry(0, "x" * 200_000))
+    deadline = time.monotonic() + PATIENCE
+    while select.select([], [pipe.writing], [], 0)[1] and time.monotonic() < deadline:
+        time.sleep(0.001)  # Until the pipe is full.
+    return sink
+
+
+def summary(pipe: Pipe) -> tuple[Counter[str], list[int]]:
+    """How often each message was written, and the counts of dropped entries."""
+    lines = pipe.lines()
+    assert all("timestamp" in line for line in lines)
+    return Counter(line["message"] for line in lines), [line["count"] for line in lines if "count" in line]
+
+
+def test_entries_beyond_the_bound_are_dropped_and_counted_once_while_records_are_kept(pipe: Pipe) -> None:
+    sink = stalled(pipe)
     for number in range(30_000):
-        sink.put({"timestamp": "t", "level": "info", "message": f"noise {number}"})
+        sink.put(entry(number, "noise"))
         if number % 3_000 == 0:
-            sink.put(record)
-    received = bytearray()
-    reader = threading.Thread(target=lambda: received.extend(read_all(read)), daemon=True)
-    reader.start()
-    assert sink.close(30)
-    os.close(write)
-    reader.join(10)
-    lines = [json.loads(line) for line in received.splitlines()]
-    dropped = sum(line["count"] for line in lines if line["message"] == "log entries dropped")
-    noise = sum(line["message"].startswith("noise") for line in lines)
-    assert dropped > 9_000
-    assert noise + dropped == 30_000
-    assert sum(line["message"] == "tool call completed" for line in lines) == 10
+            sink.put(RECORD)
+    pipe.read_on()
+    assert sink.close(PATIENCE)
+    messages, (dropped,) = summary(pipe)
+    assert messages["noise"] == MOST_ENTRIES - 7  # The records that were there before it was full.
+    assert (messages["noise"] + dropped, messages["tool call completed"]) == (30_000, 10)
 
 
-def read_all(descriptor: int) -> bytes:
-    chunks = []
-    while chunk := os.read(descriptor, 65_536):
-        chunks.append(chunk)
-    return b"".join(chunks)
+def test_records_beyond_their_bound_are_dropped_and_counted_once(pipe: Pipe) -> None:
+    sink = stalled(pipe, worker=3)
+    for _ in range(MOST_RECORDS + 5_000):
+        sink.put(RECORD)
+    pipe.read_on()
+    assert sink.close(PATIENCE)
+    assert summary(pipe) == (
+        Counter({"tool call completed": MOST_RECORDS, "x" * 200_000: 1, "log entries dropped": 1}),
+        [5_000],
+    )
+
+
+def test_entries_are_dropped_when_they_weigh_too_much_and_taken_again_afterwards(pipe: Pipe) -> None:
+    sink = stalled(pipe)
+    text, count = "y" * 100_000, 2 * MOST_BYTES // 100_000
+    for number in range(count):
+        sink.put({**entry(number), "nested": {"texts": [text]}})
+    sink.put(RECORD)
+    pipe.read_on()
+    assert sink.close(PATIENCE)
+    for number in range(10):
+        sink.put(entry(number, "afterwards"))
+    assert sink.close(PATIENCE)
+    messages, (dropped,) = summary(pipe)
+    assert messages["m"] + dropped == count
+    assert messages["m"] <= MOST_BYTES // 100_000
+    assert (messages["tool call completed"], messages["afterwards"]) == (1, 10)
+
+
+def test_an_entry_that_is_heavier_than_the_bound_is_written_if_no_other_waits(pipe: Pipe) -> None:
+    sink = DescriptorSink(pipe.writing, EntryWriter())
+    pipe.read_on()
+    sink.put(entry(0, "z" * (MOST_BYTES + 1)))
+    assert sink.close(PATIENCE)
+    assert len(pipe.everything()) > MOST_BYTES
 
 
 def test_sinks_that_take_turns_do_not_mix_their_lines(pipe: Pipe, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from dragoman.calls.call import Call, Completion, Outcome, Service
 from dragoman.calls.guards import NEAR_TIMEOUT, Guards
+from dragoman.calls.interrupts import is_interrupt
 from dragoman.calls.resources import Resources
 from dragoman.calls.run_handler import meaning_of
 from dragoman.clock import Clock
@@ -70,7 +71,10 @@ class RecordCompletion:
                     record_end(call, _SUCCESS)
                 else:
                     record_end(call, _completion(call, outcome), outcome.error)
-            except Exception as error:  # The boundary: what arrives here is a defect of ours, not the tool's.
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                # The boundary: what arrives here is a defect of ours, or of a type that a tool answers with.
+                if is_interrupt(error):
+                    raise
                 self._failed(call, error)
             finally:
                 ended(call)
@@ -94,7 +98,7 @@ class RecordCompletion:
             self._log_cause("tool failed", call, error.code, error.__cause__)
         return Outcome(error=error)
 
-    def _failed(self, call: Call, error: Exception) -> None:
+    def _failed(self, call: Call, error: BaseException) -> None:
         self._log_cause("call failed outside its tool", call, InternalError.code, error)
         failure = InternalError("Internal error")
         self.record(call, Completion.PROTOCOL_ERROR, failure)

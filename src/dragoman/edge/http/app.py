@@ -307,14 +307,14 @@ class HttpApp:
 
     def _route(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> Awaitable[None]:
         """What will answer the request. Not a coroutine: each level of them costs, and the way is the same for all."""
-        siblings = self._siblings
-        if siblings is not None and LOCAL_ONLY not in scope and siblings.is_for_other(headers):
-            return self._forward(siblings, scope, receive, send, headers)
         path: str = scope["path"]
         root: str = scope.get("root_path", "")
         if root and path.startswith(f"{root}/"):
             path = path[len(root) :]
         if path == self._endpoint:
+            siblings = self._siblings
+            if siblings is not None and LOCAL_ONLY not in scope and siblings.is_for_other(headers):
+                return self._forward(siblings, scope, receive, send, headers)
             if scope["method"] == "POST":
                 return self._post(scope, receive, send, headers)
             return self._mcp(scope, receive, send, headers)
@@ -326,9 +326,17 @@ class HttpApp:
         return route(scope, receive, send, headers)
 
     async def _forward(self, siblings: Siblings, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
-        """Have another worker answer, whose session it is; if that is gone, it is a session that nobody has."""
-        body = await self._read(receive)
-        owner = siblings.owner_of(headers, body) if scope["method"] in ("GET", "POST", "DELETE") else None
+        """Have another worker answer, whose session it is; if that is gone, it is a session that nobody has.
+
+        The caller is authenticated here before anything is read, and again by the owner.
+        """
+        owner, body, again = None, b"", receive
+        if scope["method"] == "POST":
+            _, body = await self._read_post(receive, headers)
+            owner, again = siblings.owner_of(headers, body), replayed(body, receive)
+        elif scope["method"] in ("GET", "DELETE"):
+            await self._caller(headers)
+            owner = siblings.owner_of(headers, body)
         try:
             if owner is not None and await siblings.forward(owner, scope, receive, send, body):
                 return
@@ -338,7 +346,7 @@ class HttpApp:
         if owner is not None and not self._runtime.is_running:
             raise Stopping
         scope[LOCAL_ONLY] = True
-        await self._route(scope, replayed(body, receive), send, headers)
+        await self._route(scope, again, send, headers)
 
     # Who is asking.
 
@@ -393,6 +401,15 @@ class HttpApp:
         await self._sessions.handle(scope, receive, send, caller)
 
     async def _post(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        caller, body = await self._read_post(receive, headers)
+        post = AsgiPost(self._watch.loop, receive)
+        if self._serve(post, scope["headers"], headers, body, caller):
+            await post.run(scope, send)
+        else:
+            await self._hand_to_session(scope, receive, send, headers, caller, body)
+
+    async def _read_post(self, receive: Receive, headers: Headers) -> tuple[Caller, bytes]:
+        """The caller and the body of a request. Nothing is read before the caller and the headers are accepted."""
         caller = ANONYMOUS if self._authenticator is None else await self._caller(headers)
         content_type = headers.get(b"content-type", b"")
         if content_type != b"application/json" and not _is_json(content_type):
@@ -400,12 +417,7 @@ class HttpApp:
         length = headers.get(b"content-length")
         if length is not None and (not length.isdigit() or len(length) > 18 or int(length) > self._most):
             raise TooLarge(self._most)
-        body = await self._read(receive)
-        post = AsgiPost(self._watch.loop, receive)
-        if self._serve(post, scope["headers"], headers, body, caller):
-            await post.run(scope, send)
-        else:
-            await self._hand_to_session(scope, receive, send, headers, caller, body)
+        return caller, await self._read(receive)
 
     def _serve(self, post: Post, pairs: list[Header], headers: Headers, body: bytes, caller: Caller) -> bool:
         """Answer, now or later; False: it is for the SDK to answer."""
@@ -560,6 +572,9 @@ class HttpApp:
                 exchange.finish(encode_result(event.id, Raw(tools)))
             elif event.method == "server/discover":
                 exchange.finish(self._modern.result(event.id, listing.discovery(), modern=True))
+            elif not self._runtime.is_running:
+                refused = Stopping(event.id)
+                exchange.finish(error_body(refused.error, refused.id), refused.status, refused.headers)
             else:
                 serving = asyncio.create_task(self._hand_over(event, exchange))
                 exchange.on_gone = serving.cancel

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,7 +101,12 @@ class Link:
         return False
 
     def close(self) -> None:
-        """At once: whoever waits for an answer here gets `LinkBroken`."""
+        """At once: whoever waits for an answer here gets `LinkBroken`.
+
+        The other end sees it even if a forked child of this process has a copy of the socket.
+        """
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._writer.transport.abort()
 
     async def ask(self, method: str, target: bytes, headers: Iterable[Header], body: bytes) -> Head:

@@ -6,6 +6,10 @@
    long, or has more to say than one answer, becomes one of uvicorn's cycles of request and response.
 3. A signal makes `/ready` say 503 and new calls be refused as retryable, while what is running finishes; then streams
    end, and every answer that was made is sent before the process ends.
+4. From that signal on, each answer says `Connection: close`, and its connection ends. Connections that the kernel has
+   accepted by the time that the address is given up are served too.
+5. No other process keeps the address or a connection: programs that tools start do not inherit them, and forked
+   children drop them.
 """
 
 from __future__ import annotations
@@ -13,22 +17,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Collection, Iterator, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from uvicorn import Config, Server
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from dragoman.edge.address import is_loopback
 from dragoman.edge.http.asgi import JSON, Application, Header, error_body
 from dragoman.edge.signals import on_signals
 from dragoman.errors import ConfigError, InternalError, InvalidRequest
+from dragoman.forks import drop, in_forked_children
 
 if TYPE_CHECKING:
-    from uvicorn.server import ServerState
-
     from dragoman.config import AuthConfig, HttpConfig
     from dragoman.edge.http.app import HttpApp
     from dragoman.telemetry.metrics import Metrics
@@ -44,6 +49,11 @@ _HALF_CLOSED = 1.0
 _BACKLOG = 2048
 _SWEEP_EVERY = 0.5
 _LAST_ANSWERS = 2.0
+_LAST_REQUESTS = 0.1
+"""Seconds for requests that are on their way when the address is given up."""
+_UNHOOKS = sys.platform == "linux"
+"""Whether shutting down a listening socket frees its address, even if another process has a copy of the descriptor.
+Elsewhere it does not, or workers share the socket."""
 _MOST_HEADS = 8
 _MOST_WAITING = 16
 """Requests on one connection that wait for their turn before no more are read; one packet may still bring many. Bodies
@@ -69,7 +79,6 @@ def bind(host: str, port: int, *, shared: bool = False, listens: bool = True) ->
         listening.bind(address)
         if listens:
             listening.listen(_BACKLOG)  # At once: until somebody listens, others may bind to the address as well.
-        listening.set_inheritable(True)
     except BaseException:
         listening.close()
         raise
@@ -98,6 +107,8 @@ class _Protocol(HttpToolsProtocol):
     """When its last request was answered; None while there is another."""
     is_in_body = False
     """Whether the head of a request has come, and its end has not."""
+    is_finishing = False
+    """Whether the next answer is the last on this connection."""
     metrics: Metrics | None = None
     heads: _Heads
     _endpoint: bytes | None = None
@@ -106,10 +117,13 @@ class _Protocol(HttpToolsProtocol):
     """The body of a request that may be whole when all is read that there is to read."""
     _overhead = 0
     _is_deaf = False
+    _is_last = False
+    """Whether an answer has said that the connection ends after it."""
     _answering: Any = None
 
     def connection_made(self, transport: Any) -> None:
         self.reading_since = self.loop.time()
+        self.is_finishing = getattr(self.server_state, "is_finishing", False)
         app: Any = self.app
         self.metrics = getattr(app, "metrics", None)
         if hasattr(app, "take"):
@@ -222,7 +236,7 @@ class _Protocol(HttpToolsProtocol):
         """Give the application the request; False: it does not take it like this."""
         app: Any = self.app
         before = self.cycle
-        post: Any = _Post(self, self._pairs, self.parser.should_keep_alive())
+        post: Any = _Post(self, self._pairs, self.parser.should_keep_alive() and not self.is_finishing)
         self.cycle = self._answering = post
         if app.take(post, self._pairs, body):
             self._parts = None
@@ -254,6 +268,9 @@ class _Protocol(HttpToolsProtocol):
         self.transport.flush()  # type: ignore[attr-defined]
         if self.transport.is_closing():
             return
+        if self._is_last:
+            self.transport.close()
+            return
         if self.flow.read_paused:
             self.flow.resume_reading()
         if self.reading_since is not None:
@@ -262,6 +279,26 @@ class _Protocol(HttpToolsProtocol):
             self._start_asgi_task(*self.pipeline.pop())
         elif self.reading_since is None:
             self.idle_since = self.loop.time()  # Whoever sweeps looks at it: a timer for every request is too many.
+
+    def finish(self) -> None:
+        """Let the next answer be the last on this connection; requests that wait for their turn are answered first."""
+        self.is_finishing = True
+        if isinstance(self._answering, _Post) and not self.pipeline:
+            self._answering.keep_alive = False
+
+    def last(self, head: bytes) -> bytes:
+        """A head that says `Connection: close` if its answer is the last on this connection."""
+        if self.pipeline or head.startswith(b"HTTP/1.1 1") or b"\r\nconnection: close\r\n" in head:
+            return head
+        self._is_last = True
+        status, _, rest = head.partition(b"\r\n")
+        return b"%b\r\nconnection: close\r\n%b" % (status, rest)
+
+    @property
+    def descriptor(self) -> int:
+        """Of the connection; -1 when it is closed."""
+        found: int = self.transport.get_extra_info("socket").fileno()
+        return found
 
     def pause_writing(self) -> None:
         self.paused_since = self.loop.time()
@@ -461,6 +498,8 @@ class _Transport:
     def write(self, data: bytes) -> None:
         if self._lingers:
             return
+        if self._protocol.is_finishing and not self._head and data.startswith(b"HTTP/1.1 "):
+            data = self._protocol.last(data)
         if not self._head and data.startswith(b"HTTP/1.1 ") and b"\r\ncontent-length: " in data:
             self._head = data
         else:
@@ -512,6 +551,12 @@ def _last_words(status: int, phrase: str, reason: str) -> bytes:
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
+class _State(ServerState):
+    """What the connections of a server share."""
+
+    is_finishing = False
+
+
 class HttpServer(Server):
     """uvicorn's server, which leaves the signals to us and drops clients that are too slow."""
 
@@ -531,6 +576,7 @@ class HttpServer(Server):
                 backlog=_BACKLOG,
             )
         )
+        self.server_state: _State = _State()
         self._keep_alive = settings.keep_alive_ms / 1000
         self._read_timeout = settings.read_timeout_ms / 1000
         self._write_timeout = settings.write_timeout_ms / 1000
@@ -539,6 +585,41 @@ class HttpServer(Server):
     def capture_signals(self) -> Iterator[None]:
         """Nothing: the process has a way of its own to stop."""
         yield
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Of the connections there are."""
+        return [each.descriptor for each in self.server_state.connections if isinstance(each, _Protocol)]
+
+    def finish(self) -> None:
+        """From now on, let each answer be the last on its connection."""
+        self.server_state.is_finishing = True
+        for connection in self.server_state.connections:
+            if isinstance(connection, _Protocol):
+                connection.finish()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Give up the address, answer what has been asked by then, and close all connections."""
+        self.finish()
+        copies = [each.dup() for each in sockets or ()]  # The loop closes the sockets themselves.
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        for copy in copies:
+            with copy:
+                # Closing the socket would reset the connections that wait to be accepted.
+                waiting = _accept_all(copy)
+                if _UNHOOKS:
+                    copy.shutdown(socket.SHUT_RDWR)
+            for each in waiting:
+                with contextlib.suppress(OSError):  # The client has left.
+                    await loop.connect_accepted_socket(self._protocol, each)
+        if self.server_state.connections:
+            await asyncio.sleep(_LAST_REQUESTS)
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> _Protocol:
+        return _Protocol(self.config, self.server_state, self.lifespan.state)
 
     async def watch(self) -> None:
         """Drop those who are too slow, for as long as it runs."""
@@ -558,6 +639,16 @@ class HttpServer(Server):
                     connection.timeout_keep_alive_handler()
 
 
+def _accept_all(listening: socket.socket) -> list[socket.socket]:
+    """The connections that wait to be accepted at a socket that does not block."""
+    accepted: list[socket.socket] = []
+    with contextlib.suppress(OSError):  # There are no more.
+        while len(accepted) < _BACKLOG:
+            accepted.append(listening.accept()[0])
+            accepted[-1].setblocking(False)
+    return accepted
+
+
 async def serve(
     app: HttpApp,
     listening: socket.socket,
@@ -566,14 +657,24 @@ async def serve(
     on_started: Callable[[], None] = lambda: None,
     *,
     beside: Sequence[tuple[HttpServer, socket.socket]] = (),
+    until: Awaitable[object] | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT; how many calls were abandoned. `on_started` is called once it can be stopped.
 
-    Servers `beside` it live and end with it.
+    Servers `beside` it live and end with it. When `until` is done, the server stops as on a signal.
     """
     stopping = asyncio.Event()
-    restore = on_signals(stopping.set, shutdown_timeout + 2 * _LAST_ANSWERS)
+    stopper = on_signals(stopping.set, shutdown_timeout + 2 * _LAST_ANSWERS)
     servers = ((HttpServer(app, settings), listening), *beside)
+
+    def drop_all() -> None:
+        drop(*(each.fileno() for _, each in servers))
+        for server, _ in servers:
+            drop(*server.descriptors)
+
+    stop_dropping = in_forked_children(drop_all)
+    if until is not None:
+        asyncio.ensure_future(until).add_done_callback(lambda _: stopper.stop())
     serving: list[asyncio.Task[None]] = []
     watching: list[asyncio.Task[None]] = []
     try:
@@ -584,6 +685,8 @@ async def serve(
         asked = asyncio.create_task(stopping.wait())
         await asyncio.wait((asked, *serving), return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
+        for server, _ in servers:
+            server.finish()
         abandoned = await app.stop(shutdown_timeout)
         for server, _ in servers:
             server.should_exit = True
@@ -592,7 +695,10 @@ async def serve(
     finally:
         for task in (*serving, *watching):
             task.cancel()
-        restore()
+        for _, each in servers:
+            each.close()
+        stopper.restore()
+        stop_dropping()
 
 
 def check_address(host: str, auth: AuthConfig) -> None:

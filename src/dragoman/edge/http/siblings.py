@@ -83,10 +83,8 @@ class Siblings:
         return listening
 
     def leave(self) -> None:
-        """Nobody needs to look here any more; who leaves last, after the parent, takes the folder along."""
+        """Take away the socket file: no other worker is to look here any more."""
         (self.folder / self.name).unlink(missing_ok=True)
-        with suppress(OSError):
-            self.folder.rmdir()
 
     def entrance(self, app: HttpApp) -> _Entrance:
         """The application as the others reach it."""

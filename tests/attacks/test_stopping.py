@@ -62,12 +62,15 @@ class Clients:
                 self._use(wire, asked)
 
     def _use(self, wire: Wire, asked: bytes) -> None:
+        is_new = True
         while True:
             try:
                 answer = wire.ask(asked)
             except OSError:
-                self.seen["unanswered"] += 1
+                # A connection that is opened as the server leaves may be cut; one that was answered on may not.
+                self.seen["cut" if is_new else "unanswered"] += 1
                 return
+            is_new = False
             self.seen["answered"] += 1
             if answer.headers.get("connection") == "close":
                 self.seen["told"] += 1

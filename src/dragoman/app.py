@@ -16,9 +16,11 @@ import msgspec
 
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.access.seal import Seal
+from dragoman.adapters.dict_claims import DictClaims
 from dragoman.artifacts import Artifacts, random_token
 from dragoman.cache import BoundedCache
 from dragoman.calls import pipeline
+from dragoman.calls.answers import Claims
 from dragoman.calls.call import Call, Outcome, Stage
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.guards import Guards
@@ -149,6 +151,8 @@ class Runtime:
         self.share: Share = keep_to_itself
         """Tells the server's other processes, where there are some; what they tell is given to `apply`."""
         self.clock = options.clock
+        self.claims: Claims = DictClaims(self.clock)
+        """Which answers were used; where a server has other processes, what they all share."""
         self.ids = options.ids
         self.logger: Logger = options.logger or StructuredLogger(_discard, self.clock, config.logging)
         self.resources = options.resources or Resources(config.resources, config.tools, self.clock)
@@ -207,10 +211,10 @@ class Runtime:
             FindTool(self.catalogue),
             CheckScopes(),
             LimitRate(Rates(config.limits), self.clock),
-            AskClient(seal, patience, self.resources, self.clock, self.logger),
+            AskClient(seal, patience, self.resources, self.clock, self.logger, self._get_claims),
             TakeSlot(self.resources, Shares(config.resources, config.limits)),
             ValidateArguments(),
-            FillAnswers(),
+            FillAnswers(self._get_claims),
             EnforceDeadline(deadlines),
             ReuseResults(results),
         )
@@ -464,6 +468,9 @@ class Runtime:
 
     def _tell_others(self, change: Change) -> None:
         self.share(change)
+
+    def _get_claims(self) -> Claims:
+        return self.claims
 
     def _register_as_told(self, change: ToolRegistered) -> None:
         tool = registered_tool(change, self._handlers())

@@ -63,7 +63,7 @@ from dragoman.edge.listing import Listing
 from dragoman.edge.offers import OfferRequests, capabilities_with
 from dragoman.edge.peer import Peer, progress_of
 from dragoman.edge.sdk_kernel import SdkKernel, SessionClient
-from dragoman.errors import ConfigError, InternalError, ProtocolError, RegistrationError
+from dragoman.errors import ConfigError, DuplicateTool, InternalError, ProtocolError, RegistrationError
 from dragoman.ids import Ids, RandomIds
 from dragoman.offers.catalogue import Kind, Offer, Offers
 from dragoman.protocol.jsonrpc import Id
@@ -171,13 +171,15 @@ class Runtime:
         self._info = {"name": config.server.name, "version": config.server.version}
         self.memories = options.memories
         self.database: SqliteDatabase | None = None
+        if options.has_health:
+            self.catalogue.register(health_tool(self.health), is_builtin=True)
+        for tool in tools:
+            self.catalogue.register(tool)
         for tool in (
-            *([health_tool(self.health)] if options.has_health else ()),
-            *tools,
             *(self._memory_tools() if config.tools.memory_enabled or options.memory_tools else ()),
             *(self._admin_tools() if may_change else ()),
         ):
-            self.catalogue.register(tool)
+            self.catalogue.register(tool, is_builtin=True)
         self.state = ServerState.STARTING
         self._lifespan = None if options.lifespan is None else options.lifespan(self)
         self._gate = Gate()
@@ -186,7 +188,7 @@ class Runtime:
         artifacts = Artifacts(self.cache, partial(random_token, options.cursor_mark))
         self.dialect = make_dialect(config.response, artifacts, self.identity.server_info)
         if config.response.dialect == "envelope":  # The only one that leaves something to be continued.
-            self.catalogue.register(result_continue_tool(artifacts, config.response))
+            self.catalogue.register(result_continue_tool(artifacts, config.response), is_builtin=True)
         self.connections: set[Connection] = set()
         self.pressure = PressureMonitor(self.clock, config.guards.memory_budget_bytes)
         self.guards = Guards(config.guards, config.limits, self.pressure)
@@ -384,7 +386,9 @@ class Runtime:
             case ToolRegistered():
                 self._register_as_told(change)
             case ToolRemoved():
-                self.catalogue.unregister(change.name)
+                known = self.catalogue.get(change.name)
+                if known is not None and not known.is_builtin:
+                    self.catalogue.unregister(change.name)
             case ResourceUpdated():
                 self._from_any_thread(self._announce_update, change.uri)
             case ResultsOutdated():
@@ -477,6 +481,8 @@ class Runtime:
         known = self.catalogue.get(change.name)
         if known is not None and known.definition == tool.definition:
             return
+        if known is not None and known.is_builtin:
+            raise DuplicateTool(change.name)
         if known is not None:  # Registered here and there at the same time: the last word is the same for all.
             self.catalogue.unregister(change.name)
         self.catalogue.register(tool, is_dynamic=True, tool_type=change.tool_type)

@@ -213,6 +213,7 @@ class HttpApp:
             or not self._guard.knows(headers)
             or b"origin" in headers
             or headers.get(b"content-type") != b"application/json"
+            or b"transfer-encoding" in headers
             or len(body) > self._most
             or self._join_trace is not None
             or self._starting is None

@@ -229,7 +229,7 @@ class Runtime:
         max_bytes = config.response.max_response_bytes - bytes_added_later(self.identity.server_info)
         requests = OfferRequests(self.offers, self.interests, self.runner, self.ids, max_bytes)
         handlers = requests.handlers(self.identity.capabilities)
-        self.kernel = SdkKernel(self.identity, listing, self._kernel_call, handlers)
+        self.kernel = SdkKernel(self.identity, listing, self._kernel_call, handlers, self.offers.may_read)
         self._services = Services(
             runner=self.runner,
             listing=listing,
@@ -502,8 +502,9 @@ class Runtime:
             self.sessions.list_changed(kind)
 
     def _announce_update(self, uri: str) -> None:
-        for listener in self.interests.subscribers(uri):
-            listener.notify("notifications/resources/updated", {"uri": uri})
+        for listener, caller in self.interests.subscribers(uri):
+            if self.offers.may_read(caller, uri):  # It may have been registered after the client subscribed.
+                listener.notify("notifications/resources/updated", {"uri": uri})
         self._announce(self.kernel.resource_updated(uri))
 
     def _announce(self, telling: Coroutine[Any, Any, None]) -> None:

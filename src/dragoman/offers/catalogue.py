@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from dragoman.access.callers import Caller
 from dragoman.config import TimeoutsConfig, ToolsConfig
 from dragoman.errors import DuplicateOffer, InvalidOffer
 from dragoman.offers.prompt import Prompt
@@ -129,6 +130,11 @@ class Offers:
             if (values := resource.uri.values_in(uri)) is not None:
                 return resource, tool, values
         return None
+
+    def may_read(self, caller: Caller, uri: str) -> bool:
+        """Whether the caller's scopes cover what is at `uri`; nothing there needs none."""
+        found = self.at(uri)
+        return found is None or caller.may_call(found[1].definition.name)
 
     def on_change(self, listener: Callable[[Kind], None]) -> Callable[[], None]:
         """Call `listener` with each list that has changed, on the thread that did it; returns how to stop that."""

@@ -110,7 +110,13 @@ class MCPServerFactory:
         if self._router is None:
             return _not_routed
         is_streaming = bool(getattr(descriptor.annotations, "streaming", False))
-        return self._router.handler(descriptor.module_id, schema, is_streaming=is_streaming, is_asked=is_asked)
+        return self._router.handler(
+            descriptor.module_id,
+            schema,
+            is_streaming=is_streaming,
+            is_asked=is_asked,
+            own_schema=descriptor.input_schema,
+        )
 
 
 def _listable(schema: dict[str, Any]) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
 from dragoman.tools.catalogue import HALF_A_CHARACTER, RegisteredTool, can_be_sent
 from dragoman.tools.schema import compile_schema
+from dragoman.tools.sensitive import is_marked
 from dragoman.tools.tool import Tool
 
 Offer: TypeAlias = Resource | Prompt
@@ -163,5 +164,6 @@ class Offers:
             timeout_ms=timeout_ms,
             is_dynamic=False,
             touches_results=False,
+            is_marked=is_marked(definition.input_schema),
             serial=next(_serials),
         )

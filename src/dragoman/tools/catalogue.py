@@ -15,6 +15,7 @@ from dragoman.telemetry.log import Logger
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
 from dragoman.tools.questions import Question
 from dragoman.tools.schema import ANY_OBJECT, Validator, compile_schema
+from dragoman.tools.sensitive import is_marked
 from dragoman.tools.tool import Convert, Handler, Tool, ToolDefinition, is_tool_name
 
 Problems: TypeAlias = list[tuple[str, str]]
@@ -45,6 +46,8 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     """What the client is asked before the handler runs."""
     speaks: bool = True
     """Whether the handler may send the client log messages."""
+    is_marked: bool = False
+    """Whether its schema marks arguments as sensitive."""
     is_builtin: bool = False
     """Whether it belongs to the server, so that no client can remove or replace it."""
 
@@ -121,6 +124,7 @@ class Catalogue:
             questions=tool.questions,
             speaks=tool.speaks,
             is_builtin=is_builtin,
+            is_marked=is_marked(definition.input_schema),
             touches_results=definition.cache_ttl_ms is not None or bool(definition.invalidates),
             serial=next(_serials),
         )

@@ -16,13 +16,15 @@ import msgspec
 
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.access.seal import Seal
+from dragoman.adapters.dict_claims import DictClaims
 from dragoman.artifacts import Artifacts, random_token
 from dragoman.cache import BoundedCache
 from dragoman.calls import pipeline
+from dragoman.calls.answers import Claims
 from dragoman.calls.call import Call, Outcome, Stage
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.guards import Guards
-from dragoman.calls.interrupts import is_interrupt
+from dragoman.calls.interrupts import raise_interrupt
 from dragoman.calls.patience import Patience
 from dragoman.calls.rates import Rates
 from dragoman.calls.resources import Resources
@@ -62,7 +64,7 @@ from dragoman.edge.listing import Listing
 from dragoman.edge.offers import OfferRequests, capabilities_with
 from dragoman.edge.peer import Peer, progress_of
 from dragoman.edge.sdk_kernel import SdkKernel, SessionClient
-from dragoman.errors import ConfigError, InternalError, ProtocolError, RegistrationError
+from dragoman.errors import ConfigError, DuplicateTool, InternalError, ProtocolError, RegistrationError
 from dragoman.ids import Ids, RandomIds
 from dragoman.offers.catalogue import Kind, Offer, Offers
 from dragoman.protocol.jsonrpc import Id
@@ -151,6 +153,8 @@ class Runtime:
         self.share: Share = keep_to_itself
         """Tells the server's other processes, where there are some; what they tell is given to `apply`."""
         self.clock = options.clock
+        self.claims: Claims = DictClaims(self.clock)
+        """Which answers were used; where a server has other processes, what they all share."""
         self.ids = options.ids
         self.logger: Logger = options.logger or StructuredLogger(_discard, self.clock, config.logging)
         self.resources = options.resources or Resources(config.resources, config.tools, self.clock)
@@ -169,13 +173,15 @@ class Runtime:
         self._info = {"name": config.server.name, "version": config.server.version}
         self.memories = options.memories
         self.database: SqliteDatabase | None = None
+        if options.has_health:
+            self.catalogue.register(health_tool(self.health), is_builtin=True)
+        for tool in tools:
+            self.catalogue.register(tool)
         for tool in (
-            *([health_tool(self.health)] if options.has_health else ()),
-            *tools,
             *(self._memory_tools() if config.tools.memory_enabled or options.memory_tools else ()),
             *(self._admin_tools() if may_change else ()),
         ):
-            self.catalogue.register(tool)
+            self.catalogue.register(tool, is_builtin=True)
         self.state = ServerState.STARTING
         self._lifespan = None if options.lifespan is None else options.lifespan(self)
         self._gate = Gate()
@@ -184,7 +190,7 @@ class Runtime:
         artifacts = Artifacts(self.cache, partial(random_token, options.cursor_mark))
         self.dialect = make_dialect(config.response, artifacts, self.identity.server_info)
         if config.response.dialect == "envelope":  # The only one that leaves something to be continued.
-            self.catalogue.register(result_continue_tool(artifacts, config.response))
+            self.catalogue.register(result_continue_tool(artifacts, config.response), is_builtin=True)
         self.connections: set[Connection] = set()
         self.pressure = PressureMonitor(self.clock, config.guards.memory_budget_bytes)
         self.guards = Guards(config.guards, config.limits, self.pressure)
@@ -209,10 +215,10 @@ class Runtime:
             FindTool(self.catalogue),
             CheckScopes(),
             LimitRate(Rates(config.limits), self.clock),
-            AskClient(seal, patience, self.resources, self.clock, self.logger),
+            AskClient(seal, patience, self.resources, self.clock, self.logger, self._get_claims),
             TakeSlot(self.resources, Shares(config.resources, config.limits)),
             ValidateArguments(),
-            FillAnswers(),
+            FillAnswers(self._get_claims),
             EnforceDeadline(deadlines),
             ReuseResults(results),
         )
@@ -225,7 +231,7 @@ class Runtime:
         max_bytes = config.response.max_response_bytes - bytes_added_later(self.identity.server_info)
         requests = OfferRequests(self.offers, self.interests, self.runner, self.ids, max_bytes)
         handlers = requests.handlers(self.identity.capabilities)
-        self.kernel = SdkKernel(self.identity, listing, self._kernel_call, handlers)
+        self.kernel = SdkKernel(self.identity, listing, self._kernel_call, handlers, self.offers.may_read)
         self._services = Services(
             runner=self.runner,
             listing=listing,
@@ -347,8 +353,7 @@ class Runtime:
         try:
             await self._lifespan.__aexit__(None, None, None)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            if is_interrupt(error):
-                raise
+            raise_interrupt(error)
             # It is somebody else's code, and no reason not to stop in order.
             self.logger.error("the end of the lifespan failed", exception_facts(error, InternalError.code))
 
@@ -386,7 +391,9 @@ class Runtime:
             case ToolRegistered():
                 self._register_as_told(change)
             case ToolRemoved():
-                self.catalogue.unregister(change.name)
+                known = self.catalogue.get(change.name)
+                if known is not None and not known.is_builtin:
+                    self.catalogue.unregister(change.name)
             case ResourceUpdated():
                 self._from_any_thread(self._announce_update, change.uri)
             case ResultsOutdated():
@@ -471,11 +478,16 @@ class Runtime:
     def _tell_others(self, change: Change) -> None:
         self.share(change)
 
+    def _get_claims(self) -> Claims:
+        return self.claims
+
     def _register_as_told(self, change: ToolRegistered) -> None:
         tool = registered_tool(change, self._handlers())
         known = self.catalogue.get(change.name)
         if known is not None and known.definition == tool.definition:
             return
+        if known is not None and known.is_builtin:
+            raise DuplicateTool(change.name)
         if known is not None:  # Registered here and there at the same time: the last word is the same for all.
             self.catalogue.unregister(change.name)
         self.catalogue.register(tool, is_dynamic=True, tool_type=change.tool_type)
@@ -495,8 +507,9 @@ class Runtime:
             self.sessions.list_changed(kind)
 
     def _announce_update(self, uri: str) -> None:
-        for listener in self.interests.subscribers(uri):
-            listener.notify("notifications/resources/updated", {"uri": uri})
+        for listener, caller in self.interests.subscribers(uri):
+            if self.offers.may_read(caller, uri):  # It may have been registered after the client subscribed.
+                listener.notify("notifications/resources/updated", {"uri": uri})
         self._announce(self.kernel.resource_updated(uri))
 
     def _announce(self, telling: Coroutine[Any, Any, None]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from dragoman.testing.connection import ENVELOPE
 from tests.interaction.http_raw import (
+    BOTH,
     INITIALIZE,
     INITIALIZED,
     LATEST,
@@ -652,3 +653,90 @@ def test_a_client_that_only_asks_for_errors_gets_them_quickly(server: HttpProces
         for _ in range(200):
             assert wire.ask(modern_call("echo", {"mcp-method": "x"})).status == 400
             assert wire.ask(request(b"{", {"content-type": "text/plain"})).status == 415
+
+
+# Heads that others on the way may have understood differently.
+
+
+def head_of(*headers: tuple[str, str], target: str = "/mcp", version: str = "HTTP/1.1") -> bytes:
+    """The head of a call without a Content-Length."""
+    usual = [("host", "127.0.0.1"), ("accept", BOTH), ("content-type", "application/json")]
+    routing = [("mcp-protocol-version", MODERN), ("mcp-method", "tools/call"), ("mcp-name", "echo")]
+    own = {name for name, _ in headers}
+    fields = [f"{name}: {value}" for name, value in (*usual, *routing) if name not in own]
+    fields += [f"{name}: {value}" for name, value in headers if value]
+    return "\r\n".join((f"POST {target} {version}", *fields, "", "")).encode("latin-1")
+
+
+ECHO = modern_call("echo", message="x").partition(b"\r\n\r\n")[2]
+IN_CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(ECHO), ECHO)
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+@pytest.mark.parametrize(
+    ("codings", "status"),
+    [
+        (["chunked"], 200),
+        (["Chunked"], 200),
+        (["gzip, chunked"], 501),
+        (["gzip , chunked"], 501),
+        (["gzip", "chunked"], 501),
+        (["identity, chunked"], 501),
+        (["gzip"], 501),
+        (["identity"], 501),
+        (["xchunked"], 501),
+        (["chunked, chunked"], 400),
+        (["chunked", "chunked"], 400),
+        (["chunked, gzip"], 400),
+        ([", chunked"], 400),
+        (["chunked;q=1"], 400),
+        (['gzip;a="b,c", chunked'], 400),
+        (["x y, chunked"], 400),
+    ],
+    ids=str,
+)
+def test_only_the_transfer_coding_chunked_is_understood(
+    server: HttpProcess, codings: list[str], status: int, in_parts: bool
+) -> None:
+    head = head_of(*(("transfer-encoding", each) for each in codings))
+    with server.wire() as wire:
+        if in_parts:
+            wire.send(head)
+            answered = wire.ask(IN_CHUNKS) if status == 200 else wire.read()
+        else:
+            answered = wire.ask(head + IN_CHUNKS)
+        assert answered.status == status
+        if status != 200:
+            assert answered.headers["connection"] == "close"
+            assert wire.is_ended
+    server.check_health()
+
+
+def test_a_transfer_coding_in_http_1_0_is_refused(server: HttpProcess) -> None:
+    head = head_of(("transfer-encoding", "chunked"), version="HTTP/1.0")
+    assert server.ask(head + IN_CHUNKS).status == 400
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://127.0.0.1/mcp", "127.0.0.1", 200),
+        ("HTTP://LOCALHOST:80/mcp", "localhost:80", 200),
+        ("http://evil.example/mcp", "127.0.0.1", 400),
+        ("http://evil.example/health", "127.0.0.1", 400),
+        ("http://127.0.0.1/mcp", "evil.example", 400),
+        ("http://evil.example/mcp", "evil.example", 421),
+        ("http://evil.example/mcp", "", 400),
+        ("http://127.0.0.1:81/mcp", "127.0.0.1", 400),
+        ("http://user@127.0.0.1/mcp", "127.0.0.1", 400),
+        ("http://127.0.0.1@evil.example/mcp", "127.0.0.1", 400),
+        ("ftp://127.0.0.1/mcp", "127.0.0.1", 400),
+        ("127.0.0.1:443", "127.0.0.1", 400),
+    ],
+)
+def test_the_host_in_a_target_is_the_one_that_is_checked(
+    server: HttpProcess, target: str, host: str, status: int
+) -> None:
+    head = head_of(("host", host), ("content-length", str(len(ECHO))), target=target)
+    assert server.ask(head + ECHO).status == status
+    server.check_health()

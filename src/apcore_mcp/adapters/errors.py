@@ -14,7 +14,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from apcore_mcp.adapters.schema import Schema
+from dragoman.telemetry.python_logging import log_failure
 from dragoman.tools.rules import explain, rule_in_words
+from dragoman.tools.sensitive import Hide, hiding
 
 if TYPE_CHECKING:
     from apcore.errors import ModuleError, SchemaValidationError
@@ -47,15 +49,27 @@ class ErrorMapper:
         """
         from mcp_types import CallToolResult, TextContent
 
-        text = self.text(error, schema, arguments)
+        text = self.text(error, schema, arguments, hiding(schema or {}, arguments))
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 
-    def text(self, error: Exception, schema: Schema | None = None, arguments: Mapping[str, Any] | None = None) -> str:
-        """What `to_mcp_error` answers, without what is around it."""
+    def text(
+        self,
+        error: Exception,
+        schema: Schema | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        hide: Hide | None = None,
+    ) -> str:
+        """What `to_mcp_error` answers, without what is around it. `hide` takes sensitive values out of it."""
+        text = self._text(error, schema, arguments, hide)
+        return text if hide is None else hide(text)
+
+    def _text(
+        self, error: Exception, schema: Schema | None, arguments: Mapping[str, Any] | None, hide: Hide | None
+    ) -> str:
         from apcore import errors
 
         if not isinstance(error, errors.ModuleError):
-            logger.error("A module call ended in an unexpected error", exc_info=error)
+            log_failure(logger, "A module call ended in an unexpected error", error, hide)
             return "Internal error occurred"
         for name, text in _BY_CLASS.items():
             if isinstance(error, getattr(errors, name)):

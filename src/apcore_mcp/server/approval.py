@@ -7,6 +7,9 @@ apcore lets such calls pass where no approval handler is set. Here the person be
    needs a client of the handshake era.
 3. Where nobody can be asked, or nobody answers, the answer is no.
 4. An executor that has a handler of its own keeps it, and is not asked twice.
+5. The question shows the module and all of its arguments, and nothing in them is invisible. A call whose arguments are
+   too long for that is refused.
+6. A yes is valid for one run.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from apcore.utils.redaction import redact_sensitive
 
 from apcore_mcp.helpers import MCP_ELICIT_KEY
 from apcore_mcp.server.calls import way_back
+from dragoman.errors import InvalidArgument
+from dragoman.telemetry.clean import show_all
 from dragoman.tools.forms import form_of
 from dragoman.tools.questions import FormKind, Question
 
@@ -36,7 +41,8 @@ _FORM = {
     "properties": {"approve": {"type": "boolean", "title": "Approve"}},
     "required": ["approve"],
 }
-_LONGEST = 2000
+_LONGEST = 8000
+_LONGEST_DESCRIPTION = 500
 
 
 class ClientApproval:
@@ -58,7 +64,11 @@ class ClientApproval:
             return ApprovalResult("approved", approved_by="client")
         described = context.executor.registry.get_definition(request.module_id)
         schema = {} if described is None else described.input_schema
-        answer = await ask(_wording(request.module_id, request.description, schema, request.arguments), _FORM)
+        try:
+            question = _wording(request.module_id, request.description, schema, request.arguments)
+        except InvalidArgument as error:
+            return _rejected(error.message)
+        answer = await ask(question, _FORM)
         return ApprovalResult("approved", approved_by="client") if _is_yes(answer) else _rejected()
 
     async def check_approval(self, approval_id: str) -> ApprovalResult:
@@ -88,7 +98,7 @@ def calls_under_way(executor: Executor) -> set[str]:
 def approval_question(descriptor: ModuleDescriptor) -> Question:
     """What is asked before a module runs that needs approval."""
     word = partial(_wording, descriptor.module_id, descriptor.description, descriptor.input_schema)
-    return Question(ANSWER, FormKind(form_of(_FORM)), frozenset(), None, False, word)
+    return Question(ANSWER, FormKind(form_of(_FORM)), frozenset(), None, False, word, is_approval=True)
 
 
 def take_decision(arguments: dict[str, Any], context: Context[Any], module_id: str) -> None:
@@ -107,7 +117,12 @@ def _rejected(reason: str = "the person behind the client has not approved") -> 
 
 
 def _wording(module_id: str, description: str | None, schema: dict[str, Any], arguments: Mapping[str, Any]) -> str:
-    shown = json.dumps(redact_sensitive(dict(arguments), schema or {}), default=str, ensure_ascii=False)
-    about = (description or "").strip().partition("\n")[0]
-    text = f"May {module_id} run? {about}\n\n{shown}"
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    """What a person is asked; raises `InvalidArgument` where it would not show everything."""
+    shown = show_all(json.dumps(redact_sensitive(dict(arguments), schema or {}), default=str, ensure_ascii=False))
+    if len(shown) > _LONGEST:
+        reason = f"The arguments are too long to be shown for approval: {len(shown)} characters, at most {_LONGEST}"
+        raise InvalidArgument(reason, {"reason": "too_long_for_approval", "limit": _LONGEST, "actual": len(shown)})
+    about = show_all((description or "").strip().partition("\n")[0])
+    if len(about) > _LONGEST_DESCRIPTION:
+        about = about[:_LONGEST_DESCRIPTION] + "…"
+    return f"May {show_all(module_id)} run? {about}\n\n{shown}"

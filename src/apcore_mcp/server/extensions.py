@@ -20,7 +20,7 @@ from apcore import Registry
 from apcore.decorator import FunctionModule
 from apcore.registry.scanner import scan_extensions
 
-from dragoman.calls.interrupts import is_interrupt
+from dragoman.calls.interrupts import raise_interrupt
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,7 @@ class _Registry(Registry):
             try:
                 resolved |= super()._resolve_all_entry_points([file], raw_metadata)
             except (SystemExit, KeyboardInterrupt) as error:
-                if is_interrupt(error):
-                    raise
+                raise_interrupt(error)
                 logger.warning(_BROKEN, file.file_path, type(error).__name__, error)
         return resolved
 
@@ -58,8 +57,7 @@ def load_extensions(directory: str | Path) -> Registry:
         try:
             registry.discover(for_apcore or None)
         except (SystemExit, KeyboardInterrupt) as error:  # From a module's constructor or its `on_load`.
-            if is_interrupt(error):
-                raise
+            raise_interrupt(error)
             raise RuntimeError(f"a file in {directory} ends the program when it is loaded") from error
     for path, name, has_functions, has_class in found:
         if has_functions:
@@ -111,8 +109,7 @@ def _run(path: Path, name: str) -> dict[str, Any] | None:
     try:
         spec.loader.exec_module(loaded)
     except BaseException as error:
-        if is_interrupt(error):
-            raise
+        raise_interrupt(error)
         logger.warning(_BROKEN, path, type(error).__name__, error)
         del sys.modules[name]
         return None

@@ -110,7 +110,8 @@ class MCPServerFactory:
         if self._router is None:
             return _not_routed
         is_streaming = bool(getattr(descriptor.annotations, "streaming", False))
-        return self._router.handler(descriptor.module_id, schema, is_streaming=is_streaming, is_asked=is_asked)
+        module_id, own = descriptor.module_id, descriptor.input_schema
+        return self._router.handler(module_id, schema, own, is_streaming=is_streaming, is_asked=is_asked)
 
 
 def _listable(schema: dict[str, Any]) -> dict[str, Any] | None:

@@ -12,10 +12,13 @@ from apcore.cancel import ExecutionCancelledError
 from msgspec import Raw
 
 from apcore_mcp.adapters.errors import ErrorMapper
+from apcore_mcp.adapters.schema import Schema
 from apcore_mcp.helpers import MCP_ELICIT_KEY
 from apcore_mcp.server.approval import calls_under_way, take_decision
 from apcore_mcp.server.calls import make_context, way_back
 from dragoman import errors as ours
+from dragoman.telemetry.python_logging import log_failure
+from dragoman.tools.sensitive import Hide, hiding, is_marked
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -72,8 +75,14 @@ class ExecutionRouter:
             text, is_error = str(error.plain), True
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error)
 
-    def handler(self, module_id: str, schema: dict[str, Any], *, is_streaming: bool, is_asked: bool) -> Handler:
-        """What the runtime calls for a module. `is_asked`: whether a person's decision comes with the arguments."""
+    def handler(
+        self, module_id: str, schema: Schema, own: Schema | None = None, *, is_streaming: bool, is_asked: bool
+    ) -> Handler:
+        """What the runtime calls for a module. `is_asked`: whether a person's decision comes with the arguments.
+
+        `own` is the module's, with the marks of sensitive fields that `schema` no longer has.
+        """
+        marked = own if own is not None and is_marked(own) else None
         call_async, streams = self.executor.call_async, is_streaming and hasattr(self.executor, "stream")
         under_way = calls_under_way(self.executor)
 
@@ -92,7 +101,8 @@ class ExecutionRouter:
                 way_back.reset(before)
 
         async def handle(arguments: dict[str, Any], call: ToolContext) -> Raw:
-            text = await self._written(module_id, execute(arguments, call), arguments, schema, call.cancellation)
+            running = execute(arguments, call)
+            text = await self._written(module_id, running, arguments, schema, call.cancellation, marked)
             return Raw(text.encode())
 
         return handle
@@ -104,6 +114,7 @@ class ExecutionRouter:
         arguments: dict[str, Any],
         schema: dict[str, Any] | None = None,
         cancellation: Cancellation | None = None,
+        marked: dict[str, Any] | None = None,
     ) -> str:
         """A module's output as JSON. Raises `Aborted`, or a `ToolError` in the words of the specification."""
         logger.debug("Tool call: %s", module_id)
@@ -112,14 +123,15 @@ class ExecutionRouter:
         except Exception as error:
             if cancellation is not None and cancellation.is_set() and isinstance(error, _STOPPED):
                 raise ours.Aborted(cancellation.reason) from None
-            _log(module_id, error)
-            if schema is None and isinstance(error, theirs.SchemaValidationError):
-                schema = self._schema_of(module_id)
-            raise _told(error, self._errors.text(error, schema, arguments)) from None
+            if schema is None:  # Outside of a server.
+                schema = marked = self._schema_of(module_id)
+            hide = None if marked is None else hiding(marked, arguments)
+            _log(module_id, error, hide)
+            raise _told(error, self._errors.text(error, schema, arguments, hide)) from None
         try:
             return _encode(output)
         except Exception as error:  # `str` of a value may fail in any way.
-            _log(module_id, error)
+            _log(module_id, error, None if marked is None else hiding(marked, arguments))
             raise _told(error, NOT_SERIALIZABLE) from None
 
     def _schema_of(self, module_id: str) -> dict[str, Any] | None:
@@ -155,14 +167,14 @@ def _told(error: Exception, text: str) -> ours.ToolError:
     return told
 
 
-def _log(name: str, error: Exception) -> None:
+def _log(name: str, error: Exception, hide: Hide | None) -> None:
     """What went wrong, with a trace where it was the module's code or ours, and never with the arguments."""
     message = error.message if isinstance(error, theirs.ModuleError) else str(error)
     if isinstance(error, theirs.SchemaValidationError):
         message = message.partition(":")[0]  # What follows quotes values.
     is_expected = isinstance(error, theirs.ModuleError) and not isinstance(error, theirs.ModuleExecuteError)
     trace = None if is_expected else error
-    logger.error("Tool call error: %s - %s: %s", name, type(error).__name__, message, exc_info=trace)
+    log_failure(logger, f"Tool call error: {name} - {type(error).__name__}: {message}", trace, hide)
 
 
 def _findings(text: str) -> list[dict[str, str]]:

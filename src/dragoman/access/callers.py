@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 
 SCOPE_PREFIX = "tool:"
+LEEWAY_SECONDS = 30
+"""How far an issuer's clock may be from ours."""
 METRICS_SCOPE = "metrics"
 """What a caller with scopes needs to see the metrics, which name every tool."""
 
@@ -35,6 +37,16 @@ class Caller:
         is_own = self.issuer is None and not self.name.startswith("[")
         principal = self.name if is_own else json.dumps([self.issuer, self.name], ensure_ascii=False)
         object.__setattr__(self, "principal", principal)
+
+    def seconds_left(self, now: float) -> float | None:
+        """How long something may go on that the token has begun; None: for ever.
+
+        A token that was taken although it has expired, as clocks differ, lasts until the leeway is over.
+        """
+        if self.expires_at is None:
+            return None
+        left = self.expires_at - now
+        return left if left > 0 else max(0.0, left + LEEWAY_SECONDS)
 
     def has(self, scope: str) -> bool:
         """Whether a scope that is not a tool's was granted."""

@@ -16,7 +16,7 @@ from joserfc import jws
 from joserfc.errors import ClaimError, JoseError, MissingClaimError
 from joserfc.jwt import ClaimsOption, JWTClaimsRegistry
 
-from dragoman.access.callers import Caller
+from dragoman.access.callers import LEEWAY_SECONDS, Caller
 from dragoman.access.keys import Key, KeySource
 from dragoman.clock import Clock
 from dragoman.errors import Unauthenticated
@@ -25,8 +25,6 @@ ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
 )
-LEEWAY_SECONDS = 30
-"""How far the issuer's clock may be from ours."""
 
 _TYPES = {"jwt", "at+jwt"}
 _MOST_HEADER = 4096

@@ -18,6 +18,12 @@ def is_interrupt(error: BaseException) -> bool:
     return signal.getsignal(signal.SIGINT) is signal.default_int_handler or _was_raised_by_asyncio(error)
 
 
+def raise_interrupt(error: BaseException) -> None:
+    """Raise `error` again if Ctrl-C may have raised it."""
+    if is_interrupt(error):
+        raise error
+
+
 def _was_raised_by_asyncio(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -45,6 +45,8 @@ class Welcome(Struct, frozen=True, tag="welcome"):
     secret: str
     changes: tuple[Change, ...]
     """What has been changed since the server started."""
+    keeper: str = ""
+    """What answers are marked with whose use the parent remembers."""
 
 
 class Ready(Struct, frozen=True, tag="ready"):
@@ -55,8 +57,25 @@ class Alive(Struct, frozen=True, tag="alive"):
     """A worker's event loop still turns."""
 
 
-FromParent: TypeAlias = Welcome | Change
-FromWorker: TypeAlias = Ready | Alive | Change
+class Claim(Struct, frozen=True, tag="claim"):
+    """A worker is about to run a tool with answers that count once."""
+
+    number: int
+    """The worker's own, which the parent answers with."""
+    id: str
+    until: float
+
+
+class Claimed(Struct, frozen=True, tag="claimed"):
+    """The parent's answer to a `Claim`."""
+
+    number: int
+    is_granted: bool | None
+    """False: the answers were used before. None: there is no room to remember them."""
+
+
+FromParent: TypeAlias = Welcome | Claimed | Change
+FromWorker: TypeAlias = Ready | Alive | Claim | Change
 
 BEAT_EVERY = 0.5
 """Seconds between two signs of life."""

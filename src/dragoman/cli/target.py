@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from dragoman.app import Runtime, ServerOptions, builtin_tools, create_server
-from dragoman.calls.interrupts import is_interrupt
+from dragoman.calls.interrupts import raise_interrupt
 from dragoman.cli.control import Source
 from dragoman.cli.neighbours import found_elsewhere, look_in, names_in, report_unused
 from dragoman.cli.output import refuse
@@ -69,8 +69,7 @@ def load(source: Source, config: Config) -> list[Tool | Offer]:
     try:
         registry = load_extensions(source.extensions)
     except BaseException as error:
-        if is_interrupt(error):
-            raise
+        raise_interrupt(error)
         raise TargetError(source.extensions, f"{type(error).__name__}: {error}") from error
     trial = create_server(ServerOptions(config=config, tools=tools))
     modules = attach(trial, registry).tools.values()
@@ -125,8 +124,7 @@ def _load_file(path: Path, target: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
-        if is_interrupt(error):
-            raise
+        raise_interrupt(error)
         raise TargetError(target, f"{type(error).__name__}: {error}") from error
     finally:
         report_unused(folder)
@@ -145,8 +143,7 @@ def _load_module(name: str, target: str, app_dir: str) -> ModuleType:
             raise TargetError(target, f"{type(error).__name__}: {error}") from error
         raise TargetError(target, "there is no such module") from None
     except BaseException as error:
-        if is_interrupt(error):
-            raise
+        raise_interrupt(error)
         raise TargetError(target, f"{type(error).__name__}: {error}") from error
     finally:
         report_unused(folder)

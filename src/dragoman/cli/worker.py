@@ -10,17 +10,21 @@ import asyncio
 import faulthandler
 import socket
 import sys
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 from msgspec.structs import replace
 
+from dragoman.adapters.dict_claims import MOST_CLAIMS
 from dragoman.changes import Change
 from dragoman.cli.control import (
     BEAT_EVERY,
     BINDS_ITSELF,
     Alive,
+    Claim,
+    Claimed,
     FromWorker,
     Garbled,
     Ready,
@@ -34,7 +38,7 @@ from dragoman.cli.serve import finish, prepare
 from dragoman.edge.http.server import HttpServer, bind, raise_file_limit, serve
 from dragoman.edge.http.siblings import Siblings
 from dragoman.edge.loop import run_to_end
-from dragoman.errors import ConfigError, RegistrationError
+from dragoman.errors import ConfigError, NoFreeSlot, RegistrationError, ResourceExhausted
 from dragoman.forks import drop, in_forked_children
 from dragoman.telemetry.log import exception_facts
 
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
     from dragoman.app import Runtime
 
 _DAY_MS = 86_400_000
+_CLAIM_TIMEOUT = 5.0
+"""Seconds that the parent may take to decide on a claim."""
 
 
 def main() -> None:
@@ -82,8 +88,8 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
     beside = HttpServer(siblings.entrance(app), replace(http, keep_alive_ms=_DAY_MS, max_connections=1 << 20))
 
     async def run() -> int:
-        parent = await Parent.open(control)
-        runtime.share = parent.tell
+        parent = await Parent.open(control, welcome.keeper)
+        runtime.share, runtime.claims = parent.tell, parent
         listening_to_it = asyncio.create_task(parent.listen(runtime))
         showing_life = asyncio.create_task(parent.show_life())
         try:
@@ -108,16 +114,36 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
 
 
 class Parent:
-    """The parent, as a worker sees it."""
+    """The parent, as a worker sees it. Implements `Claims`."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, keeper: str) -> None:
         self._reader = reader
         self._writer = writer
+        self.keeper = keeper
         self._loop = asyncio.get_running_loop()
+        self._numbers = count()
+        self._claims: dict[int, asyncio.Future[bool | None]] = {}
 
     @classmethod
-    async def open(cls, control: socket.socket) -> Parent:
-        return cls(*await asyncio.open_connection(sock=control))
+    async def open(cls, control: socket.socket, keeper: str) -> Parent:
+        return cls(*await asyncio.open_connection(sock=control), keeper)
+
+    async def claim(self, id: str, until: float) -> bool:
+        """Have the parent decide. Without its decision nothing is granted."""
+        number = next(self._numbers)
+        decided: asyncio.Future[bool | None] = self._loop.create_future()
+        self._claims[number] = decided
+        try:
+            self.tell(Claim(number, id, until))
+            is_granted = await asyncio.wait_for(decided, _CLAIM_TIMEOUT)
+        except TimeoutError:
+            details = {"reason": "no_decision", "retryable": True}
+            raise ResourceExhausted("The server cannot tell whether the answers were used", details) from None
+        finally:
+            del self._claims[number]
+        if is_granted is None:
+            raise NoFreeSlot(MOST_CLAIMS, " for answers that count once")
+        return is_granted
 
     def tell(self, message: FromWorker) -> None:
         """From any thread; never waits. Ignored once the parent is gone."""
@@ -140,11 +166,19 @@ class Parent:
             while (message := await from_parent(self._reader)) is not None:
                 if isinstance(message, Welcome):
                     raise Garbled("welcomed twice")
-                _apply(runtime, message)
+                if isinstance(message, Claimed):
+                    self._decide(message)
+                else:
+                    _apply(runtime, message)
         except Garbled as error:
             runtime.logger.error("the parent cannot be understood", exception_facts(error, "INTERNAL"))
         runtime.logger.error("the parent is gone: stopping")
         self._writer.close()
+
+    def _decide(self, claimed: Claimed) -> None:
+        decided = self._claims.get(claimed.number)
+        if decided is not None and not decided.done():
+            decided.set_result(claimed.is_granted)
 
 
 def _apply(runtime: Runtime, change: Change) -> None:

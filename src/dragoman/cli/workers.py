@@ -5,7 +5,8 @@
    minute. A tool that crashes costs the worker that runs it, and the log says where, if the interpreter could.
 3. A worker whose event loop is stuck answers nobody. After a time without a sign of life it is killed: also a death.
 4. A worker that dies before it was ever ready ends everything at once: it has said why.
-5. What has been changed is kept for workers that come later, and reaches all of them in the same order.
+5. What has been changed is kept for workers that come later, and reaches all of them in the same order. The parent also
+   remembers which answers of clients were used, and decides between workers that are brought the same ones.
 6. SIGTERM and SIGINT make all workers finish what they have begun. If the parent is killed, they see that and stop.
 """
 
@@ -26,14 +27,28 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dragoman.adapters.dict_claims import DictClaims
 from dragoman.changes import Change, ToolRegistered, ToolRemoved
-from dragoman.cli.control import BEAT_EVERY, BINDS_ITSELF, Alive, Garbled, Ready, Source, Welcome, encode, from_worker
+from dragoman.cli.control import (
+    BEAT_EVERY,
+    BINDS_ITSELF,
+    Alive,
+    Claim,
+    Claimed,
+    Garbled,
+    Ready,
+    Source,
+    Welcome,
+    encode,
+    from_worker,
+)
 from dragoman.cli.folder import crash_file
 from dragoman.cli.output import ABANDONED, FAILED, UNUSABLE
+from dragoman.clock import SystemClock
 from dragoman.config import Config
 from dragoman.edge.http.server import bind
 from dragoman.edge.signals import on_signals
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, ResourceExhausted
 from dragoman.telemetry.log import Logger
 
 WITHIN = 60.0
@@ -60,7 +75,7 @@ class Worker:
     has_spoken: bool = False
     """Since somebody looked last."""
 
-    def tell(self, message: Change) -> None:
+    def tell(self, message: Change | Claimed) -> None:
         """Never waits. One that does not read what it is told is of no use any more, and is killed.
 
         Once: to signal a process that may have ended by then looks whether it has, and that would hide its exit code
@@ -105,6 +120,7 @@ class Workers:
         self._deaths = [deque[float](maxlen=_MOST_DEATHS) for _ in range(count)]
         self._changes: dict[str, Change] = {}
         """What happened to each tool last."""
+        self._claims = DictClaims(SystemClock())
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def end(self, code: int = 0) -> None:
@@ -199,7 +215,8 @@ class Workers:
                 ours.close()
                 raise
         worker = self._there[index] = Worker(name, process, *await asyncio.open_connection(sock=ours))
-        worker.writer.write(encode(self._welcome(name, tuple(self._changes.values()))))
+        welcome = self._welcome(name, tuple(self._changes.values()))
+        worker.writer.write(encode(replace(welcome, keeper=self._claims.keeper)))
         if self._over.done():
             worker.kill()  # Too late to be told to stop with the others.
         return worker
@@ -214,6 +231,8 @@ class Workers:
                     worker.is_ready = True
                     self._ready[index].set()
                     self._logger.info("worker ready", {"worker": index, "pid": worker.process.pid})
+                elif isinstance(message, Claim):
+                    worker.tell(self._decided(message))
                 else:
                     self._pass_on(message, worker)
         except Garbled as error:
@@ -238,6 +257,13 @@ class Workers:
             worker.is_deaf = True
             self._logger.error("worker gives no sign of life: killed", {"worker": index, "pid": worker.process.pid})
             worker.kill()
+
+    def _decided(self, claim: Claim) -> Claimed:
+        """Workers ask here and nowhere else, so that only one of them can run a tool with the same answers."""
+        try:
+            return Claimed(claim.number, self._claims.take(claim.id, claim.until))
+        except ResourceExhausted:
+            return Claimed(claim.number, None)
 
     def _pass_on(self, change: Change, teller: Worker) -> None:
         is_lasting = isinstance(change, ToolRegistered | ToolRemoved)

@@ -129,7 +129,11 @@ class OfferRequests:
 
     async def subscribe(self, asked: Asked) -> dict[str, Any]:
         """`resources/subscribe`"""
-        self._interests.subscribe(asked.peer.listener, asked.params.uri)
+        uri, caller = asked.params.uri, asked.peer.caller
+        found = self._offers.at(uri)
+        if found is not None and not self._offers.may_read(caller, uri):
+            return await self._call(asked, found[1], {}, dict)  # Refused and recorded as reading it is.
+        self._interests.subscribe(asked.peer.listener, uri, caller)
         return {}
 
     async def unsubscribe(self, asked: Asked) -> dict[str, Any]:

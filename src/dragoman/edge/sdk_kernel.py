@@ -63,9 +63,18 @@ class SdkKernel:
     """A low-level SDK server that shares the runtime's tools and pipeline."""
 
     def __init__(
-        self, identity: Identity, listing: Listing, call_tool: CallTool, handlers: Mapping[str, Handle]
+        self,
+        identity: Identity,
+        listing: Listing,
+        call_tool: CallTool,
+        handlers: Mapping[str, Handle],
+        may_read: Callable[[Caller, str], bool],
     ) -> None:
-        """`handlers` serve what is offered besides tools; they have the names that the SDK gives them."""
+        """`handlers` serve what is offered besides tools; they have the names that the SDK gives them.
+
+        `may_read` tells whether a caller may read what is at a URI.
+        """
+        self._may_read = may_read
         self._identity = identity
         self._listing = listing
         self._call_tool = call_tool
@@ -130,15 +139,16 @@ class SdkKernel:
     async def _load(self) -> None:
         await self._threads.run(_import_sdk)
         from mcp.server.lowlevel import NotificationOptions, Server
-        from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+        from mcp.server.subscriptions import ListenHandler
         from mcp_types import SetLevelRequestParams
 
-        self._bus = InMemorySubscriptionBus()
+        self._bus = _bus_class(self._may_read)()
         self._listen = ListenHandler(self._bus)
         info = self._identity.server_info
         # The SDK takes results as plain dictionaries too, which its annotations do not say.
         on_list_tools: Any = self._on_list_tools
         on_call_tool: Any = self._on_call_tool
+        on_listen: Any = self._on_listen
         others: dict[str, Any] = {name: _serving(handle) for name, handle in self._handlers.items()}
         server: Server[Any] = Server(
             info["name"],
@@ -146,7 +156,7 @@ class SdkKernel:
             instructions=self._identity.instructions,
             on_list_tools=on_list_tools,
             on_call_tool=on_call_tool,
-            on_subscriptions_listen=self._listen,
+            on_subscriptions_listen=on_listen,
             **others,
         )
         # A call has a span of its own where spans are wanted, whichever way it came: the SDK's would be a second one.
@@ -210,10 +220,19 @@ class SdkKernel:
             raise SdkError(data.code, data.message, data.data) from None
 
     async def _on_list_tools(self, context: Any, params: Any) -> dict[str, Any]:
-        served = _served.get()
-        caller: Caller = context.request.scope[CALLER] if served is None else served.caller
+        caller = _caller_in(context)
         listed = self._listing.tools({"cursor": params.cursor}, modern=_is_modern(context), caller=caller)
         return _plain(listed, context)
+
+    async def _on_listen(self, context: Any, params: Any) -> Any:
+        """As the SDK, but of the resources that the client names only those count that it may read."""
+        assert self._listen is not None
+        caller, wanted = _caller_in(context), params.notifications
+        if caller.scopes is not None and wanted.resource_subscriptions:
+            allowed = [uri for uri in wanted.resource_subscriptions if self._may_read(caller, str(uri))]
+            wanted = wanted.model_copy(update={"resource_subscriptions": allowed})
+            params = params.model_copy(update={"notifications": wanted})
+        return await self._listen(context, params)
 
     async def _on_set_level(self, context: Any, params: Any) -> dict[str, Any]:
         peer = _served.get() or SessionClient(context)
@@ -237,6 +256,34 @@ class SdkKernel:
             raise
         finally:
             await client.told()
+
+
+def _caller_in(context: Any) -> Caller:
+    served = _served.get()
+    caller: Caller = context.request.scope[CALLER] if served is None else served.caller
+    return caller
+
+
+def _bus_class(may_read: Callable[[Caller, str], bool]) -> Any:
+    """The SDK's bus, which tells nobody of a resource that they may not read; here, as the SDK is imported late."""
+    from mcp.server.subscriptions import InMemorySubscriptionBus
+    from mcp.shared.subscriptions import ResourceUpdated
+
+    class Bus(InMemorySubscriptionBus):
+        def subscribe(self, listener: Callable[[Any], None]) -> Callable[[], None]:
+            served = _served.get()
+            if served is None or served.caller.scopes is None:
+                return super().subscribe(listener)
+            caller = served.caller
+
+            def tell(event: Any) -> None:
+                # Again: the resource may have been registered after the client began to listen.
+                if not isinstance(event, ResourceUpdated) or may_read(caller, event.uri):
+                    listener(event)
+
+            return super().subscribe(tell)
+
+    return Bus
 
 
 def _serving(handle: Handle) -> Any:

@@ -9,12 +9,14 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from dragoman.access.callers import Caller
 from dragoman.config import TimeoutsConfig, ToolsConfig
 from dragoman.errors import DuplicateOffer, InvalidOffer
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
 from dragoman.tools.catalogue import HALF_A_CHARACTER, RegisteredTool, can_be_sent
 from dragoman.tools.schema import compile_schema
+from dragoman.tools.sensitive import is_marked
 from dragoman.tools.tool import Tool
 
 Offer: TypeAlias = Resource | Prompt
@@ -130,6 +132,11 @@ class Offers:
                 return resource, tool, values
         return None
 
+    def may_read(self, caller: Caller, uri: str) -> bool:
+        """Whether the caller's scopes cover what is at `uri`; nothing there needs none."""
+        found = self.at(uri)
+        return found is None or caller.may_call(found[1].definition.name)
+
     def on_change(self, listener: Callable[[Kind], None]) -> Callable[[], None]:
         """Call `listener` with each list that has changed, on the thread that did it; returns how to stop that."""
         self._listeners.append(listener)
@@ -157,5 +164,6 @@ class Offers:
             timeout_ms=timeout_ms,
             is_dynamic=False,
             touches_results=False,
+            is_marked=is_marked(definition.input_schema),
             serial=next(_serials),
         )

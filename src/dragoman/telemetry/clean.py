@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,6 +20,25 @@ def sanitize(text: str) -> str:
     if text.isprintable():
         return text
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+# Drawn as nothing although Unicode has them as letters, marks or symbols: fillers, variation selectors, blanks.
+_BLANK = frozenset(
+    (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2800, 0x3164, 0xFFA0, *range(0xFE00, 0xFE10))
+) | frozenset(range(0xE0100, 0xE01F0))
+
+
+def show_all(text: str, keep: str = "") -> str:
+    """`text` with every character that a reader would not see, or that reorders others, as a JSON escape.
+
+    Characters in `keep` stay.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        json.dumps(each)[1:-1] if (not each.isprintable() or ord(each) in _BLANK) and each not in keep else each
+        for each in text
+    )
 
 
 class Cleaner:

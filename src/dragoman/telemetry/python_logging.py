@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable
 
 import msgspec
 
@@ -28,6 +29,8 @@ class LoggingBridge(logging.Handler):
         facts = {"logger": record.name}
         if record.exc_info is not None and record.exc_info[1] is not None:
             facts["traceback"] = "".join(traceback.format_exception(record.exc_info[1]))
+        elif record.exc_text:
+            facts["traceback"] = record.exc_text
         try:
             message = record.getMessage()
         except Exception:  # A format that does not fit its arguments is no reason to lose the record.
@@ -41,6 +44,20 @@ def _level(number: int) -> Level:
     if number >= logging.WARNING:
         return "warn"
     return "info" if number >= logging.INFO else "debug"
+
+
+def log_failure(
+    log: logging.Logger, text: str, error: Exception | None, hide: Callable[[str], str] | None = None
+) -> None:
+    """Log an error, with the trace of an exception if one is given, and without what `hide` takes out of both."""
+    if hide is None:
+        log.error("%s", text, exc_info=error)
+    elif log.isEnabledFor(logging.ERROR):
+        record = log.makeRecord(log.name, logging.ERROR, __file__, 0, "%s", (hide(text),), None)
+        if error is not None:
+            # In place of `exc_info`, which every handler would make a text of by itself.
+            record.exc_text = hide("".join(traceback.format_exception(error)).rstrip())
+        log.handle(record)
 
 
 def take_over_logging(logger: Logger) -> None:

@@ -15,6 +15,7 @@ from dragoman.telemetry.log import Logger
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
 from dragoman.tools.questions import Question
 from dragoman.tools.schema import ANY_OBJECT, Validator, compile_schema
+from dragoman.tools.sensitive import is_marked
 from dragoman.tools.tool import Convert, Handler, Tool, ToolDefinition, is_tool_name
 
 Problems: TypeAlias = list[tuple[str, str]]
@@ -45,6 +46,10 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     """What the client is asked before the handler runs."""
     speaks: bool = True
     """Whether the handler may send the client log messages."""
+    is_marked: bool = False
+    """Whether its schema marks arguments as sensitive."""
+    is_builtin: bool = False
+    """Whether it belongs to the server, so that no client can remove or replace it."""
 
 
 class Catalogue:
@@ -73,17 +78,20 @@ class Catalogue:
     def __iter__(self) -> Iterator[RegisteredTool]:
         return iter([registered for _, registered in sorted(self._tools.copy().items())])
 
-    def register(self, tool: Tool, *, is_dynamic: bool = False, tool_type: str | None = None) -> None:
+    def register(
+        self, tool: Tool, *, is_dynamic: bool = False, tool_type: str | None = None, is_builtin: bool = False
+    ) -> None:
         """Add a tool; raises a `RegistrationError` and leaves the catalogue as it was.
 
-        One that a client asked for `is_dynamic`; `tool_type` says which built-in handler it stands for.
+        One that a client asked for `is_dynamic`; `tool_type` says which built-in handler it stands for. One that
+        `is_builtin` belongs to the server itself.
         """
         name = tool.definition.name
         if is_dynamic and not self._allows_dynamic:
             raise DynamicRegistrationOff(name)
         if name in self._tools:
             raise DuplicateTool(name)
-        registered = self._compile(tool, is_dynamic=is_dynamic)
+        registered = self._compile(tool, is_dynamic=is_dynamic, is_builtin=is_builtin)
         with self._changing:
             if self._tools.setdefault(name, registered) is not registered:
                 raise DuplicateTool(name)
@@ -93,7 +101,7 @@ class Catalogue:
             self._logger.warn(said, {"toolName": name})
         self._changed()
 
-    def _compile(self, tool: Tool, *, is_dynamic: bool = False) -> RegisteredTool:
+    def _compile(self, tool: Tool, *, is_dynamic: bool = False, is_builtin: bool = False) -> RegisteredTool:
         definition = tool.definition
         validator, output_validator, problems = self._examine(definition)
         if tool.questions and definition.cache_ttl_ms is not None:
@@ -115,6 +123,8 @@ class Catalogue:
             is_dynamic=is_dynamic,
             questions=tool.questions,
             speaks=tool.speaks,
+            is_builtin=is_builtin,
+            is_marked=is_marked(definition.input_schema),
             touches_results=definition.cache_ttl_ms is not None or bool(definition.invalidates),
             serial=next(_serials),
         )

@@ -24,7 +24,8 @@ from typing import Annotated, Any, Protocol, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import InternalFailure, InvalidArgument
+from dragoman.errors import InternalFailure, InvalidArgument, ToolError
+from dragoman.telemetry.clean import show_all
 from dragoman.tools.forms import Form, make_form
 
 Wording: TypeAlias = str | Callable[..., str | None]
@@ -166,11 +167,15 @@ class Question(Struct, frozen=True):
     is_filled_in: bool
     """Whether the function has that default by itself."""
     _word: Callable[[Mapping[str, Any]], str | None]
+    is_approval: bool = False
+    """Whether a yes is valid for one run of the tool, on the server that asked."""
 
     def params(self, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """What is asked, given arguments and earlier answers; None when it need not be."""
         try:
             text = self._word(values)
+        except ToolError:
+            raise
         except Exception as error:  # It is the author's code, or looks at the author's types.
             raise InternalFailure("The tool failed", {"reason": "handler_exception"}) from error
         return None if text is None else self.kind.params(text)
@@ -243,6 +248,16 @@ def _kind(annotated: Any, bare: Any, marker: Marker, name: str) -> Kind:
             return RootsKind()
 
 
+class _Shown(Formatter):
+    """Formats text as `str.format_map` does, but shows everything that is in the values."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return show_all(super().format_field(value, format_spec), keep="\n\t")
+
+
+_shown = _Shown()
+
+
 def _wording(marker: Marker) -> tuple[Callable[[Mapping[str, Any]], str | None], list[str]]:
     """How a question is worded, and the names that its wording looks at."""
     if isinstance(marker, Roots):
@@ -254,7 +269,9 @@ def _wording(marker: Marker) -> tuple[Callable[[Mapping[str, Any]], str | None],
         except ValueError as error:
             raise TypeError(f"its wording cannot be read: {error}") from None
         text = wording
-        return text.format_map, list(dict.fromkeys(name.partition(".")[0].partition("[")[0] for name in parts))
+        return (lambda values: _shown.vformat(text, (), values)), list(
+            dict.fromkeys(name.partition(".")[0].partition("[")[0] for name in parts)
+        )
     if not callable(wording) or inspect.iscoroutinefunction(wording):
         raise TypeError("a question is worded by a text, or by a function that is not async")
     function, names = wording, list(inspect.signature(wording).parameters)

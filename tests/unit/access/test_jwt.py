@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-from dragoman.access.callers import LOCAL
-from dragoman.access.jwt import LEEWAY_SECONDS
+from dragoman.access.callers import LEEWAY_SECONDS, LOCAL
 from dragoman.errors import Unauthenticated
 from tests.unit.access.tokens import (
     AUDIENCE,

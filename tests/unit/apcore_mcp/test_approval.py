@@ -213,16 +213,6 @@ async def test_calls_that_do_not_come_over_mcp_are_as_free_as_they_were(strict: 
     assert module.count == expected
 
 
-async def test_a_long_question_is_cut() -> None:
-    async with serving(registry_of(a=Deletes())) as server:
-        client = await server.client(capabilities=FORM)
-        call = client.begin("tools/call", {"name": "a", "arguments": {"width": 1, "x": "y" * 5000}})
-        question = await client.question()
-        assert len(question["params"]["message"]) == 2001
-        client.reply(question, {"action": "decline"})
-        await client.answer(call)
-
-
 @pytest.mark.parametrize("modern", [False, True])
 async def test_an_executor_that_is_served_again_asks_as_before(modern: bool) -> None:
     executor = Executor(registry_of(a=Deletes()))
@@ -241,4 +231,83 @@ async def test_a_handler_that_no_step_of_the_executor_consults_is_not_relied_on(
     executor = Executor(registry_of(a=module), strategy="minimal", approval_handler=AlwaysDenyHandler())
     async with serving(executor) as server:
         assert text_of(await (await server.client()).call_tool("a", {"width": 1})) == DENIED
+    assert module.count == 0
+
+
+# What a yes is for.
+
+
+async def approval_of(client: Any, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The question, and the call that answers it with a yes."""
+    asked = (await client.request("tools/call", params))["result"]
+    question: str = asked["inputRequests"][ANSWER]["params"]["message"]
+    return question, {**params, "inputResponses": {ANSWER: YES}, "requestState": asked["requestState"]}
+
+
+async def test_a_yes_without_the_state_of_its_question_approves_nothing() -> None:
+    module = Deletes()
+    async with serving(registry_of(a=module)) as server:
+        client = server.connect(modern=True, capabilities=FORM)
+        params = {"name": "a", "arguments": {"width": 1}, "inputResponses": {ANSWER: YES}}
+        assert (await client.request("tools/call", params))["result"]["resultType"] == "input_required"
+    assert module.count == 0
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_one_yes_runs_a_module_once(idempotent: bool) -> None:
+    module = Deletes()
+    module.annotations = ModuleAnnotations(requires_approval=True, idempotent=idempotent)
+    async with serving(registry_of(a=module)) as server:
+        client = server.connect(modern=True, capabilities=FORM)
+        _, approved = await approval_of(client, {"name": "a", "arguments": {"width": 1}})
+        outcomes = [await client.request("tools/call", approved) for _ in range(3)]
+    assert [each.get("error", {}).get("code") for each in outcomes] == [None, -32602, -32602]
+    assert module.count == 1
+
+
+@pytest.mark.parametrize("is_same_start", [True, False])
+async def test_a_yes_is_valid_only_where_it_is_remembered(is_same_start: bool) -> None:
+    module, config = Deletes(), {"security": {"state_key": "k" * 32}}
+    registry = registry_of(a=module)
+    async with serving(registry, config=config) as server, serving(registry, config=config) as other:
+        if is_same_start:
+            other.runtime.claims = server.runtime.claims
+        first, second = (each.connect(modern=True, capabilities=FORM) for each in (server, other))
+        _, approved = await approval_of(first, {"name": "a", "arguments": {"width": 1}})
+        assert ("result" in await second.request("tools/call", approved)) is is_same_start
+        assert ("result" in await first.request("tools/call", approved)) is not is_same_start
+    assert module.count == 1
+
+
+async def test_a_question_shows_every_character_of_the_arguments() -> None:
+    hidden = "a\u202eb\u200bc\u00add\u3164e\x1b[2Jf\ufe0fg\U000e0041\nh"
+    async with serving(registry_of(a=Deletes())) as server:
+        client = server.connect(modern=True, capabilities=FORM)
+        question, _ = await approval_of(client, {"name": "a", "arguments": {"width": 1, hidden: hidden}})
+    head, _, shown = question.rpartition("\n")
+    assert head == "May a run? Delete it\n"
+    assert shown.isascii()
+    assert shown.isprintable()
+    assert json.loads(shown) == {"width": 1, hidden: hidden}
+
+
+@pytest.mark.parametrize("modern", [True, False])
+async def test_arguments_that_a_question_cannot_show_are_refused(modern: bool) -> None:
+    module = Deletes()
+    async with serving(registry_of(a=module)) as server:
+        client = server.connect(modern=True, capabilities=FORM) if modern else await server.client(capabilities=FORM)
+        told = text_of(await client.call_tool("a", {"width": 1, "x": "y" * 8000}))
+        assert told.startswith("Invalid input: The arguments are too long to be shown for approval: 80")
+    assert module.count == 0
+
+
+async def test_arguments_of_a_nested_call_that_a_question_cannot_show_are_refused() -> None:
+    module = Deletes()
+
+    async def outer(inputs: Any, context: Context[Any]) -> Any:
+        return await context.executor.call_async("inner", {"width": 2, "x": "y" * 8000}, context)
+
+    async with serving(registry_of(outer=Does(outer), inner=module)) as server:
+        client = await server.client(capabilities=FORM)
+        assert text_of(await client.call_tool("outer", {})) == DENIED
     assert module.count == 0

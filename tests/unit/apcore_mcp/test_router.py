@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from apcore import ACL, ACLRule, Context, Executor, Identity, Registry
 from apcore.config import Config
-from apcore.errors import SchemaValidationError
+from apcore.errors import InvalidInputError, SchemaValidationError
 from apcore.middleware import Middleware
 
 from apcore_mcp import MCP_PROGRESS_KEY, report_progress
@@ -22,7 +22,17 @@ from apcore_mcp.server.calls import identity_of
 from apcore_mcp.server.router import ExecutionRouter
 from dragoman import Caller
 from dragoman.access.callers import ANONYMOUS, LOCAL
-from tests.unit.apcore_mcp.modules import SECRET, Anything, Does, Resize, Streams, registry_of, serving, text_of
+from tests.unit.apcore_mcp.modules import (
+    SECRET,
+    Anything,
+    Does,
+    Resize,
+    ResizeInput,
+    Streams,
+    registry_of,
+    serving,
+    text_of,
+)
 
 NOON = datetime.datetime(2024, 1, 15, 12, tzinfo=datetime.UTC)
 
@@ -428,3 +438,33 @@ async def test_a_module_that_calls_another_keeps_its_way_back_and_its_caller() -
 def test_a_router_needs_nothing_but_an_executor() -> None:
     executor = Executor(Registry())
     assert ExecutionRouter(executor).executor is executor
+
+
+class Quotes(Does):
+    """A module whose exception quotes a sensitive argument."""
+
+    input_schema = ResizeInput
+
+    def __init__(self, kind: type[Exception] = RuntimeError) -> None:
+        super().__init__(self._fail)
+        self._kind = kind
+
+    def _fail(self, inputs: Any, context: Any) -> Any:
+        try:
+            raise ValueError(f"inner {inputs['password']!r}")
+        except ValueError as error:
+            raise self._kind(f"cannot log in with {inputs['password']} at width {inputs['width']}") from error
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, InvalidInputError])
+async def test_an_exception_that_quotes_a_sensitive_argument_is_told_and_logged_without_it(
+    kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = registry_of(a=Quotes(kind))
+    arguments = {"width": 12345, "password": SECRET}
+    async with serving(registry) as server:
+        told = text_of(await (await server.client()).call_tool("a", arguments))
+        logged = caplog.text + server.stderr.decode()
+    outside = await ExecutionRouter(Executor(registry)).handle_call("a", arguments)
+    assert SECRET not in told + logged + caplog.text + str(outside)
+    assert "cannot log in with [REDACTED] at width 12345" in caplog.text

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from dragoman import Ask, Caller, Root, Roots, Sample, ToolContext, tool
+from dragoman.adapters.dict_claims import DictClaims
 from dragoman.calls.stages import ask_client
 from dragoman.edge import clients
 from dragoman.testing import ManualClock, MemoryClient, TestServer, open_server
@@ -417,7 +418,8 @@ async def test_answers_are_weighed_like_arguments() -> None:
         client.reply(await client.question(), accept(person="x" * 100))
         assert error_in((await client.answer(call))["result"])["details"]["reason"] == "payload_too_large"
         modern = server.connect(modern=True, capabilities=FORM)
-        answer = await round_of(modern, "capital", answers={"person": accept(person="x" * 100)})
+        _, state = asked_in(await round_of(modern, "capital"))
+        answer = await round_of(modern, "capital", answers={"person": accept(person="x" * 100)}, state=state)
         assert error_in(answer["result"])["details"]["reason"] == "payload_too_large"
 
 
@@ -498,6 +500,13 @@ async def test_a_call_is_answered_with_its_question_and_repeated_with_the_answer
         assert [(each["outcome"], each.get("asked")) for each in server.records] == [("success", 1), ("success", None)]
 
 
+async def test_a_question_shows_what_an_argument_would_hide() -> None:
+    async with open_server(TOOLS) as server:
+        client = server.connect(modern=True, capabilities=FORM)
+        requests, _ = asked_in(await round_of(client, "delete", {"path": "a\u202eb\u200b\nc"}))
+        assert requests["sure"]["params"]["message"] == "Really delete a\\u202eb\\u200b\nc?"
+
+
 async def test_all_that_can_be_asked_is_asked_at_once() -> None:
     async with open_server(TOOLS) as server:
         client = server.connect(modern=True, capabilities=ALL)
@@ -546,11 +555,30 @@ async def test_what_is_missing_or_does_not_fit_is_asked_again(answers: dict[str,
         assert text_in((await round_of(client, "delete", {"path": "a"}, {"sure": YES}, state))["result"]) == "a True"
 
 
-async def test_answers_need_no_state_and_strange_ones_are_ignored() -> None:
+async def test_strange_answers_are_ignored() -> None:
+    async with open_server(TOOLS) as server:
+        client, state = await state_of(server)
+        answers = {"sure": YES, "strange": {"action": "accept", "content": {"a": 1}}}
+        assert text_in((await round_of(client, "delete", {"path": "a"}, answers, state))["result"]) == "a True"
+
+
+async def test_an_answer_without_the_state_of_its_question_is_asked_for() -> None:
     async with open_server(TOOLS) as server:
         client = server.connect(modern=True, capabilities=FORM)
-        answers = {"sure": YES, "strange": {"action": "accept", "content": {"a": 1}}}
-        assert text_in((await round_of(client, "delete", {"path": "a"}, answers))["result"]) == "a True"
+        requests, state = asked_in(await round_of(client, "delete", {"path": "a"}, {"sure": YES}))
+        assert list(requests) == ["sure"]
+        assert ran == []
+        assert text_in((await round_of(client, "delete", {"path": "a"}, {"sure": YES}, state))["result"]) == "a True"
+
+
+async def test_an_answer_to_a_question_that_its_state_did_not_ask_does_not_count() -> None:
+    async with open_server(TOOLS) as server:
+        client = server.connect(modern=True, capabilities=FORM)
+        _, state = asked_in(await round_of(client, "order", {"item": "hat"}))
+        answers = {"choice": accept(size="M", gift=True), "colour": DECLINE, "card": accept(card="Not asked yet")}
+        requests, _ = asked_in(await round_of(client, "order", {"item": "hat"}, answers, state))
+        assert list(requests) == ["card"]
+        assert ran == []
 
 
 @pytest.mark.parametrize(("answers", "state"), [(5, ...), (None, ...), ({"sure": 12345}, ...), ([], ...), (..., 5)])
@@ -650,6 +678,93 @@ async def test_servers_that_share_a_key_and_a_name_share_states(theirs: dict[str
         client = other.connect(modern=True, capabilities=FORM)
         answer = await round_of(client, "delete", {"path": "a"}, {"sure": YES}, state)
         assert ("result" in answer) is is_opened
+
+
+# How often an answer counts.
+
+
+async def test_one_answer_runs_a_tool_once() -> None:
+    async with open_server(TOOLS) as server:
+        client, state = await state_of(server)
+        assert text_in((await round_of(client, "delete", {"path": "a"}, {"sure": YES}, state))["result"]) == "a True"
+        ran.clear()
+        await check_refused(server, client, state, "its answers were used already")
+
+
+async def test_calls_that_bring_the_same_answer_at_the_same_time_run_the_tool_once() -> None:
+    async with open_server(TOOLS) as server:
+        client, state = await state_of(server)
+        rounds = [round_of(client, "delete", {"path": "a"}, {"sure": YES}, state) for _ in range(5)]
+        answers = await asyncio.gather(*rounds)
+        assert sum("result" in each for each in answers) == 1
+        assert ran == [("a", True)]
+
+
+async def test_an_earlier_round_of_a_call_cannot_be_played_again() -> None:
+    async with open_server(TOOLS) as server:
+        client = server.connect(modern=True, capabilities=FORM)
+        _, first = asked_in(await round_of(client, "order", {"item": "hat"}))
+        answers = {"choice": accept(size="M", gift=True), "colour": DECLINE}
+        outcomes = []
+        for _ in range(2):
+            _, later = asked_in(await round_of(client, "order", {"item": "hat"}, answers, first))
+            outcomes.append(await round_of(client, "order", {"item": "hat"}, {"card": accept(card="Yours")}, later))
+        assert ["result" in each for each in outcomes] == [True, False]
+        assert len(ran) == 1
+
+
+@pytest.mark.parametrize("hints", [{"read_only": True}, {"idempotent": True}])
+async def test_a_repeatable_tool_runs_again_with_the_same_answer(hints: dict[str, Any]) -> None:
+    @tool(**hints)
+    def look(path: str, sure: Annotated[bool, Ask("Really look at {path}?")]) -> str:
+        """Does no harm when it runs twice."""
+        ran.append((path, sure))
+        return path
+
+    async with open_server([look]) as server:
+        client = server.connect(modern=True, capabilities=FORM)
+        _, state = asked_in(await round_of(client, "look", {"path": "a"}))
+        for _ in range(2):
+            assert text_in((await round_of(client, "look", {"path": "a"}, {"sure": YES}, state))["result"]) == "a"
+        assert len(ran) == 2
+
+
+async def test_a_call_that_got_no_slot_has_not_used_its_answer() -> None:
+    held = Held()
+    config = {"resources": {"max_concurrent_executions": 1}}
+    async with open_server([delete, held.tool], config) as server:
+        client, state = await state_of(server)
+        holding = begin(client, "hold")
+        await held.begun.wait()
+        refused = await round_of(client, "delete", {"path": "a"}, {"sure": YES}, state)
+        assert error_in(refused["result"])["details"]["reason"] == "no_free_slot"
+        held.release.set()
+        await client.answer(holding)
+        assert text_in((await round_of(client, "delete", {"path": "a"}, {"sure": YES}, state))["result"]) == "a True"
+
+
+async def test_a_server_that_remembers_no_more_answers_refuses_them_as_retryable() -> None:
+    clock = ManualClock()
+    async with open_server(TOOLS, clock=clock) as server:
+        server.runtime.claims = DictClaims(clock, most=1)
+        client = server.connect(modern=True, capabilities=FORM)
+        states = [asked_in(await round_of(client, "delete", {"path": "a"}))[1] for _ in range(2)]
+        for state, outcome in zip(states, ("ran", "refused"), strict=True):
+            answer = await round_of(client, "delete", {"path": "a"}, {"sure": YES}, state)
+            if outcome == "refused":
+                assert error_in(answer["result"])["details"]["retryable"] is True
+        assert ran == [("a", True)]
+
+
+async def test_the_rounds_of_a_call_end_however_often_it_is_asked_again() -> None:
+    clock = ManualClock()
+    async with open_server(TOOLS, {"timeouts": {"input_ms": 1000}}, clock=clock) as server:
+        client, state = await state_of(server)
+        for _ in range(2):
+            clock.advance(0.9)
+            _, state = asked_in(await round_of(client, "delete", {"path": "a"}, {}, state))
+        clock.advance(0.3)
+        await check_refused(server, client, state, "expired")
 
 
 words = ["Old?", "New?"]

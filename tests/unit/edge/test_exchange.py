@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from dragoman.access.callers import ANONYMOUS
+from dragoman.clock import SystemClock
 from dragoman.edge.http import exchange as module
 from dragoman.edge.http.asgi import AsgiPost
 from dragoman.edge.http.exchange import MOST_QUEUED, Exchange, Watch
@@ -26,7 +27,7 @@ class Scene:
     """An exchange under way, and its client."""
 
     def __init__(self, *, streams: bool = True) -> None:
-        self.watch = Watch()
+        self.watch = Watch(SystemClock())
         self.client = Asked()
         post = AsgiPost(asyncio.get_running_loop(), self.client.receive)
         self.exchange = Exchange(post, ANONYMOUS, self.watch, streams=streams)

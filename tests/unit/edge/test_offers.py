@@ -15,6 +15,7 @@ import pytest
 from dragoman import (
     Audio,
     BlobResource,
+    Caller,
     EmbeddedResource,
     Image,
     Message,
@@ -25,6 +26,7 @@ from dragoman import (
     resource,
     tool,
 )
+from dragoman.access.callers import LOCAL
 from dragoman.edge.interests import MOST_SUBSCRIPTIONS
 from dragoman.errors import InvalidArgument, NotFound, ToolError, Unauthorized
 from dragoman.offers.template import LONGEST_URI
@@ -553,11 +555,42 @@ def updates(client: MemoryClient) -> list[str]:
     ]
 
 
+async def test_a_subscription_to_what_a_caller_may_not_read_is_refused_like_reading_it() -> None:
+    async with serving(giving(""), giving("", "x:z")) as server:
+        caller = Caller("ada", scopes=frozenset({"tool:resources/read x:z"}))
+        client = await server.connect(caller=caller).handshake()
+        refused, reading = await client.request("resources/subscribe", {"uri": "x:y"}), await read(client, "x:y")
+        assert (
+            refused["error"]["message"] == reading["error"]["message"] == "The scope tool:resources/read x:y is needed"
+        )
+        assert refused["error"]["code"] == reading["error"]["code"]
+        assert (await client.request("resources/subscribe", {"uri": "x:z"}))["result"] == {}
+
+
+@both_eras
+async def test_nobody_is_told_of_a_resource_that_came_later_and_that_they_may_not_read(modern: bool) -> None:
+    offers = Offers()
+    async with serving(offers=offers) as server:
+        callers = [Caller(name, scopes=frozenset(scopes)) for name, scopes in (("a", ()), ("b", ("tool:*",)))]
+        blind, seeing = (server.connect(modern=modern, caller=each) for each in callers)
+        for client in (blind, seeing):
+            if modern:
+                client.begin("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["x:y"]}})
+                await until(lambda: [each for each in client.received() if "acknowledged" in each.get("method", "")])  # noqa: B023
+            else:
+                await client.handshake()
+                assert (await client.request("resources/subscribe", {"uri": "x:y"}))["result"] == {}
+        offers.register(giving("now"))
+        server.runtime.resource_updated("x:y")
+        await until(lambda: updates(seeing))
+        assert (updates(blind), updates(seeing)) == ([], ["x:y"])
+
+
 async def test_subscriptions_are_bounded() -> None:
     async with serving(giving("")) as server:
         client = await server.client()
         for each in range(MOST_SUBSCRIPTIONS):
-            server.runtime.interests.subscribe(client.connection, f"x:{each}")
+            server.runtime.interests.subscribe(client.connection, f"x:{each}", LOCAL)
         assert (await client.request("resources/subscribe", {"uri": "x:y"}))["error"]["code"] == -32602
         assert (await client.request("resources/subscribe", {"uri": "x:1"}))["result"] == {}
         assert (await client.request("resources/unsubscribe", {"uri": "x:1"}))["result"] == {}

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from dragoman import tool
+from dragoman.changes import ToolRegistered, ToolRemoved
 from dragoman.edge.connection import TransportType
-from dragoman.errors import DynamicRegistrationOff
+from dragoman.errors import DuplicateTool, DynamicRegistrationOff
 from dragoman.testing import MemoryClient, SequentialIds, open_server
 from dragoman.tools.builtin.admin import CANONICAL_SCHEMAS
 from dragoman.tools.builtin.echo import echo_tool
@@ -205,3 +206,46 @@ async def test_every_client_hears_of_a_change_at_once() -> None:
             assert heard.count("notifications/tools/list_changed") == 1
             assert "mine" in await names(client)
         assert (await other.call_tool("mine", {"message": "hi"}))["isError"] is False
+
+
+# The server's own tools.
+
+OWN = ["health", REGISTER, UNREGISTER, "memory_store", "result_continue"]
+RESERVED = [*OWN, "admin/other", "agent/sendMessage", "memory_anything"]
+
+
+def with_all(**more: Any) -> dict[str, Any]:
+    settings = switched()
+    settings["tools"] |= {"memory_enabled": True}
+    return {**settings, "storage": {"engine": "memory"}, "response": {"dialect": "envelope"}, **more}
+
+
+@pytest.mark.parametrize("name", OWN)
+async def test_a_tool_of_the_server_cannot_be_removed(name: str) -> None:
+    async with open_server([zebra], with_all()) as server:
+        client = await server.client()
+        before = await names(client)
+        assert name in before
+        assert (await client.call_tool(UNREGISTER, {"name": name}))["isError"] is True
+        assert await names(client) == before
+        assert (await client.call_tool(UNREGISTER, {"name": "zebra"}))["isError"] is False
+
+
+@pytest.mark.parametrize("settings", [with_all(), switched()], ids=["served", "not served"])
+@pytest.mark.parametrize("name", RESERVED)
+async def test_a_name_of_the_server_cannot_be_taken(name: str, settings: dict[str, Any]) -> None:
+    async with open_server([], settings) as server:
+        client = await server.client()
+        before = await names(client)
+        assert (await client.call_tool(REGISTER, {"toolType": "echo", "name": name}))["isError"] is True
+        assert await names(client) == before
+
+
+@pytest.mark.parametrize("name", OWN)
+async def test_another_process_cannot_remove_or_replace_a_tool_of_the_server(name: str) -> None:
+    async with open_server([], with_all()) as server:
+        before = server.runtime.catalogue.get(name)
+        server.runtime.apply(ToolRemoved(name))
+        with pytest.raises(DuplicateTool):
+            server.runtime.apply(ToolRegistered("echo", name, "Not the real one."))
+        assert server.runtime.catalogue.get(name) is before

@@ -2,19 +2,27 @@
 
 In the modern era the questions are the answer to the call, and the client repeats it with its answers. In the handshake
 era they are sent to the client while the call waits, without a slot: those are for work, and people take their time.
+
+In the modern era an answer counts only together with the sealed state in which its question was asked:
+
+1. Without a state the client is asked, whatever answers it brings. A state that does not open is refused.
+2. The state names the questions by digest, so an answer to a question that reads differently now is asked for again.
+3. All rounds of one call share an id and a last moment, so that the id can be forgotten after it (see `Claims`).
+4. A state with an approval is valid only where `Claims` are kept that know whether it was used.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable
+import os
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
 from dragoman.access.seal import BrokenSeal, Seal
-from dragoman.calls.answers import Answers, InputNeeded
+from dragoman.calls.answers import Answers, AnswersUsed, Claims, InputNeeded, needs_approval
 from dragoman.calls.call import Call, Service
 from dragoman.calls.limits import encode_arguments
 from dragoman.calls.patience import Patience
@@ -39,6 +47,7 @@ class AskClient:
     resources: Resources
     clock: Clock
     logger: Logger
+    claims: Callable[[], Claims]
     waiting: int = 0
 
     def __call__(self, proceed: Service, /) -> Service:
@@ -57,24 +66,38 @@ class AskClient:
             return await proceed(call)
         except InputNeeded as missing:
             call.asked = len(missing.requests)
-            until = self.clock.now().timestamp() + self.patience.limit
-            return InputRequired(missing.requests, self.seal.close(_encode_sorted(missing.answers), bound_to, until))
+            return InputRequired(missing.requests, self._sealed(call.answers, missing.answers, bound_to))
+        except AnswersUsed:
+            self._refuse_state(call, "its answers were used already")
+
+    def _sealed(self, known: Answers, needed: Answers, bound_to: tuple[str, ...]) -> str:
+        needed.id, needed.ends, needed.keeper = known.id, known.ends, known.keeper
+        until = min(self.clock.now().timestamp() + self.patience.limit, known.ends)
+        return self.seal.close(_encode_sorted(needed), bound_to, until)
 
     def _opened(self, call: Call, bound_to: tuple[str, ...]) -> Answers:
-        answers = Answers()
-        if call.request_state is not None:
-            try:
-                state = self.seal.open(call.request_state, bound_to, self.clock.now().timestamp())
-                answers = msgspec.json.decode(state, type=Answers)
-            except (BrokenSeal, msgspec.DecodeError) as error:
-                ids = {"runId": call.run_id, "correlationId": call.correlation_id, "toolName": call.name}
-                self.logger.warn("requestState refused", {**ids, "reason": str(error)})
-                raise InvalidParams("Invalid or expired requestState") from None
+        now, keeper = self.clock.now().timestamp(), self.claims().keeper
+        if call.request_state is None:
+            rounds = len(call.tool.questions) + 1  # Some room for answers that do not fit and are asked for again.
+            return Answers({}, {}, os.urandom(16).hex(), now + rounds * self.patience.limit, keeper)
+        try:
+            answers = msgspec.json.decode(self.seal.open(call.request_state, bound_to, now), type=Answers)
+        except (BrokenSeal, msgspec.DecodeError) as error:
+            self._refuse_state(call, str(error))
+        if answers.asked is None or not answers.id:
+            self._refuse_state(call, "of another version")
+        if answers.keeper != keeper and needs_approval(call.tool):
+            self._refuse_state(call, "an approval that another server, or an earlier start of this one, asked for")
         brought = call.input_responses or {}
-        new = {each.name: brought[each.name] for each in call.tool.questions if each.name in brought}
+        new = {name: brought[name] for name in answers.asked if name in brought}
         self._weigh(new)
         answers.results = {**new, **answers.results}
         return answers
+
+    def _refuse_state(self, call: Call, reason: str) -> NoReturn:
+        ids = {"runId": call.run_id, "correlationId": call.correlation_id, "toolName": call.name}
+        self.logger.warn("requestState refused", {**ids, "reason": reason})
+        raise InvalidParams("Invalid or expired requestState") from None
 
     async def _converse(self, call: Call, proceed: Service) -> Any:
         """The handshake era: ask, and go on from step 6 with what was answered, until nothing is missing."""

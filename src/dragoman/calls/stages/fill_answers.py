@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.calls.answers import Answers, InputNeeded
+from dragoman.calls.answers import Answers, AnswersUsed, Claims, InputNeeded, is_repeatable
 from dragoman.calls.call import Call, Service
 from dragoman.errors import InternalFailure, InvalidArgument, MissingCapability, Unanswered
 from dragoman.protocol.results import InputRequest
@@ -15,15 +15,31 @@ from dragoman.tools.questions import NO_ANSWER, Question, digest, is_offered
 
 @dataclass(frozen=True)
 class FillAnswers:
-    """Passes on calls whose questions are all answered, or need not be. For the others it raises `InputNeeded`."""
+    """Passes on calls whose questions are all answered, or need not be. For the others it raises `InputNeeded`.
+
+    In the modern era a client can send the same answers again. A tool that is not repeatable runs once with them; for
+    the next call it raises `AnswersUsed`.
+    """
+
+    claims: Callable[[], Claims]
 
     def __call__(self, proceed: Service, /) -> Service:
         def fill(call: Call) -> Awaitable[Any]:
-            if call.tool.questions:
-                call.arguments = _Round(call).filled_arguments()
+            if not call.tool.questions:
+                return proceed(call)
+            looked = _Round(call)
+            call.arguments = looked.filled_arguments()
+            if call.is_modern and looked.has_answers and not is_repeatable(call.tool):
+                return self._run_once(call, proceed)
             return proceed(call)
 
         return fill
+
+    async def _run_once(self, call: Call, proceed: Service) -> Any:
+        # Here and not when the state is opened: a call that is refused for want of a slot has not used its answers.
+        if not await self.claims().claim(call.answers.id, call.answers.ends):
+            raise AnswersUsed
+        return await proceed(call)
 
 
 class _Round:
@@ -39,6 +55,11 @@ class _Round:
         self._open: set[str] = set()
         self._asked: dict[str, str] = {}
         self._counted: dict[str, Any] = {}
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether an answer of the client's was taken."""
+        return bool(self._counted)
 
     def filled_arguments(self) -> dict[str, Any]:
         """The call's arguments, answers included; raises `InputNeeded` when some are missing."""

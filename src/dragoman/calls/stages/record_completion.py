@@ -8,12 +8,13 @@ from typing import TypeAlias
 
 from dragoman.calls.call import Call, Completion, Outcome, Service
 from dragoman.calls.guards import NEAR_TIMEOUT, Guards
-from dragoman.calls.interrupts import is_interrupt
+from dragoman.calls.interrupts import raise_interrupt
 from dragoman.calls.resources import Resources
 from dragoman.calls.run_handler import meaning_of
 from dragoman.clock import Clock
 from dragoman.errors import Aborted, InternalError, InternalFailure, ProtocolError, ResourceExhausted, ToolError
 from dragoman.telemetry.log import CompletionRecord, Logger, exception_facts
+from dragoman.tools.sensitive import Hide, hide_within, hiding
 from dragoman.tools.tool import MOST_NAME
 
 Watcher: TypeAlias = Callable[[CompletionRecord, Call], None]
@@ -73,8 +74,7 @@ class RecordCompletion:
                     record_end(call, _completion(call, outcome), outcome.error)
             except (Exception, SystemExit, KeyboardInterrupt) as error:
                 # The boundary: what arrives here is a defect of ours, or of a type that a tool answers with.
-                if is_interrupt(error):
-                    raise
+                raise_interrupt(error)
                 self._failed(call, error)
             finally:
                 ended(call)
@@ -94,6 +94,9 @@ class RecordCompletion:
         raise error
 
     def _refused(self, call: Call, error: ToolError) -> Outcome:
+        hide = _hiding(call)
+        if hide is not None:
+            _hide_in(error, hide)
         if isinstance(error, InternalFailure) and error.__cause__ is not None:
             self._log_cause("tool failed", call, error.code, error.__cause__)
         return Outcome(error=error)
@@ -106,7 +109,8 @@ class RecordCompletion:
 
     def _log_cause(self, message: str, call: Call, code: str | int, cause: BaseException) -> None:
         ids = {"runId": call.run_id, "correlationId": call.correlation_id, "toolName": call.name[:MOST_NAME]}
-        self.logger.error(message, {**ids, **exception_facts(cause, code)})
+        facts, hide = exception_facts(cause, code), _hiding(call)
+        self.logger.error(message, {**ids, **(facts if hide is None else hide_within(hide, facts))})
 
     def record(self, call: Call, completion: Completion, error: ToolError | ProtocolError | None = None) -> None:
         """Write the call's record, unless it has one."""
@@ -159,6 +163,19 @@ class RecordCompletion:
             self.resources.consecutive_refusals = 0
         if refusal is not None or completion in _WARNINGS:
             record.level = "warn"
+
+
+def _hiding(call: Call) -> Hide | None:
+    """What takes the sensitive arguments of a call out of a text; None where there are none."""
+    if call.tool is None or not call.tool.is_marked:
+        return None
+    return hiding(call.tool.definition.input_schema, call.arguments)
+
+
+def _hide_in(error: ToolError, hide: Hide) -> None:
+    error.message, error.details = hide(error.message), hide_within(hide, error.details)
+    if error.plain is not None:
+        error.plain = hide(error.plain)
 
 
 def _completion(call: Call, outcome: Outcome) -> Completion:

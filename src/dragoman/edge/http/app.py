@@ -6,6 +6,7 @@
 3. Everything else is of the handshake era. There the SDK owns the sessions, and the lane answers the calls in them that
    need no way back to the client.
 4. A dropped request of the modern era is cancelled; a dropped one in a session goes on, and can be resumed.
+5. A stream ends when the token does that opened it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -46,6 +47,7 @@ from dragoman.edge.http.asgi import (
     replayed,
 )
 from dragoman.edge.http.exchange import Exchange, SessionCall, Watch
+from dragoman.edge.http.expiry import until_expired
 from dragoman.edge.http.forwarding import LinkBroken
 from dragoman.edge.http.guard import Guard
 from dragoman.edge.http.siblings import LOCAL_ONLY, Siblings
@@ -100,6 +102,8 @@ STATUS_OF = {
     for error in errors
 }
 """The status of a modern answer that is an error; 200 for any other."""
+
+Serve: TypeAlias = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
 
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _MOST_REMEMBERED = 256
@@ -215,6 +219,7 @@ class HttpApp:
             or not self._guard.knows(headers)
             or b"origin" in headers
             or headers.get(b"content-type") != b"application/json"
+            or b"transfer-encoding" in headers
             or len(body) > self._most_at_once
             or self._join_trace is not None
             or self._starting is None
@@ -289,7 +294,7 @@ class HttpApp:
             await self.stop()
 
     async def _start(self) -> None:
-        self._watch = Watch()
+        self._watch = Watch(self._runtime.clock)
         self._status.began = time.monotonic()
         await self._runtime.start()
 
@@ -398,7 +403,15 @@ class HttpApp:
             raise Refused(405, InvalidRequest("2026-07-28 has no streams to open and no sessions to end"), (allowed,))
         if b"mcp-session-id" not in headers:
             raise Refused(400, InvalidRequest("Bad request: Mcp-Session-Id is missing"))
-        await self._sessions.handle(scope, receive, send, caller)
+        await self._stream(self._sessions.handle, scope, receive, send, caller)
+
+    async def _stream(self, serve: Serve, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
+        """Have what may be a stream served for as long as the caller's token is valid."""
+
+        def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+            return serve(scope, receive, send, caller)
+
+        await until_expired(app, caller, self._runtime.clock)(scope, receive, send)
 
     async def _post(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         caller, body = await self._read_post(receive, headers)
@@ -634,7 +647,7 @@ class HttpApp:
         return False
 
     def _call_in_session(self, event: ToolCall, session: LaneSession, caller: Caller, post: Post) -> None:
-        exchange = SessionCall(post, event.id, session, self._sessions, self._watch)
+        exchange = SessionCall(post, event.id, caller, session, self._sessions, self._watch)
 
         def reply(call: Call, outcome: Outcome) -> None:
             session.calls.pop(event.id, None)
@@ -667,14 +680,14 @@ class HttpApp:
                 raise Refused(400, InvalidRequest(reason), id=request_id)
             if not self._runtime.is_running:
                 raise Stopping(request_id)
-        await self._sessions.handle(scope, replayed(_reduced(body, message), receive), send, caller)
+        await self._stream(self._sessions.handle, scope, replayed(_reduced(body, message), receive), send, caller)
 
     # The deprecated transport.
 
     async def _open_sse(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         if scope["method"] != "GET":
             raise Refused(405, InvalidRequest("Open the stream with GET"), ((b"allow", b"GET"),))
-        await self._sessions.handle_sse(scope, receive, send, await self._caller(headers))
+        await self._stream(self._sessions.handle_sse, scope, receive, send, await self._caller(headers))
 
     async def _take_sse(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         caller = await self._caller(headers)

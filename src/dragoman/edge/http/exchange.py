@@ -4,6 +4,7 @@
    patience, does the response become an event stream that ends with the answer.
 2. Nobody watches for a client that leaves until the call has taken a while: most calls are over before that.
 3. A call in a session that takes a while goes on as one of the session's own streams, which can be resumed.
+4. A stream ends when its caller's token does.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from dragoman.access.callers import Caller
+from dragoman.clock import Clock
 from dragoman.edge.clients import ModernClient
 from dragoman.edge.http.asgi import JSON, STREAM, Header, Post, Receive, Scope, Send, until_gone
+from dragoman.edge.http.expiry import until_expired
 from dragoman.errors import MethodNotFound
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.jsonrpc import Id
@@ -48,7 +51,8 @@ class Watch:
     An exchange that was there at one tick and still is at the next is watched from then on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self._young: set[_Watched] = set()
@@ -164,7 +168,7 @@ class Exchange:
     def _become_stream(self) -> None:
         self._woken = self._loop.create_future()
         self._end()
-        self._post.go_on(self._stream)
+        self._post.go_on(until_expired(self._stream, self.caller, self._watch.clock))
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send what there is to send, until the answer is sent or the client is gone."""
@@ -228,8 +232,11 @@ class SessionCall:
     _timer: asyncio.TimerHandle | None = None
     _is_over = False
 
-    def __init__(self, post: Post, request_id: Id, session: LaneSession, sessions: SdkSessions, watch: Watch) -> None:
+    def __init__(
+        self, post: Post, request_id: Id, caller: Caller, session: LaneSession, sessions: SdkSessions, watch: Watch
+    ) -> None:
         self._post = post
+        self._caller = caller
         self._request_id = request_id
         self._session = session
         self._sessions = sessions
@@ -255,7 +262,7 @@ class SessionCall:
 
     def _become_stream(self) -> None:
         self._answered = self._watch.loop.create_future()
-        self._post.go_on(self._stream)
+        self._post.go_on(until_expired(self._stream, self._caller, self._watch.clock))
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self._answered is not None

@@ -10,12 +10,15 @@
    accepted by the time that the address is given up are served too.
 5. No other process keeps the address or a connection: programs that tools start do not inherit them, and forked
    children drop them.
+6. A request that others on the way may have understood differently is refused and its connection closed: one whose
+   target names another host than `Host` does, or whose body is in a transfer coding other than `chunked`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
@@ -94,6 +97,39 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+_TARGET = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
+_CODING = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
+
+
+class _BadHead(Exception):
+    """A head that must not be acted upon, and how it is refused."""
+
+    def __init__(self, status: int, phrase: str, reason: str) -> None:
+        super().__init__(reason)
+        self.refusal = (status, phrase, reason)
+
+
+def _check_head(target: bytes, version: str, pairs: list[Header]) -> None:
+    """Raise `_BadHead` for a target or a transfer coding that is not served."""
+    codings = [value for name, value in pairs if name == b"transfer-encoding"]
+    if codings:
+        _check_codings(b",".join(codings).lower(), version)
+    if not target.startswith(b"/") and target != b"*":
+        # RFC 9112, 3.2.2: the authority in the target counts, and Host has to be the same.
+        found = _TARGET.match(target)
+        hosts = [value.lower() for name, value in pairs if name == b"host"]
+        if found is None or hosts != [found[1].lower()]:
+            raise _BadHead(400, "Bad Request", "The target of the request is not at the host that Host names")
+
+
+def _check_codings(codings: bytes, version: str) -> None:
+    *before, last = [each.strip(b" \t") for each in codings.split(b",")]
+    if version != "1.1" or b"chunked" in before or not all(map(_CODING.fullmatch, (*before, last))):
+        raise _BadHead(400, "Bad Request", "Transfer-Encoding is malformed")
+    if before or last != b"chunked":
+        raise _BadHead(501, "Not Implemented", "Of transfer codings only chunked is understood")
+
+
 class _Protocol(HttpToolsProtocol):
     """uvicorn's protocol, with the times, sizes and ends that it does not watch, and a shorter way for most of it."""
 
@@ -119,6 +155,7 @@ class _Protocol(HttpToolsProtocol):
     _is_deaf = False
     _is_last = False
     """Whether an answer has said that the connection ends after it."""
+    _objection: _BadHead | None = None
     _answering: Any = None
 
     def connection_made(self, transport: Any) -> None:
@@ -153,7 +190,10 @@ class _Protocol(HttpToolsProtocol):
         else:
             self._receive_in_parts(data)
         if self._parts is not None and not self.transport.is_closing():
-            self._begin_cycle()  # The rest is yet to come, and who sends it may have to be refused before that.
+            try:
+                self._begin_cycle()  # The rest is yet to come, and who sends it may have to be refused before that.
+            except _BadHead:
+                self.send_400_response("")
 
     def _receive_in_parts(self, data: bytes) -> None:
         while data and not self._is_deaf and not self.transport.is_closing():
@@ -249,6 +289,7 @@ class _Protocol(HttpToolsProtocol):
 
         `expects`: the head says that the client waits to be told to go on. A trailer may say so too, and is not heard.
         """
+        self._check_head()
         parts, self._parts = self._parts or (), None
         url = self.url
         super().on_message_begin()
@@ -314,8 +355,18 @@ class _Protocol(HttpToolsProtocol):
         self._is_deaf = True
         self.cycle.keep_alive = False
 
+    def _check_head(self) -> None:
+        try:
+            _check_head(self.url, self.parser.get_http_version(), self._pairs)
+        except _BadHead as error:
+            self._objection = error
+            raise  # Within the parser's callbacks this ends the parsing, and it is refused then.
+
     def send_400_response(self, msg: str) -> None:
-        self.refuse(400, "Bad Request", msg)
+        if self.is_in_body and self._parts is not None:  # The parser objects to a head that nobody has looked at yet.
+            with contextlib.suppress(_BadHead):
+                self._check_head()
+        self.refuse(*((400, "Bad Request", msg) if self._objection is None else self._objection.refusal))
 
     def refuse(self, status: int, phrase: str, reason: str) -> None:
         """Answer on the connection itself, unless another answer would be taken for this one, and close it."""

@@ -13,6 +13,7 @@ import msgspec
 
 from dragoman.access.callers import METRICS_SCOPE, Caller
 from dragoman.access.metadata import METADATA_PATH
+from dragoman.clock import Clock
 from dragoman.edge.http.asgi import Headers, Receive, Refused, Route, Scope, Send, answer
 from dragoman.errors import InvalidRequest
 from dragoman.protocol.session import Identity
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 class Served(Protocol):
     """What the application is in front of."""
+
+    clock: Clock
 
     @property
     def state(self) -> Enum: ...

@@ -1,6 +1,7 @@
 """Tools that change which tools there are. They exist only when both switches are on, and then a policy decides.
 
 What can be registered is a closed set: a name of one's own for a handler that is built in, with the handler's schema.
+Tools of the server itself cannot be removed, and their names cannot be taken, whether or not they are served now.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dragoman.tools.builtin.echo import ECHO_SCHEMA
 from dragoman.tools.builtin.health import HEALTH_SCHEMA
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.context import ToolContext
-from dragoman.tools.tool import Handler, Hints, Tool, ToolDefinition
+from dragoman.tools.tool import MOST_NAME, Handler, Hints, Tool, ToolDefinition
 
 AGENT_PROXY_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -50,6 +51,9 @@ _UNREGISTER_SCHEMA: dict[str, Any] = {
     "required": ["name"],
     "additionalProperties": False,
 }
+
+_RESERVED_NAMES = frozenset({"health", "result_continue"})
+_RESERVED_BEGINNINGS = ("admin/", "agent/", "memory_")
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
@@ -96,6 +100,8 @@ def admin_tools(
             raise InvalidArgument(f"This server has nothing that a {kind} could stand for", {"reason": "no_handler"})
         said = arguments.get("description", f"A tool of type {kind}, registered while the server runs.")
         change = ToolRegistered(kind, name, said, arguments.get("version"))
+        if name in _RESERVED_NAMES or name.startswith(_RESERVED_BEGINNINGS):
+            raise InvalidArgument(f"The name {name[:MOST_NAME]} is reserved", {"reason": "reserved_name"})
         try:
             catalogue.register(registered_tool(change, handlers), is_dynamic=True, tool_type=kind)
         except RegistrationError as error:
@@ -106,6 +112,9 @@ def admin_tools(
     async def unregister(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
         check_admin_policy(policy, context.transport)
         name = arguments["name"]
+        known = catalogue.get(name)
+        if known is not None and known.is_builtin:
+            raise Unauthorized(f"{name} is a tool of the server and cannot be removed", {"reason": "builtin_tool"})
         if not catalogue.unregister(name):
             raise NotFound(f"Unknown tool: {name[:200]}")
         logger.warn(f"Tool unregistered: {name}", {"toolName": name})

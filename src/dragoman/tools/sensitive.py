@@ -1,0 +1,126 @@
+"""Values of arguments that a schema marks with `x-sensitive`, and texts without them.
+
+An exception may quote what it was given. What is logged and answered about it shows `[REDACTED]` in place of every such
+value that is at least four characters long; a shorter one would take too much else with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+import msgspec
+
+from dragoman.telemetry.clean import REDACTED
+from dragoman.tools.schema import Schema
+
+MARK = "x-sensitive"
+SHORTEST = 4
+_MOST_VALUES = 1000
+_DEEPEST = 64
+_COMBINED = ("allOf", "anyOf", "oneOf", "then", "else", "if")
+
+Hide: TypeAlias = Callable[[str], str]
+
+
+def is_marked(schema: Schema) -> bool:
+    """Whether anything in a schema may be marked; looked at once, when a tool is registered."""
+    try:
+        return MARK in json.dumps(schema)
+    except (TypeError, ValueError, RecursionError):
+        return True
+
+
+def hiding(schema: Schema, arguments: Any) -> Hide | None:
+    """What takes the sensitive ones of these arguments out of a text; None if there are none."""
+    try:
+        plain = msgspec.to_builtins(arguments, enc_hook=str, str_keys=True)
+    except Exception:  # The author's own types may do anything.
+        plain = arguments
+    found = {text for value in _Walk(schema).marked(schema, plain) for text in _texts(value) if len(text) >= SHORTEST}
+    if not found:
+        return None
+    if len(found) > _MOST_VALUES:
+        return lambda _: REDACTED
+    secrets = sorted(found, key=len, reverse=True)
+
+    def hide(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, REDACTED)
+        return text
+
+    return hide
+
+
+def hide_within(hide: Hide, value: Any, depth: int = _DEEPEST) -> Any:
+    """A copy of a JSON value with every text in it hidden, names of members included."""
+    if isinstance(value, str):
+        return hide(value)
+    if depth == 0 or value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return value if hide(str(value)) == str(value) else REDACTED
+    if isinstance(value, Mapping):
+        return {hide(str(key)): hide_within(hide, each, depth - 1) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [hide_within(hide, each, depth - 1) for each in value]
+    return value
+
+
+class _Walk:
+    """One walk through a schema and a value together. Each pair of their parts is looked at once, as schemas may refer
+    to themselves."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._seen: set[tuple[int, int]] = set()
+
+    def marked(self, schema: Any, value: Any) -> Iterator[Any]:
+        """The values that the schema marks, each as a whole."""
+        if not isinstance(schema, Mapping) or (id(schema), id(value)) in self._seen:
+            return
+        self._seen.add((id(schema), id(value)))
+        if schema.get(MARK) is True:
+            yield value
+            return
+        for each in _alternatives(schema, self._root):
+            yield from self.marked(each, value)
+        if isinstance(value, Mapping):
+            named, others = schema.get("properties"), schema.get("additionalProperties")
+            for name, item in value.items():
+                known = named.get(name) if isinstance(named, Mapping) else None
+                yield from self.marked(others if known is None else known, item)
+        elif isinstance(value, list | tuple):
+            first, rest = schema.get("prefixItems"), schema.get("items")
+            for index, item in enumerate(value):
+                own = first[index] if isinstance(first, list) and index < len(first) else rest
+                yield from self.marked(own, item)
+
+
+def _alternatives(schema: Mapping[str, Any], root: Schema) -> Iterator[Any]:
+    for keyword in _COMBINED:
+        found = schema.get(keyword)
+        yield from found if isinstance(found, list) else (found,)
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        place: Any = root
+        for step in reference[1:].split("/")[1:]:
+            name = unquote(step).replace("~1", "/").replace("~0", "~")
+            place = place.get(name) if isinstance(place, Mapping) else None
+        yield place
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in a value as they are, and as Python and JSON quote them."""
+    if isinstance(value, str):
+        yield from (value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield str(value)
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)

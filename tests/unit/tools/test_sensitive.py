@@ -1,0 +1,105 @@
+"""Sensitive arguments, and texts without them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+from msgspec import Meta, Struct
+
+from dragoman import tool
+from dragoman.errors import Conflict
+from dragoman.testing import open_server
+from dragoman.tools.sensitive import hide_within, hiding, is_marked
+
+SECRET = "hunter2-is-not-for-you"
+MARKED = {"type": "string", "x-sensitive": True}
+Sensitive = Annotated[str, Meta(extra_json_schema={"x-sensitive": True})]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": MARKED}},
+        {"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": MARKED}},
+        {"properties": {"a": {"anyOf": [{"type": "null"}, MARKED]}}},
+        {"allOf": [{"properties": {"a": MARKED}}]},
+        {"additionalProperties": MARKED},
+        {"x-sensitive": True},
+        {"anyOf": [{"$ref": "#"}, {"$ref": "#"}], "properties": {"a": MARKED}},
+    ],
+    ids=str,
+)
+def test_a_marked_value_is_found_wherever_a_schema_marks_it(schema: dict[str, Any]) -> None:
+    hide = hiding(schema, {"a": SECRET})
+    assert hide is not None
+    assert hide(f"cannot use {SECRET!r}, {SECRET}") == "cannot use '[REDACTED]', [REDACTED]"
+    assert is_marked(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "text"),
+    [
+        ({"items": MARKED}, [SECRET], SECRET),
+        ({"prefixItems": [{}, MARKED]}, ["plain", SECRET], SECRET),
+        ({"x-sensitive": True}, {"deep": [{"er": SECRET}]}, SECRET),
+        ({"x-sensitive": True}, 123456, "123456"),
+        (MARKED, 'a"b\nc', r"a\"b\nc"),
+        (MARKED, "a'b\nc", r"a'b\nc"),
+    ],
+)
+def test_texts_numbers_and_their_quotations_are_hidden(schema: dict[str, Any], value: Any, text: str) -> None:
+    hide = hiding({"properties": {"a": schema}}, {"a": value})
+    assert hide is not None
+    assert hide(f"<{text}>") == "<[REDACTED]>"
+
+
+@pytest.mark.parametrize("value", ["abc", "", None, True, 12, []])
+def test_a_value_that_is_too_short_hides_nothing(value: Any) -> None:
+    assert hiding({"properties": {"a": MARKED}}, {"a": value}) is None
+
+
+def test_a_text_is_hidden_whole_where_too_many_values_would_have_to_be() -> None:
+    hide = hiding({"properties": {"a": MARKED}}, {"a": [f"secret-{each}" for each in range(2000)]})
+    assert hide is not None
+    assert hide("secret-1999 and more") == "[REDACTED]"
+
+
+def test_a_value_is_hidden_within_others() -> None:
+    hide = hiding({"properties": {"a": MARKED}}, {"a": "12345"})
+    assert hide is not None
+    hidden = hide_within(hide, {"x": ["is 12345", 12345, 7, None, True], "12345": ("12345",)})
+    assert hidden == {"x": ["is [REDACTED]", "[REDACTED]", 7, None, True], "[REDACTED]": ["[REDACTED]"]}
+
+
+class Login(Struct):
+    name: str
+    password: Sensitive
+
+
+@tool
+def enter(login: Login) -> None:
+    """Quotes what it must not, where only the log sees it."""
+    raise RuntimeError(f"no entry for {login.name} with {login.password}")
+
+
+@tool
+def tell(password: Sensitive) -> None:
+    """Quotes what it must not in an answer."""
+    raise Conflict(f"{password} is taken", {"password was": [password], "other": 1})
+
+
+@pytest.mark.parametrize("dialect", ["structured", "envelope", "plain"])
+async def test_what_is_logged_and_answered_about_an_exception_has_no_sensitive_argument(dialect: str) -> None:
+    async with open_server([enter, tell], {"response": {"dialect": dialect}}) as server:
+        client = await server.client()
+        answers = [
+            await client.call_tool("enter", {"login": {"name": "ada", "password": SECRET}}),
+            await client.call_tool("tell", {"password": SECRET}),
+        ]
+        assert all(each["isError"] for each in answers)
+        assert SECRET not in str(answers)
+        assert "[REDACTED] is taken" in str(answers[1])
+        log = server.stderr.decode()
+        assert SECRET not in log
+        assert "no entry for ada with [REDACTED]" in log

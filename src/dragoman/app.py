@@ -192,7 +192,7 @@ class Runtime:
         threads = Threads()
         self._patience = patience = Patience(config.timeouts.input_ms, deadlines, self.clock)
         seal = Seal(config.security.state_key, config.server.name)
-        self._results = results = Results(self.cache, self._tell_others)
+        self._results = results = Results(self.cache, self._tell_others, config.response.max_value_bytes)
         recorder = RecordCompletion(self.logger, self.clock, self.resources, self.guards, under_way, self.watchers)
         tracer = make_tracer(options.tracer_provider)
         self._spans = None if tracer is None else OpenSpan(tracer, self.catalogue)
@@ -438,9 +438,7 @@ class Runtime:
         if self.memories is None:
             self.memories = self._make_memories()
         response = self.config.response
-        # What `envelope` shortens can be continued.
-        most = None if response.dialect == "envelope" else response.max_response_bytes - bytes_added_later(self._info)
-        return memory_tools(self.memories, most)
+        return memory_tools(self.memories, response.max_value_bytes - bytes_added_later(self._info))
 
     def _make_memories(self) -> Memories:
         config = self.config.storage

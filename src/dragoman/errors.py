@@ -337,13 +337,16 @@ class InternalFailure(Failed):
 
 
 class ResultTooLarge(InternalFailure):
-    """The handler's result weighs more than is sent. Ask for less; with `details.cursor`, read it part by part."""
+    """The handler's result weighs more than is sent. Ask for less; with `details.cursor`, read it part by part.
+
+    `details.actual` is missing where the result was not encoded to its end.
+    """
 
     envelope_code = EnvelopeCode.OPERATION_FAILED
 
-    def __init__(self, actual: int, limit: int, cursor: str | None = None) -> None:
-        details = {"reason": "result_too_large", "limit": limit, "actual": actual}
-        super().__init__("Result too large", details if cursor is None else {**details, "cursor": cursor})
+    def __init__(self, actual: int | None, limit: int, cursor: str | None = None) -> None:
+        facts = {"reason": "result_too_large", "limit": limit, "actual": actual, "cursor": cursor}
+        super().__init__("Result too large", {name: fact for name, fact in facts.items() if fact is not None})
 
 
 class ProtocolError(DragomanError):

@@ -7,6 +7,7 @@ import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from apcore import errors as theirs
 from apcore.cancel import ExecutionCancelledError
 from msgspec import Raw
@@ -16,6 +17,7 @@ from apcore_mcp.helpers import MCP_ELICIT_KEY
 from apcore_mcp.server.approval import calls_under_way, take_decision
 from apcore_mcp.server.calls import make_context, way_back
 from dragoman import errors as ours
+from dragoman.tools.content import encode_within
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -46,13 +48,16 @@ _STOPPED = (ExecutionCancelledError, ours.Aborted)
 
 # Without NaN, which is not JSON: it would break the line, and not only the text.
 _encode = json.JSONEncoder(default=str, allow_nan=False).encode
+_encode_into = msgspec.json.Encoder(enc_hook=str).encode_into
 
 
 class ExecutionRouter:
     """Calls modules by id, and lets no exception of theirs through."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, most_bytes: int | None = None) -> None:
+        """`most_bytes`: what an output may weigh that can be answered with, if there is a limit."""
         self.executor = executor
+        self._most = most_bytes
         self._errors = ErrorMapper()
 
     async def handle_call(
@@ -116,6 +121,8 @@ class ExecutionRouter:
             if schema is None and isinstance(error, theirs.SchemaValidationError):
                 schema = self._schema_of(module_id)
             raise _told(error, self._errors.text(error, schema, arguments)) from None
+        if self._most is not None and _is_longer(output, self._most):
+            raise _too_large(self._most)
         try:
             return _encode(output)
         except Exception as error:  # `str` of a value may fail in any way.
@@ -143,6 +150,21 @@ class ExecutionRouter:
                 _merge(output, chunk, DEEPEST_MERGE)
                 call.cancellation.raise_if_set()
         return output
+
+
+def _is_longer(output: Any, most: int) -> bool:
+    """Whether an output is much too long, found out without writing all of it as JSON, which could take seconds."""
+    try:
+        # Twice: the encoder that can be stopped writes some types otherwise, and none of them twice as long.
+        return encode_within(output, 2 * most, _encode_into) is None
+    except Exception:
+        return False
+
+
+def _too_large(most: int) -> ours.ToolError:
+    error = ours.ResultTooLarge(None, most)
+    error.plain = "Module error: RESULT_TOO_LARGE"
+    return error
 
 
 def _told(error: Exception, text: str) -> ours.ToolError:

@@ -96,7 +96,7 @@ class OfferRequests:
         hints = UNCACHED if asked.modern else {}
 
         def render(value: Any) -> dict[str, Any]:
-            return {**contents(uri, resource.mime_type, value), **hints}
+            return {**contents(uri, resource.mime_type, value, self._max_bytes), **hints}
 
         return await self._call(asked, tool, _arguments(resource, texts), render, not_found)
 

@@ -817,6 +817,7 @@ def talk(ctx: ToolContext) -> str:
     ctx.log("info", {"step": 1}, logger="talk")
     ctx.log("error", object)
     ctx.log("error", "\ud800")
+    ctx.log("error", ["x" * 1000] * 10_000)
     return "said"
 
 
@@ -828,6 +829,7 @@ INFO = {"level": "info", "data": {"step": 1}, "logger": "talk"}
 ERRORS = [
     {"level": "error", "data": "<class 'object'>"},
     {"level": "error", "data": "a message that has no JSON form"},
+    {"level": "error", "data": "a message that is too large"},
 ]
 DEBUG = {"level": "debug", "data": "small"}
 

@@ -165,11 +165,11 @@ class Runs:
             self._runtime.dialect.render(call, outcome)
         if outcome.error is not None:
             return b""
-        encoded, _ = encode_value(outcome.value)
         most = self._runtime.config.response.max_response_bytes
-        if len(encoded) > most:
-            raise ResultTooLarge(len(encoded), most)
-        return encoded
+        encoded, _ = encode_value(outcome.value, most)
+        if encoded is None:
+            raise ResultTooLarge(None, most)
+        return bytes(encoded)
 
     def _keep_details(self, call: Call, outcome: Outcome, stages: list[Span]) -> None:
         details: dict[str, Any] = {

@@ -19,6 +19,7 @@ from dragoman.access.seal import Seal
 from dragoman.artifacts import Artifacts, random_token
 from dragoman.cache import BoundedCache
 from dragoman.calls import pipeline
+from dragoman.calls.awaited import Awaited
 from dragoman.calls.call import Call, Outcome, Stage
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.guards import Guards
@@ -508,15 +509,15 @@ class Runtime:
         client: Client | None,
     ) -> ToolResult:
         """A call that came through the kernel: the same caller, the same pipeline, the same words."""
-        done: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
+        done: Awaited[ToolResult] = Awaited()
 
         def reply(call: Call, outcome: Outcome) -> None:
-            if done.done():
+            if done.future.done():
                 return
             if isinstance(outcome.error, ProtocolError):
-                done.set_exception(outcome.error)
+                done.future.set_exception(outcome.error)
             else:
-                done.set_result(self.dialect.render(call, outcome))
+                done.future.set_result(self.dialect.render(call, outcome))
 
         correlation_id = correlation_id_in(meta) or self.ids.correlation_id()
         call = Call(
@@ -538,11 +539,13 @@ class Runtime:
             call.progress = progress_of(client.notify, token)
         self.runner.submit(call)
         try:
-            return await done
+            return await done.future
         except asyncio.CancelledError:
             call.disconnected = isinstance(client, SessionClient) and not client.has_withdrawn
             call.withdraw("disconnect" if call.disconnected else "client")
             raise
+        finally:
+            del done.future
 
 
 def create_server(options: ServerOptions) -> Runtime:

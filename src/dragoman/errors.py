@@ -349,6 +349,24 @@ class ResultTooLarge(InternalFailure):
         super().__init__("Result too large", {name: fact for name, fact in facts.items() if fact is not None})
 
 
+def drop_tracebacks(error: BaseException) -> None:
+    """Free what the frames hold that an exception passed through, and all those that it came from.
+
+    A traceback often leads back to its exception, and then only the garbage collector would end them.
+    """
+    pending: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while pending:
+        each = pending.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.__traceback__ = None
+        pending += (each.__cause__, each.__context__)
+        if isinstance(each, BaseExceptionGroup):
+            pending += each.exceptions
+
+
 class ProtocolError(DragomanError):
     """A message that is answered with a JSON-RPC error."""
 

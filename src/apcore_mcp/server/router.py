@@ -13,7 +13,6 @@ from apcore.cancel import ExecutionCancelledError
 from msgspec import Raw
 
 from apcore_mcp.adapters.errors import ErrorMapper
-from apcore_mcp.helpers import MCP_ELICIT_KEY
 from apcore_mcp.server.approval import calls_under_way, take_decision
 from apcore_mcp.server.calls import make_context, way_back
 from dragoman import errors as ours
@@ -83,10 +82,10 @@ class ExecutionRouter:
         under_way = calls_under_way(self.executor)
 
         async def execute(arguments: dict[str, Any], call: ToolContext) -> Any:
-            context = make_context(call)
+            context, back = make_context(call)
             if is_asked:
                 take_decision(arguments, context, module_id)
-            before = way_back.set(context.data[MCP_ELICIT_KEY])
+            before = way_back.set(back.ask)
             under_way.add(call.run_id)
             try:
                 if streams and call.wants_progress:
@@ -95,6 +94,7 @@ class ExecutionRouter:
             finally:
                 under_way.discard(call.run_id)
                 way_back.reset(before)
+                back.close()
 
         async def handle(arguments: dict[str, Any], call: ToolContext) -> Raw:
             text = await self._written(module_id, execute(arguments, call), arguments, schema, call.cancellation)
@@ -185,6 +185,7 @@ def _log(name: str, error: Exception) -> None:
     is_expected = isinstance(error, theirs.ModuleError) and not isinstance(error, theirs.ModuleExecuteError)
     trace = None if is_expected else error
     logger.error("Tool call error: %s - %s: %s", name, type(error).__name__, message, exc_info=trace)
+    ours.drop_tracebacks(error)  # Nobody is shown it again, and apcore's frames lead back to it.
 
 
 def _findings(text: str) -> list[dict[str, str]]:

@@ -37,6 +37,11 @@ class _Settled(Struct):
     is_shared: bool = True
     """False: it has a value, and everybody must work out their own."""
 
+    def fail(self, error: BaseException, call: Call) -> None:
+        """Note how the call failed that was executed, if that says anything about the others."""
+        if isinstance(error, ToolError) and not call.cancellation.is_set():
+            self.error = error
+
 
 class _Flight(Struct, eq=False):
     """A call that works out a result, and what it will come to."""
@@ -108,14 +113,13 @@ class Results:
                     self._cache.set(key, encoded, ttl_ms=definition.cache_ttl_ms, tags=definition.cache_tags)
             return msgspec.json.decode(encoded)
         except BaseException as error:
-            meaning = meaning_of(error, call)
-            if isinstance(meaning, ToolError) and not call.cancellation.is_set():
-                settled.error = meaning
+            settled.fail(meaning_of(error, call), call)
             raise
         finally:
             if self._flights.get(key) is flight:
                 del self._flights[key]
             flight.settled.set_result(settled)
+            del flight, settled  # An error in them leads back here, through its traceback.
 
     def _version(self, call: Call) -> list[int]:
         """How often each of the things has changed that the tool's results depend on."""

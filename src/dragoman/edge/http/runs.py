@@ -66,7 +66,7 @@ class Run:
         try:
             return await answered
         finally:
-            del self._asked[number]
+            del self._asked[number], answered  # An error in it leads back here, through its traceback.
 
     def answer(self, number: int, result: dict[str, Any]) -> bool:
         """The person has answered; False when that is not asked, or not any longer."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from dragoman.access.callers import LOCAL, Caller
+from dragoman.access.quota import Quota
 from dragoman.access.seal import Seal
 from dragoman.artifacts import Artifacts, random_token
 from dragoman.cache import BoundedCache
@@ -31,7 +32,7 @@ from dragoman.calls.run_handler import RunHandler
 from dragoman.calls.runner import Runner
 from dragoman.calls.shares import Shares
 from dragoman.calls.stages.admit import Admit, Gate
-from dragoman.calls.stages.ask_client import AskClient
+from dragoman.calls.stages.ask_client import MOST_WAITING, AskClient
 from dragoman.calls.stages.check_request import CheckRequest
 from dragoman.calls.stages.check_scopes import CheckScopes
 from dragoman.calls.stages.enforce_deadline import EnforceDeadline
@@ -192,6 +193,7 @@ class Runtime:
         deadlines = Deadlines(under_way, self.clock, self.logger)
         threads = Threads()
         self._patience = patience = Patience(config.timeouts.input_ms, deadlines, self.clock)
+        waiting = Quota(config.resources.max_waiting_per_caller or MOST_WAITING // 2)
         seal = Seal(config.security.state_key, config.server.name)
         self._results = results = Results(self.cache, self._tell_others, config.response.max_value_bytes)
         recorder = RecordCompletion(self.logger, self.clock, self.resources, self.guards, under_way, self.watchers)
@@ -208,7 +210,7 @@ class Runtime:
             FindTool(self.catalogue),
             CheckScopes(),
             LimitRate(Rates(config.limits), self.clock),
-            AskClient(seal, patience, self.resources, self.clock, self.logger),
+            AskClient(seal, patience, self.resources, self.clock, self.logger, per_caller=waiting),
             TakeSlot(self.resources, Shares(config.resources, config.limits)),
             ValidateArguments(),
             FillAnswers(),

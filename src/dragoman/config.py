@@ -159,6 +159,13 @@ class ResourcesConfig(Section, frozen=True):
     max_concurrent_per_caller: Annotated[
         Count | None, about("How many of them may be one caller's; unset, all of them.")
     ] = None
+    max_waiting_per_caller: Annotated[
+        Count | None,
+        about(
+            "How many of the 1000 calls that may wait for their client's answer may be one caller's; unset, half of "
+            "them. A caller that is not authenticated may have all."
+        ),
+    ] = None
 
 
 class ToolLimits(Section, frozen=True):
@@ -332,6 +339,10 @@ class HttpConfig(Section, frozen=True):
     ] = ()
     max_connections: Annotated[Annotated[int, Meta(ge=1)], about("Connections at a time.")] = 4096
     max_sessions: Annotated[Annotated[int, Meta(ge=1)], about("Sessions of the handshake era at a time.")] = 10_000
+    max_sessions_per_caller: Annotated[
+        Count | None,
+        about("How many of them may be one caller's; unset, half of them. Without authentication, all of them."),
+    ] = None
     session_idle_ms: Annotated[Annotated[int, Meta(ge=1000)], about("How long a session is kept that nobody uses.")] = (
         1_800_000
     )
@@ -412,6 +423,11 @@ class AuthConfig(Section, frozen=True):
     @property
     def takes_jwts(self) -> bool:
         return self.issuer is not None or self.jwks is not None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether callers have to say who they are."""
+        return bool(self.callers) or self.takes_jwts
 
     def conflicts(self) -> Iterator[Problem]:
         if self.takes_jwts and self.resource is None and self.audience is None:

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from dragoman.access.callers import LOCAL, Caller
+from dragoman.access.quota import Quota
 from dragoman.access.seal import Seal
 from dragoman.adapters.dict_claims import DictClaims
 from dragoman.artifacts import Artifacts, random_token
 from dragoman.cache import BoundedCache
 from dragoman.calls import pipeline
 from dragoman.calls.answers import Claims
+from dragoman.calls.awaited import Awaited
 from dragoman.calls.call import Call, Outcome, Stage
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.guards import Guards
@@ -33,7 +35,7 @@ from dragoman.calls.run_handler import RunHandler
 from dragoman.calls.runner import Runner
 from dragoman.calls.shares import Shares
 from dragoman.calls.stages.admit import Admit, Gate
-from dragoman.calls.stages.ask_client import AskClient
+from dragoman.calls.stages.ask_client import MOST_WAITING, AskClient
 from dragoman.calls.stages.check_request import CheckRequest
 from dragoman.calls.stages.check_scopes import CheckScopes
 from dragoman.calls.stages.enforce_deadline import EnforceDeadline
@@ -199,8 +201,9 @@ class Runtime:
         deadlines = Deadlines(under_way, self.clock, self.logger)
         threads = Threads()
         self._patience = patience = Patience(config.timeouts.input_ms, deadlines, self.clock)
+        waiting = Quota(config.resources.max_waiting_per_caller or MOST_WAITING // 2)
         seal = Seal(config.security.state_key, config.server.name)
-        self._results = results = Results(self.cache, self._tell_others)
+        self._results = results = Results(self.cache, self._tell_others, config.response.max_value_bytes)
         recorder = RecordCompletion(self.logger, self.clock, self.resources, self.guards, under_way, self.watchers)
         tracer = make_tracer(options.tracer_provider)
         self._spans = None if tracer is None else OpenSpan(tracer, self.catalogue)
@@ -215,7 +218,7 @@ class Runtime:
             FindTool(self.catalogue),
             CheckScopes(),
             LimitRate(Rates(config.limits), self.clock),
-            AskClient(seal, patience, self.resources, self.clock, self.logger, self._get_claims),
+            AskClient(seal, patience, self.resources, self.clock, self.logger, self._get_claims, per_caller=waiting),
             TakeSlot(self.resources, Shares(config.resources, config.limits)),
             ValidateArguments(),
             FillAnswers(self._get_claims),
@@ -451,9 +454,7 @@ class Runtime:
         if self.memories is None:
             self.memories = self._make_memories()
         response = self.config.response
-        # What `envelope` shortens can be continued.
-        most = None if response.dialect == "envelope" else response.max_response_bytes - bytes_added_later(self._info)
-        return memory_tools(self.memories, most)
+        return memory_tools(self.memories, response.max_value_bytes - bytes_added_later(self._info))
 
     def _make_memories(self) -> Memories:
         config = self.config.storage
@@ -529,15 +530,15 @@ class Runtime:
         client: Client | None,
     ) -> ToolResult:
         """A call that came through the kernel: the same caller, the same pipeline, the same words."""
-        done: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
+        done: Awaited[ToolResult] = Awaited()
 
         def reply(call: Call, outcome: Outcome) -> None:
-            if done.done():
+            if done.future.done():
                 return
             if isinstance(outcome.error, ProtocolError):
-                done.set_exception(outcome.error)
+                done.future.set_exception(outcome.error)
             else:
-                done.set_result(self.dialect.render(call, outcome))
+                done.future.set_result(self.dialect.render(call, outcome))
 
         correlation_id = correlation_id_in(meta) or self.ids.correlation_id()
         call = Call(
@@ -559,11 +560,13 @@ class Runtime:
             call.progress = progress_of(client.notify, token)
         self.runner.submit(call)
         try:
-            return await done
+            return await done.future
         except asyncio.CancelledError:
             call.disconnected = isinstance(client, SessionClient) and not client.has_withdrawn
             call.withdraw("disconnect" if call.disconnected else "client")
             raise
+        finally:
+            del done.future
 
 
 def create_server(options: ServerOptions) -> Runtime:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextvars import Context
 from datetime import UTC, datetime
 from time import time_ns
 from typing import Protocol
@@ -64,4 +65,5 @@ class SystemClock:
         return self._timestamp
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        return asyncio.get_running_loop().call_later(seconds, callback)
+        # In a context of its own: a timer keeps its context until it is due, and a call's leads to its client.
+        return asyncio.get_running_loop().call_later(seconds, callback, context=Context())

@@ -169,6 +169,13 @@ class ResourcesConfig(Section, frozen=True):
     max_concurrent_per_caller: Annotated[
         Count | None, about("How many of them may be one caller's; unset, all of them.", is_limit=True)
     ] = None
+    max_waiting_per_caller: Annotated[
+        Count | None,
+        about(
+            "How many of the 1000 calls that may wait for their client's answer may be one caller's; unset, half of "
+            "them. A caller that is not authenticated may have all."
+        ),
+    ] = None
 
 
 class ToolLimits(Section, frozen=True):
@@ -237,6 +244,14 @@ class ResponseConfig(Section, frozen=True):
             is_limit=True,
         ),
     ] = 1_048_576
+    max_kept_bytes: Annotated[
+        Annotated[int, Meta(ge=1024)],
+        about(
+            "`envelope`: the most that a result may weigh to be shortened and kept. A larger one is an error, unless "
+            "`max_response_bytes` allows it.",
+            is_limit=True,
+        ),
+    ] = 4_194_304
     max_list_items: Annotated[
         Count, about("`envelope`: the most items of a list before it is shortened.", is_limit=True)
     ] = 100
@@ -249,6 +264,11 @@ class ResponseConfig(Section, frozen=True):
     truncation_suffix: Annotated[
         Annotated[str, Meta(max_length=100)], about("`envelope`: what a shortened string ends with.")
     ] = "... [truncated]"
+
+    @property
+    def max_value_bytes(self) -> int:
+        """The most that the JSON of a value may weigh that can be answered with, in whole or in part."""
+        return max(self.max_response_bytes, self.max_kept_bytes if self.dialect == "envelope" else 0)
 
 
 class CacheConfig(Section, frozen=True):
@@ -362,6 +382,10 @@ class HttpConfig(Section, frozen=True):
     max_sessions: Annotated[
         Annotated[int, Meta(ge=1)], about("Sessions of the handshake era at a time.", is_limit=True)
     ] = 10_000
+    max_sessions_per_caller: Annotated[
+        Count | None,
+        about("How many of them may be one caller's; unset, half of them. Without authentication, all of them."),
+    ] = None
     session_idle_ms: Annotated[
         Annotated[int, Meta(ge=1000)], about("How long a session is kept that nobody uses.", is_limit=True)
     ] = 1_800_000
@@ -435,6 +459,11 @@ class AuthConfig(Section, frozen=True):
     @property
     def takes_jwts(self) -> bool:
         return self.issuer is not None or self.jwks is not None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether callers have to say who they are."""
+        return bool(self.callers) or self.takes_jwts
 
     def conflicts(self) -> Iterator[Problem]:
         if self.takes_jwts and self.resource is None and self.audience is None:

@@ -337,13 +337,34 @@ class InternalFailure(Failed):
 
 
 class ResultTooLarge(InternalFailure):
-    """The handler's result weighs more than is sent. Ask for less; with `details.cursor`, read it part by part."""
+    """The handler's result weighs more than is sent. Ask for less; with `details.cursor`, read it part by part.
+
+    `details.actual` is missing where the result was not encoded to its end.
+    """
 
     envelope_code = EnvelopeCode.OPERATION_FAILED
 
-    def __init__(self, actual: int, limit: int, cursor: str | None = None) -> None:
-        details = {"reason": "result_too_large", "limit": limit, "actual": actual}
-        super().__init__("Result too large", details if cursor is None else {**details, "cursor": cursor})
+    def __init__(self, actual: int | None, limit: int, cursor: str | None = None) -> None:
+        facts = {"reason": "result_too_large", "limit": limit, "actual": actual, "cursor": cursor}
+        super().__init__("Result too large", {name: fact for name, fact in facts.items() if fact is not None})
+
+
+def drop_tracebacks(error: BaseException) -> None:
+    """Free what the frames hold that an exception passed through, and all those that it came from.
+
+    A traceback often leads back to its exception, and then only the garbage collector would end them.
+    """
+    pending: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while pending:
+        each = pending.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.__traceback__ = None
+        pending += (each.__cause__, each.__context__)
+        if isinstance(each, BaseExceptionGroup):
+            pending += each.exceptions
 
 
 class ProtocolError(DragomanError):

@@ -10,6 +10,7 @@ import sys
 import threading
 import uuid
 import weakref
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -155,3 +156,11 @@ def test_sources_of_ids_that_are_no_longer_used_are_let_go() -> None:
     del source
     gc.collect()
     assert gone() is None
+
+
+async def test_timer_keeps_nothing_of_the_context_that_it_was_set_in() -> None:
+    variable: ContextVar[object] = ContextVar("variable", default=None)
+    seen: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    variable.set(object())
+    SystemClock().call_later(0, lambda: seen.set_result(variable.get()))
+    assert await seen is None

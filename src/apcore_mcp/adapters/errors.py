@@ -53,40 +53,37 @@ class ErrorMapper:
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 
     def text(
-        self,
-        error: Exception,
-        schema: Schema | None = None,
-        arguments: Mapping[str, Any] | None = None,
-        hide: Hide | None = None,
+        self, error: Exception, schema: Schema | None = None, arguments: Any = None, hide: Hide | None = None
     ) -> str:
         """What `to_mcp_error` answers, without what is around it. `hide` takes sensitive values out of it."""
-        text = self._text(error, schema, arguments, hide)
-        return text if hide is None else hide(text)
+        from apcore.errors import ModuleError
 
-    def _text(
-        self, error: Exception, schema: Schema | None, arguments: Mapping[str, Any] | None, hide: Hide | None
-    ) -> str:
-        from apcore import errors
+        if isinstance(error, ModuleError):
+            text = _worded(error, schema or {}, arguments)
+            return text if hide is None else hide(text)
+        log_failure(logger, "A module call ended in an unexpected error", error, hide)
+        return "Internal error occurred"
 
-        if not isinstance(error, errors.ModuleError):
-            log_failure(logger, "A module call ended in an unexpected error", error, hide)
-            return "Internal error occurred"
-        for name, text in _BY_CLASS.items():
-            if isinstance(error, getattr(errors, name)):
-                return text
-        match error:
-            case errors.ModuleNotFoundError():
-                text = f"Module not found: {error.details.get('module_id', '')}"
-            case errors.ModuleTimeoutError():
-                text = f"Module timed out after {error.details.get('timeout_ms', 0)}ms"
-            case errors.InvalidInputError():
-                text = f"Invalid input: {error.message}"
-            case errors.SchemaValidationError() if _is_about_the_arguments(error):
-                findings = _findings(error, schema or {}, arguments)
-                return "\n- ".join(["Input validation failed:", *findings]).removesuffix(":")
-            case _:
-                text = f"Module error: {error.code}"
-        return _fit(text)
+
+def _worded(error: ModuleError, schema: Schema, arguments: Any) -> str:
+    from apcore import errors
+
+    for name, text in _BY_CLASS.items():
+        if isinstance(error, getattr(errors, name)):
+            return text
+    match error:
+        case errors.ModuleNotFoundError():
+            text = f"Module not found: {error.details.get('module_id', '')}"
+        case errors.ModuleTimeoutError():
+            text = f"Module timed out after {error.details.get('timeout_ms', 0)}ms"
+        case errors.InvalidInputError():
+            text = f"Invalid input: {error.message}"
+        case errors.SchemaValidationError() if _is_about_the_arguments(error):
+            findings = _findings(error, schema, arguments)
+            return "\n- ".join(["Input validation failed:", *findings]).removesuffix(":")
+        case _:
+            text = f"Module error: {error.code}"
+    return _fit(text)
 
 
 def _is_about_the_arguments(error: ModuleError) -> bool:

@@ -41,8 +41,7 @@ _FORM = {
     "properties": {"approve": {"type": "boolean", "title": "Approve"}},
     "required": ["approve"],
 }
-_LONGEST = 8000
-_LONGEST_DESCRIPTION = 500
+_LONGEST, _LONGEST_DESCRIPTION = 8000, 500
 
 
 class ClientApproval:
@@ -122,7 +121,5 @@ def _wording(module_id: str, description: str | None, schema: dict[str, Any], ar
     if len(shown) > _LONGEST:
         reason = f"The arguments are too long to be shown for approval: {len(shown)} characters, at most {_LONGEST}"
         raise InvalidArgument(reason, {"reason": "too_long_for_approval", "limit": _LONGEST, "actual": len(shown)})
-    about = show_all((description or "").strip().partition("\n")[0])
-    if len(about) > _LONGEST_DESCRIPTION:
-        about = about[:_LONGEST_DESCRIPTION] + "…"
+    about = show_all((description or "").strip().partition("\n")[0])[:_LONGEST_DESCRIPTION]
     return f"May {show_all(module_id)} run? {about}\n\n{shown}"

@@ -37,17 +37,22 @@ class CallToken(CancelToken):
         return self._cancellation.reason is not None or super().is_cancelled
 
 
-class _WayBack:
+class WayBack:
     """What a module's helpers lead to. They work from a thread as well, in an event loop of the module's own."""
 
     __slots__ = ("_context", "_loop")
 
     def __init__(self, context: ToolContext) -> None:
-        self._context = context
+        self._context: ToolContext | None = context
         self._loop = asyncio.get_running_loop()
 
     async def report(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        self._context.progress(progress, total, message)
+        if self._context is not None:
+            self._context.progress(progress, total, message)
+
+    def close(self) -> None:
+        """The call has ended. Timers keep the variables of the task that set them, and so this, until they are due."""
+        self._context = None
 
     async def ask(self, message: str, requested_schema: dict[str, Any] | None = None) -> dict[str, Any] | None:
         asking = self._asked(message, requested_schema or FREE_FORM)
@@ -56,6 +61,8 @@ class _WayBack:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asking, self._loop))
 
     async def _asked(self, message: str, schema: dict[str, Any]) -> dict[str, Any] | None:
+        if self._context is None:
+            return None
         try:
             return await self._context.elicit(message, schema)
         except ValueError as error:
@@ -63,15 +70,16 @@ class _WayBack:
             return None
 
 
-def make_context(call: ToolContext) -> Context[Any]:
-    """The context in which a module runs for a call."""
-    back = _WayBack(call)
-    return Context(
+def make_context(call: ToolContext) -> tuple[Context[Any], WayBack]:
+    """The context in which a module runs for a call, and the way back, to be closed when the call has ended."""
+    back = WayBack(call)
+    context: Context[Any] = Context(
         trace_id=call.run_id.replace("-", ""),
         identity=identity_of(call.caller),
         cancel_token=CallToken(call.cancellation),
         data={MCP_PROGRESS_KEY: back.report, MCP_ELICIT_KEY: back.ask},
     )
+    return context, back
 
 
 def identity_of(caller: Caller) -> Identity | None:

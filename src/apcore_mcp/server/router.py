@@ -13,11 +13,11 @@ from msgspec import Raw
 
 from apcore_mcp.adapters.errors import ErrorMapper
 from apcore_mcp.adapters.schema import Schema
-from apcore_mcp.helpers import MCP_ELICIT_KEY
 from apcore_mcp.server.approval import calls_under_way, take_decision
 from apcore_mcp.server.calls import make_context, way_back
 from dragoman import errors as ours
 from dragoman.telemetry.python_logging import log_failure
+from dragoman.tools.content import is_longer
 from dragoman.tools.sensitive import Hide, hiding, is_marked
 
 if TYPE_CHECKING:
@@ -54,8 +54,10 @@ _encode = json.JSONEncoder(default=str, allow_nan=False).encode
 class ExecutionRouter:
     """Calls modules by id, and lets no exception of theirs through."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, most_bytes: int | None = None) -> None:
+        """`most_bytes`: what an output may weigh that can be answered with, if there is a limit."""
         self.executor = executor
+        self._most = most_bytes
         self._errors = ErrorMapper()
 
     async def handle_call(
@@ -72,7 +74,7 @@ class ExecutionRouter:
         try:
             text, is_error = await self._written(tool_name, execute(), given), False
         except ours.ToolError as error:
-            text, is_error = str(error.plain), True
+            text, is_error = error.plain or "Module error: RESULT_TOO_LARGE", True
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error)
 
     def handler(
@@ -87,10 +89,10 @@ class ExecutionRouter:
         under_way = calls_under_way(self.executor)
 
         async def execute(arguments: dict[str, Any], call: ToolContext) -> Any:
-            context = make_context(call)
+            context, back = make_context(call)
             if is_asked:
                 take_decision(arguments, context, module_id)
-            before = way_back.set(context.data[MCP_ELICIT_KEY])
+            before = way_back.set(back.ask)
             under_way.add(call.run_id)
             try:
                 if streams and call.wants_progress:
@@ -99,6 +101,7 @@ class ExecutionRouter:
             finally:
                 under_way.discard(call.run_id)
                 way_back.reset(before)
+                back.close()
 
         async def handle(arguments: dict[str, Any], call: ToolContext) -> Raw:
             running = execute(arguments, call)
@@ -128,6 +131,9 @@ class ExecutionRouter:
             hide = None if marked is None else hiding(marked, arguments)
             _log(module_id, error, hide)
             raise _told(error, self._errors.text(error, schema, arguments, hide)) from None
+        # Twice: `json` writes some types otherwise, and none of them half as long.
+        if self._most is not None and is_longer(output, 2 * self._most):
+            raise ours.ResultTooLarge(None, self._most)
         try:
             return _encode(output)
         except Exception as error:  # `str` of a value may fail in any way.
@@ -175,6 +181,7 @@ def _log(name: str, error: Exception, hide: Hide | None) -> None:
     is_expected = isinstance(error, theirs.ModuleError) and not isinstance(error, theirs.ModuleExecuteError)
     trace = None if is_expected else error
     log_failure(logger, f"Tool call error: {name} - {type(error).__name__}: {message}", trace, hide)
+    ours.drop_tracebacks(error)  # Nobody is shown it again, and apcore's frames lead back to it.
 
 
 def _findings(text: str) -> list[dict[str, str]]:

@@ -153,7 +153,8 @@ def attach(
     executor = executor_of(registry_or_executor)
     quicken(executor)
     asks = let_clients_approve(executor)
-    factory = MCPServerFactory(ExecutionRouter(executor), validate_inputs=validate_inputs, asks=asks)
+    router = ExecutionRouter(executor, runtime.config.response.max_value_bytes)
+    factory = MCPServerFactory(router, validate_inputs=validate_inputs, asks=asks)
     listener = RegistryListener(executor.registry, factory, tags=tags, prefix=prefix, runtime=runtime)
     listener.start(follow=dynamic)
     return listener

@@ -73,3 +73,8 @@ LOCAL = Caller("local")
 
 ANONYMOUS = Caller("anonymous")
 """Whoever is served over HTTP without having to say who it is."""
+
+
+def is_known(caller: Caller) -> bool:
+    """Whether the caller is told from others: a share of its own would be no share where all are one caller."""
+    return caller is not LOCAL and caller is not ANONYMOUS

@@ -32,8 +32,11 @@ class Job(Generic[C, T]):
             self.error = error
 
     def settle(self) -> None:
-        """On the event loop: give the result to whoever waits."""
-        settle(self.awaited, self._value, self.error)
+        """On the event loop: give the result to whoever waits, once."""
+        awaited, value, error = self.awaited, self._value, self.error
+        # The frames that an exception passed through lead here: see `_Job` in `threads.py`.
+        del self.awaited, self._value, self.error
+        settle(awaited, value, error)
 
     @staticmethod
     def deliver(jobs: Iterable[Job[Any, Any]]) -> None:

@@ -178,10 +178,12 @@ def _run_alone(job: Job[Transaction, Any], connection: sqlite3.Connection, trans
     count = len(transaction.later)
     job.run(transaction)
     if job.error is not None:
-        error = job.error
-        job.error = storage_failure(error)
+        error, job.error = job.error, storage_failure(job.error)
         if not connection.in_transaction:
-            raise error  # SQLite has undone the whole transaction, and the others with it.
+            try:
+                raise error  # SQLite has undone the whole transaction, and the others with it.
+            finally:
+                del error  # It leads to this frame.
         connection.execute("ROLLBACK TO job")
         del transaction.later[count:]
     connection.execute("RELEASE job")

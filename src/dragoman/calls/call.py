@@ -64,6 +64,9 @@ class Outcome(Struct, eq=False):
         return self.value
 
 
+LOCAL_TRANSPORT = "local"
+"""Of calls from Python, whose errors keep their tracebacks: the caller may raise them."""
+
 _NOT_TRACED: Any = None
 _NO_ANSWERS: Any = None
 _NO_META: Any = MappingProxyType({})
@@ -80,7 +83,7 @@ class Call(Struct, eq=False):
     correlation_id: str
     reply: Callable[[Call, Outcome], None]
     caller: Caller = LOCAL
-    transport: str = "local"
+    transport: str = LOCAL_TRANSPORT
     request_id: int | str | None = None
     progress: Progress | None = None
     client: Client | None = None

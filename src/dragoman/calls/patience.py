@@ -72,6 +72,7 @@ class Patience:
             cancelled.cancel()
             if not answer.cancel() and not answer.cancelled():
                 answer.exception()  # Looked at, whoever it was that ended the waiting.
+            del answer  # An error in it leads back here, through its traceback.
 
     def stop(self) -> None:
         """Wait for nobody any longer: the server stops, and people take their time."""

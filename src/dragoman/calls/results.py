@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,7 +24,7 @@ from dragoman.calls.call import Call, Service
 from dragoman.calls.run_handler import meaning_of
 from dragoman.changes import ResultsOutdated, Share, keep_to_itself
 from dragoman.errors import ToolError
-from dragoman.tools.content import content_blocks, encode_json
+from dragoman.tools.content import content_blocks, encode_within
 
 _encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 
@@ -36,6 +37,11 @@ class _Settled(Struct):
     is_shared: bool = True
     """False: it has a value, and everybody must work out their own."""
 
+    def fail(self, error: BaseException, call: Call) -> None:
+        """Note how the call failed that was executed, if that says anything about the others."""
+        if isinstance(error, ToolError) and not call.cancellation.is_set():
+            self.error = error
+
 
 class _Flight(Struct, eq=False):
     """A call that works out a result, and what it will come to."""
@@ -47,9 +53,13 @@ class _Flight(Struct, eq=False):
 class Results:
     """The kept results, and the calls that are working one out."""
 
-    def __init__(self, cache: BoundedCache[bytes], share: Share = keep_to_itself) -> None:
+    def __init__(
+        self, cache: BoundedCache[bytes], share: Share = keep_to_itself, most_bytes: int = sys.maxsize
+    ) -> None:
+        """`most_bytes`: what a result may weigh that is kept or shared; a longer one could not be sent."""
         self._cache = cache
         self._share = share
+        self._most = most_bytes
         self._flights: dict[str, _Flight] = {}
         self._changes: dict[str, int] = {}
         """How often what carries a tag has changed."""
@@ -92,7 +102,7 @@ class Results:
         settled, version = _Settled(), self._version(call)
         try:
             value = await proceed(call)
-            encoded = _encoded(call, value)
+            encoded = _encoded(call, value, self._most)
             if encoded is None:
                 settled.is_shared = False
                 return value
@@ -103,14 +113,13 @@ class Results:
                     self._cache.set(key, encoded, ttl_ms=definition.cache_ttl_ms, tags=definition.cache_tags)
             return msgspec.json.decode(encoded)
         except BaseException as error:
-            meaning = meaning_of(error, call)
-            if isinstance(meaning, ToolError) and not call.cancellation.is_set():
-                settled.error = meaning
+            settled.fail(meaning_of(error, call), call)
             raise
         finally:
             if self._flights.get(key) is flight:
                 del self._flights[key]
             flight.settled.set_result(settled)
+            del flight, settled  # An error in them leads back here, through its traceback.
 
     def _version(self, call: Call) -> list[int]:
         """How often each of the things has changed that the tool's results depend on."""
@@ -134,17 +143,17 @@ def _digest(call: Call, version: list[int]) -> str:
     return hashlib.blake2b(_encode_sorted(parts), digest_size=24).hexdigest()
 
 
-def _encoded(call: Call, value: Any) -> bytes | None:
+def _encoded(call: Call, value: Any, most: int) -> bytes | None:
     """The value as it is kept and shared; None when it is not one for that, or could not even be sent."""
     try:
         if content_blocks(value) is not None:
             return None
-        encoded = encode_json(value)
-        if call.tool.output_validator is not None:
+        encoded = encode_within(value, most)
+        if encoded is not None and call.tool.output_validator is not None:
             call.tool.output_validator.check(msgspec.json.decode(encoded), thorough=False)
     except Exception:  # Whoever answers with it will say what is wrong.
         return None
-    return encoded
+    return None if encoded is None else bytes(encoded)
 
 
 def _copied(error: ToolError) -> ToolError:

@@ -61,7 +61,9 @@ class RunHandler:
 def meaning_of(error: BaseException, call: Call) -> BaseException:
     """What the pipeline should see in place of what a handler raised; what it must not stop is given back as it is."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]  # A task group that one child failed in has nothing to add to it.
+        # A task group that one child failed in has nothing to add to it. Its traceback leads back to it.
+        error.__traceback__ = None
+        error = error.exceptions[0]
     if isinstance(error, ToolError) or is_interrupt(error):
         return error
     if isinstance(error, asyncio.CancelledError) and call.completed:

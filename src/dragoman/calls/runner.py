@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from dragoman.access.callers import LOCAL, Caller
+from dragoman.calls.awaited import Awaited
 from dragoman.calls.call import Call, Completion, Dialect, Outcome, Service
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.stages.record_completion import RecordCompletion
@@ -76,13 +77,13 @@ class Runner:
 
         Where the time went is added to `trace`, if there is one.
         """
-        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        answer: Awaited[Outcome] = Awaited()
 
         def reply(call: Call, outcome: Outcome) -> None:
             if isinstance(outcome.error, ToolError | None):
                 outcome.rendered = self._render(call, outcome)  # What a client could not be sent, nobody gets.
-            if not answer.done():
-                answer.set_result(outcome)
+            if not answer.future.done():
+                answer.future.set_result(outcome)
 
         correlation_id = correlation_id or self._ids.correlation_id()
         call = Call(name, arguments, self._ids.run_id(), correlation_id, reply, caller=caller)
@@ -90,13 +91,15 @@ class Runner:
             call.trace = []
         self.submit(call)
         try:
-            outcome = await answer
+            outcome = await answer.future
             if trace is not None:
                 trace += spans(call.trace, self._recorder.clock.monotonic())
             return outcome
         except asyncio.CancelledError:
             call.withdraw("client")
             raise
+        finally:
+            del answer.future
 
     async def drain(self, timeout: float) -> bool:
         """Wait until every call that is under way now has ended; False when some have not by then.

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -30,7 +31,11 @@ class _Job:
             self.error = error
 
     def finish(self) -> None:
-        settle(self.done, self.value, self.error)
+        done, value, error = self.done, self.value, self.error
+        # An exception leads to the frames that it passed through, and they lead to this job. If the job led back to the
+        # exception, only the garbage collector would free what the function worked on.
+        del self.done, self.value, self.error
+        settle(done, value, error)
 
 
 def settle(awaited: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
@@ -108,6 +113,17 @@ class Threads:
             job.finish()
 
 
+def _run(future: list[Future[Any]], function: Callable[[], Any]) -> None:
+    """Run a function, and settle its future, which is in a list so that this frame does not keep it: see `_Job`."""
+    if future[0].set_running_or_notify_cancel():
+        try:
+            value = function()
+        except BaseException as error:
+            future.pop().set_exception(_failure(error))
+        else:
+            future.pop().set_result(value)
+
+
 class DaemonExecutor(ThreadPoolExecutor):
     """For the loop of a server, whose `asyncio.to_thread` then has as many threads as there are slots.
 
@@ -124,15 +140,8 @@ class DaemonExecutor(ThreadPoolExecutor):
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a function on a thread, in the context of whoever submits it; from any thread."""
         future: Future[Any] = Future()
-        context = contextvars.copy_context()
-
-        def run() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(context.run(function, *args, **kwargs))
-                except BaseException as error:
-                    future.set_exception(_failure(error))
-
+        call = partial(contextvars.copy_context().run, function, *args, **kwargs)
+        run = partial(_run, [future], call)
         with self._lock:
             if self._idle == 0 and self._started < self._max_workers:
                 self._started += 1

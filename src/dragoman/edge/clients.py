@@ -50,6 +50,7 @@ class Questions:
             raise
         finally:
             self._asked.pop(request_id, None)
+            del answered  # An error in it leads back here, through its traceback.
         return _result_in(answer)
 
     def answered(self, answer: Answer) -> None:

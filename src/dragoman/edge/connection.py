@@ -96,7 +96,7 @@ class Connection:
         self.session = Session(services.identity, self.correlation_id, services.max_message_bytes, services.shape)
         self._services = services
         self._calls: dict[Id, Call] = {}
-        self._withdrawn: list[Call] = []
+        self._withdrawn: set[Call] = set()
         self._receiving = False
         self._kernel_requests: dict[Id, asyncio.Task[None]] = {}
         self._questions = Questions(self._send)
@@ -318,7 +318,8 @@ class Connection:
         call = self._calls.pop(event.id, None)
         if call is not None:
             call.withdraw("client")
-            self._withdrawn = [*(one for one in self._withdrawn if not one.completed), call]
+            self._withdrawn.add(call)
+            call.undo.append(self._withdrawn.discard)  # It is under way until its handler has ended.
             self.logger.info(
                 "call cancelled by its client",
                 {"runId": call.run_id, "correlationId": call.correlation_id, "reason": (event.reason or "")[:200]},

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, to_builtins
 
+from dragoman.calls.awaited import Awaited
 from dragoman.calls.call import Call, Outcome
 from dragoman.calls.runner import Runner
 from dragoman.edge.interests import Interests
@@ -91,12 +92,12 @@ class OfferRequests:
         not_found = partial(ResourceNotFound, uri[:LONGEST_URI], modern=asked.modern)
         found = self._offers.at(uri)
         if found is None:
-            return await self._refuse(asked, call_name("resources/read", uri), not_found())
+            return await self._refuse(asked, call_name("resources/read", uri), not_found)
         resource, tool, texts = found
         hints = UNCACHED if asked.modern else {}
 
         def render(value: Any) -> dict[str, Any]:
-            return {**contents(uri, resource.mime_type, value), **hints}
+            return {**contents(uri, resource.mime_type, value, self._max_bytes), **hints}
 
         return await self._call(asked, tool, _arguments(resource, texts), render, not_found)
 
@@ -105,7 +106,7 @@ class OfferRequests:
         name: str = asked.params.name
         registered = self._offers.get(name)
         if registered is None or not isinstance(registered.offer, Prompt):
-            unknown = InvalidParams(f"Invalid params: unknown prompt: {name[:200]}")
+            unknown = partial(InvalidParams, f"Invalid params: unknown prompt: {name[:200]}")
             return await self._refuse(asked, call_name("prompts/get", name), unknown)
         offer = registered.offer
         arguments = _arguments(offer, asked.params.arguments or {})
@@ -118,11 +119,11 @@ class OfferRequests:
         key: str = reference.name if is_prompt else reference.uri
         registered = self._offers.get(key)
         if registered is None or isinstance(registered.offer, Prompt) is not is_prompt:
-            unknown = InvalidParams(f"Invalid params: unknown reference: {key[:200]}")
+            unknown = partial(InvalidParams, f"Invalid params: unknown reference: {key[:200]}")
             return await self._refuse(asked, call_name("completion/complete", key), unknown)
         completer = registered.completers.get(argument.name)
         if completer is None:
-            unknown = InvalidParams(f"Invalid params: {key[:200]} has no argument {argument.name[:200]!r}")
+            unknown = partial(InvalidParams, f"Invalid params: {key[:200]} has no argument {argument.name[:200]!r}")
             return await self._refuse(asked, call_name("completion/complete", key), unknown)
         others = (context.arguments or {}) if context is not None else {}
         return await self._call(asked, completer, {"typed": argument.value, "others": others}, completion)
@@ -151,9 +152,9 @@ class OfferRequests:
     ) -> dict[str, Any]:
         return await self._run(asked, tool.definition.name, tool, arguments, render, not_found)
 
-    async def _refuse(self, asked: Asked, name: str, error: ProtocolError) -> dict[str, Any]:
+    async def _refuse(self, asked: Asked, name: str, error: Callable[[], ProtocolError]) -> dict[str, Any]:
         """Nothing is there: the call is made, refused and recorded all the same, as that of an unknown tool is."""
-        return await self._run(asked, name, None, {}, dict, lambda _: error)
+        return await self._run(asked, name, None, {}, dict, lambda _: error())
 
     async def _run(
         self,
@@ -164,20 +165,20 @@ class OfferRequests:
         render: Callable[[Any], Mapping[str, Any]],
         not_found: Callable[[str], ProtocolError],
     ) -> dict[str, Any]:
-        done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        done: Awaited[dict[str, Any]] = Awaited()
 
         def reply(call: Call, outcome: Outcome) -> None:
-            if done.done():
+            if done.future.done():
                 return
             if type(outcome.value) is InputRequired:
                 outcome.value.meta = meta_of(call)
-                done.set_result(to_builtins(outcome.value))
+                done.future.set_result(to_builtins(outcome.value))
             elif outcome.error is None:
-                done.set_result(weighed(call, render(outcome.value), self._max_bytes))
+                done.future.set_result(weighed(call, render(outcome.value), self._max_bytes))
             elif isinstance(outcome.error, ToolError):
-                done.set_exception(refusal(call, outcome.error, not_found, self._max_bytes))
+                done.future.set_exception(refusal(call, outcome.error, not_found, self._max_bytes))
             else:
-                done.set_exception(outcome.error)
+                done.future.set_exception(outcome.error)
 
         peer = asked.peer
         correlation_id = correlation_id_in(asked.meta) or self._ids.correlation_id()
@@ -206,11 +207,13 @@ class OfferRequests:
             call.tool = tool
         self._runner.submit(call)
         try:
-            return await done
+            return await done.future
         except asyncio.CancelledError:
             call.disconnected = peer.is_gone
             call.withdraw("disconnect" if call.disconnected else "client")
             raise
+        finally:
+            del done.future
 
 
 def capabilities_with(offers: Offers) -> dict[str, Any]:

@@ -47,8 +47,14 @@ CallTool: TypeAlias = Callable[[Peer, Id, str, dict[str, Any], Mapping[str, Any]
 """Whose call it is, its request's id, its name, arguments and `_meta`, and the way back; gives its result."""
 
 
-_served: ContextVar[Peer | None] = ContextVar("served", default=None)
-"""Whose request this task serves: the SDK's handlers are not told. None: somebody with an HTTP session."""
+_channel: ContextVar[_Channel | None] = ContextVar("channel", default=None)
+"""The request that this task serves: the SDK's handlers are not told. None: one of an HTTP session."""
+
+
+def _served() -> Peer | None:
+    """Whose request this task serves; None: somebody with an HTTP session."""
+    channel = _channel.get()
+    return None if channel is None else channel.peer
 
 
 class SdkError(ProtocolError):
@@ -180,7 +186,7 @@ class SdkKernel:
 
         assert self._server is not None
         channel = _Channel(peer, request)
-        _served.set(peer)
+        _channel.set(channel)
         try:
             if request.modern:
                 route = classify_inbound_request({"method": request.method, "params": request.params})
@@ -218,6 +224,8 @@ class SdkKernel:
             if data is None or data.code == InternalError.code:
                 raise  # The connection logs it under the request's ids, and answers.
             raise SdkError(data.code, data.message, data.data) from None
+        finally:
+            channel.close()
 
     async def _on_list_tools(self, context: Any, params: Any) -> dict[str, Any]:
         caller = _caller_in(context)
@@ -235,13 +243,13 @@ class SdkKernel:
         return await self._listen(context, params)
 
     async def _on_set_level(self, context: Any, params: Any) -> dict[str, Any]:
-        peer = _served.get() or SessionClient(context)
+        peer = _served() or SessionClient(context)
         peer.listener.log_level = params.level
         return {}
 
     async def _on_call_tool(self, context: Any, params: Any) -> dict[str, Any]:
         arguments, meta = params.arguments or {}, (context.params or {}).get("_meta") or {}
-        served = _served.get()
+        served = _served()
         if served is not None:
             return _plain(
                 await self._call_tool(served, context.request_id, params.name, arguments, meta, None), context
@@ -259,7 +267,7 @@ class SdkKernel:
 
 
 def _caller_in(context: Any) -> Caller:
-    served = _served.get()
+    served = _served()
     caller: Caller = context.request.scope[CALLER] if served is None else served.caller
     return caller
 
@@ -271,7 +279,7 @@ def _bus_class(may_read: Callable[[Caller, str], bool]) -> Any:
 
     class Bus(InMemorySubscriptionBus):
         def subscribe(self, listener: Callable[[Any], None]) -> Callable[[], None]:
-            served = _served.get()
+            served = _served()
             if served is None or served.caller.scopes is None:
                 return super().subscribe(listener)
             caller = served.caller
@@ -290,7 +298,7 @@ def _serving(handle: Handle) -> Any:
     """A handler as the SDK calls it."""
 
     async def serve(context: Any, params: Any) -> dict[str, Any]:
-        peer = _served.get() or SessionClient(context)
+        peer = _served() or SessionClient(context)
         asked = Asked(peer, params, context.params or {}, _is_modern(context), context.request_id)
         try:
             return _plain(await handle(asked), context)
@@ -338,7 +346,7 @@ class _Channel:
         import anyio
         from mcp.shared.transport_context import TransportContext
 
-        self._peer = peer
+        self.peer: Peer | None = peer
         self._token = request.meta.get("progressToken")
         self.request_id = request.id
         self.transport = TransportContext(kind=peer.transport, can_send_request=False)
@@ -346,19 +354,25 @@ class _Channel:
         self.message_metadata = None
         self.cancel_requested = anyio.Event()
 
+    def close(self) -> None:
+        """The request has been served. The SDK's parts lead to each other, and timers to this task's variables."""
+        self.peer = None
+
     async def send_raw_request(self, method: str, params: Any, opts: Any = None) -> dict[str, Any]:
         from mcp.shared.exceptions import NoBackChannelError
 
         raise NoBackChannelError(method)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: Any = None) -> None:
-        await self._peer.drained()
-        self._peer.notify(method, params)
+        if self.peer is not None:
+            await self.peer.drained()
+        if self.peer is not None:
+            self.peer.notify(method, params)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        if self._token is not None:
+        if self._token is not None and self.peer is not None:
             facts = {"progressToken": self._token, "progress": progress, "total": total, "message": message}
-            self._peer.notify("notifications/progress", {k: v for k, v in facts.items() if v is not None})
+            self.peer.notify("notifications/progress", {k: v for k, v in facts.items() if v is not None})
 
 
 class SessionListener:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from dragoman.access.callers import Caller
+from dragoman.access.quota import Quota
 from dragoman.calls.call import Call
 from dragoman.config import Config
 from dragoman.edge.http.asgi import JSON, Receive, Refused, Scope, Send, Stopping, answer, error_body
@@ -210,16 +211,15 @@ class SdkSessions:
         from mcp.server.runner import serve_loop
 
         await self._enter_transport(scope, caller, "sse")
-        manager = self._manager
-        if manager.is_full:
-            self._logger.warn("session refused", {"maxSessions": manager.max_sessions})
-            raise Refused(503, InternalError("Too many open sessions"))
+        manager, holder = self._manager, (caller.issuer, caller.name)
+        manager.take_place(holder)
         manager.by_sse += 1
         try:
             async with self._sse_transport.connect_sse(scope, receive, send) as (read, write):
                 await serve_loop(self._kernel.server, read, write, lifespan_state=manager._lifespan_state)
         finally:
             manager.by_sse -= 1
+            manager.per_caller.give_back(holder)
 
     async def handle_sse_message(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Take a message in a session of the deprecated transport."""
@@ -294,6 +294,8 @@ class SdkSessions:
                 server,
                 self._buffer,
                 self._prefix,
+                self._per_caller(),
+                self._logger,
                 session_idle_timeout=http.session_idle_ms / 1000,
                 max_sessions=http.max_sessions,
                 max_request_body_size=self._config.limits.max_request_bytes,
@@ -311,6 +313,13 @@ class SdkSessions:
             if not ready.done():
                 self._ready = None  # The next request may have better luck.
                 ready.set_exception(error)
+
+    def _per_caller(self) -> Quota:
+        """How many sessions one caller may have; without authentication all clients are one caller."""
+        http = self._config.http
+        if not self._config.auth.is_set:
+            return Quota(http.max_sessions)
+        return Quota(http.max_sessions_per_caller or max(1, http.max_sessions // 2))
 
     async def _guard(self, context: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         """Around every message of every session: the state gate, the index, and no exception text for clients."""
@@ -519,20 +528,37 @@ def _manager_class() -> Any:
     class Manager(StreamableHTTPSessionManager):
         """Gives each session streams of its own, so that ids of different sessions cannot meet."""
 
-        def __init__(self, app: Any, buffer: ReplayBuffer, prefix: str, **options: Any) -> None:
+        def __init__(
+            self, app: Any, buffer: ReplayBuffer, prefix: str, per_caller: Quota, logger: Logger, **options: Any
+        ) -> None:
             super().__init__(app, **options)
             self._buffer = buffer
             self._prefix = prefix
+            self.per_caller = per_caller
+            self._logger = logger
             self.by_sse = 0
             """How many sessions of the deprecated transport are open."""
 
-        @property
-        def is_full(self) -> bool:
-            return self.max_sessions is not None and len(self._server_instances) + self.by_sse >= self.max_sessions
+        def take_place(self, holder: tuple[str | None, str | None]) -> None:
+            """Take one of the places that there are for sessions, and for those of a caller; raises `Refused`."""
+            assert self.max_sessions is not None
+            if len(self._server_instances) + self.by_sse >= self.max_sessions:
+                raise self._refusal("Too many open sessions", self.max_sessions)
+            if not self.per_caller.take(holder):
+                raise self._refusal("Too many open sessions of this caller", self.per_caller.most)
+
+        def _refusal(self, reason: str, limit: int) -> Refused:
+            self._logger.warn("session refused", {"reason": reason, "limit": limit})
+            facts = {"reason": "too_many_sessions", "limit": limit, "retryable": True}
+            return Refused(503, InternalError(reason, facts), ((b"retry-after", b"1"),))
+
+        async def _discard_session(self, session_id: str, transport: Any) -> None:
+            if session_id in self._server_instances:  # It may be discarded more than once.
+                self.per_caller.give_back(_holder(self._session_owners.get(session_id)))
+            await super()._discard_session(session_id, transport)
 
         def _admit_session(self, requestor: Any) -> Any:
-            if self.is_full:
-                return None
+            self.take_place(_holder(requestor))
             session_id = self._prefix + uuid4().hex
             transport = Transport(
                 mcp_session_id=session_id, event_store=Events(self._buffer), idle_timeout=self.session_idle_timeout
@@ -543,6 +569,11 @@ def _manager_class() -> Any:
             return transport
 
     return Manager
+
+
+def _holder(owner: Any) -> tuple[str | None, str | None]:
+    """Whose a session is, through whatever client."""
+    return (None, None) if owner is None else (owner["issuer"], owner["subject"])
 
 
 def _as_sent(events: Iterable[Event]) -> list[dict[str, Any]]:

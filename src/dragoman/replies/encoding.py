@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from dragoman.calls.call import Call
 from dragoman.errors import InternalFailure, InvalidArgument, ResultTooLarge
 from dragoman.protocol.results import ResultMeta, ToolResult
-from dragoman.tools.content import content_blocks, encode_json
+from dragoman.tools.content import content_blocks, encode_within, is_content
 from dragoman.tools.schema import Validator
+
+Encoded: TypeAlias = bytes | bytearray
+"""JSON."""
 
 CUT = "... [truncated]"
 """What a message ends with that was too long."""
@@ -23,11 +27,13 @@ _FRAME = 1024
 class SizeLimit:
     """What a whole `tools/call` result may weigh, encoded. `reserve` is what others add to it later."""
 
-    __slots__ = ("_reserve", "limit", "small", "small_text")
+    __slots__ = ("_reserve", "limit", "most", "small", "small_text")
 
     def __init__(self, limit: int, reserve: int = 0) -> None:
         self.limit = limit
         self._reserve = reserve
+        self.most = max(0, limit - reserve)
+        """A value whose JSON is longer does not fit. Encoding stops there."""
         # Inside a string, JSON text doubles at most: only quotes and backslashes are escaped again.
         self.small = (limit - reserve - _FRAME) // 3
         """A value whose JSON is at most this long fits, as text and as structured content, without being weighed."""
@@ -64,16 +70,20 @@ def meta_of(call: Call) -> ResultMeta:
     return meta
 
 
-def encode_value(value: Any) -> tuple[bytes, bool]:
-    """A result as JSON, and whether it is content blocks, which pass unchanged. Raises `InternalFailure`."""
+def encode_value(value: Any, most: int) -> tuple[bytearray | None, bool]:
+    """A result as JSON, or None when that is longer than `most` bytes; and whether it is content blocks.
+
+    Content blocks pass unchanged. Raises `InternalFailure` for a value without a JSON form.
+    """
     try:
-        blocks = content_blocks(value)
-        return encode_json(value if blocks is None else blocks), blocks is not None
+        encoded = encode_within([value] if is_content(value) else value, most)
     except Exception as error:  # A value may say itself how it is written, and fail at that in any way.
         raise not_serializable() from error
+    # Afterwards: the items of a list that is too long are not looked at one by one.
+    return encoded, encoded is not None and content_blocks(value) is not None
 
 
-def decode_value(encoded: bytes) -> Any:
+def decode_value(encoded: Encoded) -> Any:
     """What was encoded, in JSON's own types. Raises `InternalFailure` for what cannot be read again."""
     try:
         return msgspec.json.decode(encoded)
@@ -97,20 +107,19 @@ def check_value(validator: Validator, value: Any) -> None:
 
 def clean_message(message: object, most: int | None = None) -> str:
     """A message that a handler may have made up, fit to be sent, with at most so many characters."""
-    text = str(message).encode(errors="replace").decode()
-    if most is None or len(text) <= most:
-        return text
-    return text[: max(0, most - len(CUT))] + CUT
-
-
-def clean_details(details: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Details that a handler may have made up, or a word about why they are missing."""
-    try:
-        encode_json(details)
-    except Exception:
-        return {"reason": "details_not_serializable"}
-    return details
+    text = str(message)
+    if most is not None and len(text) > most:
+        text = text[: max(0, most - len(CUT))] + CUT
+    return text.encode(errors="replace").decode()
 
 
 DETAILS_TOO_LARGE: Mapping[str, Any] = {"reason": "details_too_large"}
 """What stands in place of an error's details when they would not fit."""
+
+
+def clean_details(details: Mapping[str, Any] | None, most: int = sys.maxsize) -> Mapping[str, Any] | None:
+    """Details that a handler may have made up, of at most so many bytes, or a word about why they are missing."""
+    try:
+        return DETAILS_TOO_LARGE if encode_within(details, most) is None else details
+    except Exception:
+        return {"reason": "details_not_serializable"}

@@ -18,7 +18,7 @@ from dragoman.config import ResponseConfig
 from dragoman.errors import InvalidArgument, ResultTooLarge, ToolError
 from dragoman.protocol.results import TextBlock, ToolResult
 from dragoman.replies import truncation
-from dragoman.replies.encoding import SizeLimit, check_value, decode_value, encode_value, meta_of
+from dragoman.replies.encoding import Encoded, SizeLimit, check_value, decode_value, encode_value, meta_of
 from dragoman.replies.failures import ever_smaller
 from dragoman.replies.truncation import Caps, Cut, Fitted, Limits
 from dragoman.tools.content import encode_json
@@ -37,7 +37,7 @@ class Continuation(Struct, rename="camel"):
     cursor: str
 
 
-_LONGEST = Continuation("", "json", 10**15, 0, f"{'x' * 22}.99.{10**15}")
+_LONGEST = Continuation("", "json", 10**15, 0, f"{'x' * 22}.99.{10**15}.{10**15}")
 """At least this much room is left for going on."""
 
 
@@ -65,25 +65,38 @@ class Envelope:
         self._config = config
         self._size = size
         self._artifacts = artifacts
+        self._most_kept = config.max_value_bytes
         self._caps = Caps(config.max_list_items, config.max_list_items, config.max_string_length)
 
     def render(self, call: Call, outcome: Outcome) -> ToolResult:
         """The `tools/call` result; raises `InternalFailure` when the value cannot be sent."""
         if outcome.error is not None:
             assert isinstance(outcome.error, ToolError)
-            return self._size.first_that_fits(ever_smaller(call, outcome.error))
-        encoded, is_content = encode_value(outcome.value)
+            return self._size.first_that_fits(ever_smaller(call, outcome.error, self._size.most))
+        encoded, is_content = encode_value(outcome.value, self._most_kept)
+        if encoded is None:
+            raise ResultTooLarge(None, self._most_kept)
         validator = call.tool.output_validator
+        value: Any = UNSET
         if validator is not None:
-            check_value(validator, None if is_content else decode_value(encoded))
+            value = None if is_content else decode_value(encoded)
+            check_value(validator, value)
         if is_content:
+            if len(encoded) > self._size.limit:
+                raise ResultTooLarge(len(encoded), self._size.limit)
             result = ToolResult(Raw(encoded), False, meta_of(call))
             self._size.check(result)
             return result
-        whole = _success(call, encoded, Metadata(int(call.duration_ms), call.cached))
-        return whole if self._is_short(encoded) else self._shortened(call, encoded, whole)
+        metadata = Metadata(int(call.duration_ms), call.cached)
+        if self._is_short(encoded):
+            return _success(call, encoded, metadata)
+        whole, weight = None, len(encoded)
+        if weight <= self._size.limit:
+            whole = _success(call, encoded, metadata)
+            weight = self._size.weigh(whole)
+        return self._shortened(call, decode_value(encoded) if value is UNSET else value, whole, weight)
 
-    def _is_short(self, encoded: bytes) -> bool:
+    def _is_short(self, encoded: Encoded) -> bool:
         """Whether nothing can be too long: each character takes a byte at least, each item but the last a comma."""
         return (
             len(encoded) <= self._size.small
@@ -91,20 +104,20 @@ class Envelope:
             and encoded.count(b",") < self._config.max_list_items
         )
 
-    def _shortened(self, call: Call, encoded: bytes, whole: ToolResult) -> ToolResult:
-        """The whole result if nothing in it is too long, else as much of it as may be sent."""
-        value = decode_value(encoded)
-        weight = self._size.weigh(whole)
-        if weight <= self._size.limit:
+    def _shortened(self, call: Call, value: Any, whole: ToolResult | None, weight: int) -> ToolResult:
+        """The whole result, if it may be sent and nothing in it is too long; else as much of it as may be sent."""
+        if weight > self._size.limit:
+            whole = None
+        if whole is not None:
             shortened = truncation.shorten(value, self._caps, self._config.truncation_suffix)
             if shortened is not None and not shortened.cuts:
                 return whole
         fitted = self._fit(call, value)
         if fitted is not None:
-            return self._with_cursors(call, encoded, fitted)
-        if weight <= self._size.limit:
+            return self._with_cursors(call, value, fitted)
+        if whole is not None:
             return whole  # It cannot be cut, mostly because of its schema, and need not be.
-        cursors = self._keep(call, encoded, [(WHOLE, 0)])
+        cursors = self._keep(call, value, [(WHOLE, 0)])
         raise ResultTooLarge(weight, self._size.limit, cursors[0] if cursors else None)
 
     def _fit(self, call: Call, value: Any) -> Fitted | None:
@@ -121,9 +134,9 @@ class Envelope:
         )
         return truncation.fit(value, limits, None if validator is None else lambda cut: _is_valid(validator, cut))
 
-    def _with_cursors(self, call: Call, encoded: bytes, fitted: Fitted) -> ToolResult:
+    def _with_cursors(self, call: Call, value: Any, fitted: Fitted) -> ToolResult:
         places = [(WHOLE, 0), *((Place(cut.kind, cut.path), cut.kept) for cut in fitted.cuts)]
-        cursors = self._keep(call, encoded, places)
+        cursors = self._keep(call, value, places)
         if cursors is None:
             return _cut_success(call, fitted.encoded, ())
         offered = [_continuation(cut, cursor) for cut, cursor in zip(fitted.cuts, cursors[1:], strict=True)]
@@ -131,17 +144,17 @@ class Envelope:
         if fitted.is_told and self._size.fits(result):
             return result
         # Too many to be told: as many as there is room for, and then the whole.
-        whole = Continuation("", "json", len(encoded.decode()), 0, cursors[0])
+        whole = Continuation("", "json", len(encode_json(value).decode()), 0, cursors[0])
         spare = self._size.limit - self._size.weigh(_cut_success(call, fitted.encoded, (whole,)))
         weights = accumulate(len(text) + _escapes(text) + 1 for text in map(encode_json, offered))
         told = sum(weight <= spare for weight in weights)
         return _cut_success(call, fitted.encoded, [*offered[:told], whole])
 
-    def _keep(self, call: Call, encoded: bytes, places: Sequence[tuple[Place, int]]) -> list[str] | None:
-        return None if self._artifacts is None else self._artifacts.keep(call.caller, encoded, places)
+    def _keep(self, call: Call, value: Any, places: Sequence[tuple[Place, int]]) -> list[str] | None:
+        return None if self._artifacts is None else self._artifacts.keep(call.caller, value, places)
 
 
-def _success(call: Call, encoded: bytes, metadata: Metadata) -> ToolResult:
+def _success(call: Call, encoded: Encoded, metadata: Metadata) -> ToolResult:
     text = encode_json(Success(data=Raw(encoded), metadata=metadata)).decode()
     result = ToolResult([TextBlock(text)], False, meta_of(call))
     if call.tool.output_validator is not None:

@@ -102,14 +102,14 @@ def _is_harmless(call: Call) -> bool:
     return bool(hints.read_only or hints.idempotent)
 
 
-def ever_smaller(call: Call, error: ToolError) -> Iterator[ToolResult]:
-    """An error as it is, and then with less and less of what a handler may have made up."""
+def ever_smaller(call: Call, error: ToolError, most: int) -> Iterator[ToolResult]:
+    """An error, and then with less and less of what a handler may have made up. Details have at most `most` bytes."""
     code = code_of(error)
     retryable = may_repeat(error, code, call)
     after = _facts(error).get("retryAfterMs")
     retry_after = after if retryable and type(after) is int and after > 0 else UNSET
     metadata = FailureMetadata(int(call.duration_ms))
-    context = clean_details({key: fact for key, fact in _facts(error).items() if key not in _SAID_BESIDE})
+    context = clean_details({key: fact for key, fact in _facts(error).items() if key not in _SAID_BESIDE}, most)
     smallest = DETAILS_TOO_LARGE if context else None
     for details, most in (
         (context, LONGEST_MESSAGE),

@@ -18,9 +18,9 @@ from dragoman.errors import (
     ToolError,
 )
 from dragoman.offers.prompt import Message
-from dragoman.replies.encoding import DETAILS_TOO_LARGE, clean_details, clean_message, meta_of, not_serializable
+from dragoman.replies.encoding import clean_details, clean_message, meta_of, not_serializable
 from dragoman.replies.failures import code_of, may_repeat
-from dragoman.tools.content import BlobResource, Text, TextResource, encode_json, is_content
+from dragoman.tools.content import BlobResource, Text, TextResource, encode_json, encode_within, is_content
 
 MOST_VALUES = 100
 """Of a completion, as MCP has it."""
@@ -30,8 +30,11 @@ _LONGEST_MESSAGE = 1000
 _UNSPOKEN = {"reason": "handler_exception"}
 
 
-def contents(uri: str, mime_type: str | None, value: Any) -> dict[str, Any]:
-    """The result of `resources/read`. What says nothing about its type is plain text, bytes or JSON."""
+def contents(uri: str, mime_type: str | None, value: Any, most: int) -> dict[str, Any]:
+    """The result of `resources/read`. What says nothing about its type is plain text, bytes or JSON.
+
+    Raises `ResultTooLarge` for JSON of more than `most` bytes.
+    """
     if isinstance(value, TextResource | BlobResource):
         value = [value]
     if (
@@ -40,18 +43,16 @@ def contents(uri: str, mime_type: str | None, value: Any) -> dict[str, Any]:
         and all(isinstance(each, TextResource | BlobResource) for each in value)
     ):
         return {"contents": list(value)}
-    return {"contents": [_content(uri, mime_type, value)]}
+    return {"contents": [_content(uri, mime_type, value, most)]}
 
 
-def _content(uri: str, mime_type: str | None, value: Any) -> TextResource | BlobResource:
+def _content(uri: str, mime_type: str | None, value: Any, most: int) -> TextResource | BlobResource:
     if isinstance(value, str):
         return TextResource(uri, value, mime_type or "text/plain")
     if isinstance(value, _BYTES):
         return BlobResource(uri, bytes(value), mime_type or "application/octet-stream")
-    try:
-        return TextResource(uri, encode_json(value).decode(), mime_type or "application/json")
-    except Exception as error:  # A value may say itself how it is written, and fail at that in any way.
-        raise not_serializable() from error
+    encoded = _encoded(value, most)
+    return TextResource(uri, encoded.decode(), mime_type or "application/json")
 
 
 def messages(description: str | None, value: Any) -> dict[str, Any]:
@@ -81,21 +82,23 @@ def completion(values: Sequence[Any]) -> dict[str, Any]:
 
 def weighed(call: Call, result: Mapping[str, Any], most: int) -> dict[str, Any]:
     """The result in JSON's own types, with the ids of its call; raises `InternalFailure` for what cannot be sent."""
-    try:
-        encoded = encode_json({**result, "_meta": meta_of(call)})
-    except Exception as error:
-        raise not_serializable() from error
-    if len(encoded) > most:
-        raise ResultTooLarge(len(encoded), most)
-    plain: dict[str, Any] = msgspec.json.decode(encoded)
+    plain: dict[str, Any] = msgspec.json.decode(_encoded({**result, "_meta": meta_of(call)}, most))
     return plain
+
+
+def _encoded(value: Any, most: int) -> bytearray:
+    try:
+        encoded = encode_within(value, most)
+    except Exception as error:  # A value may say itself how it is written, and fail at that in any way.
+        raise not_serializable() from error
+    if encoded is None:
+        raise ResultTooLarge(None, most)
+    return encoded
 
 
 def refusal(call: Call, error: ToolError, not_found: Callable[[str], ProtocolError], most: int) -> ProtocolError:
     """The JSON-RPC error in place of a result. The text of an exception that was not meant for clients is not in it."""
-    details = clean_details(error.details)
-    if len(encode_json(details)) > most // 2:
-        details = DETAILS_TOO_LARGE
+    details = clean_details(error.details, most // 2)
     plain = msgspec.json.decode(encode_json(details))
     message = clean_message(error.message, _LONGEST_MESSAGE)
     if isinstance(error, NotFound):

@@ -47,7 +47,9 @@ class Plain:
         if outcome.error is not None:
             assert isinstance(outcome.error, ToolError)
             return self._failure(call, outcome.error)
-        encoded, is_content = encode_value(outcome.value)
+        encoded, is_content = encode_value(outcome.value, self._size.most)
+        if encoded is None:
+            raise ResultTooLarge(None, self._size.limit)
         content = Raw(encoded) if is_content else [TextBlock(encoded.decode())]
         result = ToolResult(content, False, meta_of(call))
         validator = call.tool.output_validator
@@ -59,7 +61,7 @@ class Plain:
         return result
 
     def _failure(self, call: Call, error: ToolError) -> ToolResult:
-        text = text_of(error, call)
+        text = clean_message(text_of(error, call), self._size.most)
         lengths = (len(text), 10_000, 1000, 250, 60, len(CUT))
         forms = (ToolResult([TextBlock(clean_message(text, most))], True, meta_of(call)) for most in lengths)
         return self._size.first_that_fits(forms)

@@ -8,20 +8,22 @@ import msgspec
 
 from dragoman.calls.call import Call, Outcome
 from dragoman.config import ResponseConfig
-from dragoman.errors import StructuredError, ToolError
+from dragoman.errors import InternalFailure, ResultTooLarge, StructuredError, ToolError
 from dragoman.protocol.results import ResultMeta, TextBlock, ToolResult
 from dragoman.replies.encoding import (
     CUT,
     DETAILS_TOO_LARGE,
+    Encoded,
     SizeLimit,
     check_value,
     clean_details,
     clean_message,
     decode_value,
+    encode_value,
     meta_of,
     not_serializable,
 )
-from dragoman.tools.content import ORDINARY, content_blocks, encode_json
+from dragoman.tools.content import ATOMS, encode_json, encode_within
 
 _DEFAULT_LIMIT = SizeLimit(ResponseConfig().max_response_bytes)
 
@@ -31,25 +33,35 @@ class Structured:
 
     def __init__(self, size: SizeLimit = _DEFAULT_LIMIT) -> None:
         self._size = size
-        self._small = size.small
+        self._small, self._small_text, self._most = size.small, size.small_text, size.most
 
     def render(self, call: Call, outcome: Outcome) -> ToolResult:
         """The `tools/call` result; raises `InternalFailure` when the value cannot be sent."""
         if outcome.error is not None:
             assert isinstance(outcome.error, ToolError)
-            return self._size.first_that_fits(_ever_smaller(outcome.error.structured(), call))
+            return self._size.first_that_fits(_ever_smaller(outcome.error.structured(), call, self._most))
         value = outcome.value
+        kind, is_content = type(value), False
+        encoded: Encoded | None
         try:
-            # As `encode_value`, without its call: this is done for every result.
-            blocks = None if type(value) in ORDINARY else content_blocks(value)
-            encoded = encode_json(value if blocks is None else blocks)
+            # The commonest kinds without `encode_value`: this is done for every result.
+            if kind in ATOMS or (kind is str and len(value) <= self._small_text):
+                encoded = encode_json(value)
+            elif kind is dict:
+                encoded = encode_within(value, self._most)
+            else:
+                encoded, is_content = encode_value(value, self._most)
+        except InternalFailure:
+            raise
         except Exception as error:  # A value may say itself how it is written, and fail at that in any way.
             raise not_serializable() from error
-        content = [TextBlock(encoded.decode())] if blocks is None else msgspec.Raw(encoded)
+        if encoded is None:
+            raise ResultTooLarge(None, self._size.limit)
+        content = msgspec.Raw(encoded) if is_content else [TextBlock(encoded.decode())]
         result = ToolResult(content, False, ResultMeta(call.run_id, call.correlation_id, call.duration_ms))
         validator = call.tool.output_validator
         if validator is not None:
-            check_value(validator, None if blocks else decode_value(encoded))
+            check_value(validator, None if is_content else decode_value(encoded))
             result.structured_content = msgspec.Raw(encoded)
         if call.cached:
             result.meta.cached = True
@@ -58,9 +70,15 @@ class Structured:
         return result
 
 
-def _ever_smaller(error: StructuredError, call: Call) -> Iterator[ToolResult]:
-    """An error as it is, and then with less and less of what a handler may have made up. Its code is always there."""
-    yield wrap_tool_error(error, call)
+def _ever_smaller(error: StructuredError, call: Call, most: int) -> Iterator[ToolResult]:
+    """An error as it is, and then with less and less of what a handler may have made up. Its code is always there.
+
+    More than `most` bytes of it are not even encoded.
+    """
+    if error.details:
+        error = msgspec.structs.replace(error, details=clean_details(error.details, most))
+    if len(str(error.message)) <= most:
+        yield wrap_tool_error(error, call)
     yield wrap_tool_error(msgspec.structs.replace(error, message=clean_message(error.message, 1000)), call)
     details = DETAILS_TOO_LARGE if error.details else None
     for most in (1000, 250, 60):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
@@ -73,9 +74,11 @@ class EmbeddedResource(Struct, tag_field="type", tag="resource", omit_defaults=T
 
 Content: TypeAlias = Text | Image | Audio | ResourceLink | EmbeddedResource
 _OURS = (Text, Image, Audio, ResourceLink, EmbeddedResource)
-ORDINARY = frozenset({type(None), str, int, float, bool, dict})
-"""Types whose values are never content blocks; to ask for them first saves a call for nearly every result."""
-_PLAIN = ORDINARY | {list}
+ATOMS = frozenset({type(None), int, float, bool})
+"""Types whose values are always short."""
+_ORDINARY = ATOMS | {str, dict}
+"""Types whose values are never content blocks."""
+_PLAIN = _ORDINARY | {list}
 _THEIRS = frozenset({"TextContent", "ImageContent", "AudioContent", "ResourceLink", "EmbeddedResource"})
 
 
@@ -92,7 +95,7 @@ def is_content_type(kind: type) -> bool:
 
 def content_blocks(value: Any) -> list[Any] | None:
     """`value` as content blocks, or None when it is an ordinary result. An empty list is an ordinary result."""
-    if type(value) in ORDINARY:
+    if type(value) in _ORDINARY:
         return None
     if is_content(value):
         return [value]
@@ -109,5 +112,44 @@ def to_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-encode_json = msgspec.json.Encoder(enc_hook=to_json).encode
+_encoder = msgspec.json.Encoder(enc_hook=to_json)
+_encode_into = _encoder.encode_into
+_encode_anything_into = msgspec.json.Encoder(enc_hook=str).encode_into
+encode_json = _encoder.encode
 """Any result as JSON. Raises `TypeError`, `ValueError` or `RecursionError` for what has no JSON form."""
+
+_FIRST_ROOM, _SECOND_ROOM = 512, 65_536
+_SLACK = 256
+"""The encoder reserves a little more for a number or a date than it then writes."""
+
+
+def is_longer(value: Any, most: int) -> bool:
+    """Whether a value takes more bytes, with texts in place of what is no JSON; found out without writing all of it."""
+    try:
+        return encode_within(value, most, _encode_anything_into) is None
+    except Exception:  # An author's own types may do anything, and whoever encodes the value says what.
+        return False
+
+
+def encode_within(
+    value: Any, most: int, encode_into: Callable[[Any, bytearray], None] = _encode_into
+) -> bytearray | None:
+    """`value` as JSON, or None when it takes more than `most` bytes: the encoder stops when it has written so many.
+
+    Raises what `encode_json` raises. Methods that say how a value is written may be called more than once.
+    """
+    room = _FIRST_ROOM
+    while True:
+        encoded = bytearray(room)
+        # The encoder grows its output as needed, and a bytearray cannot grow while a view of it exists. Not in a `with`
+        # statement, which would cost as much again: this is done for nearly every result.
+        _view = memoryview(encoded)
+        try:
+            encode_into(value, encoded)
+        except BufferError:
+            if room > most:
+                return None
+            # Several attempts cost a third more than one; a room of the full size would cost every small result more.
+            room = _SECOND_ROOM if room < _SECOND_ROOM else min(4 * room, most + _SLACK)
+        else:
+            return encoded if len(encoded) <= most else None

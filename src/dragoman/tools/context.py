@@ -13,6 +13,7 @@ from dragoman.access.callers import Caller
 from dragoman.errors import Aborted, ClientCannotBeAsked, ClientRefused, InvalidArgument, Stopping
 from dragoman.telemetry.log import Logger
 from dragoman.tools.client import Client
+from dragoman.tools.content import encode_within
 from dragoman.tools.forms import form_of, make_form
 from dragoman.tools.questions import NO_ANSWER, FormKind, Kind, Root, RootsKind, SampleKind, is_offered
 
@@ -24,7 +25,11 @@ LogLevel: TypeAlias = Literal["debug", "info", "notice", "warning", "error", "cr
 LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
 """From the least to the most severe, as RFC 5424 has them."""
 
+MOST_LOGGED = 1_048_576
+"""Bytes of a log message to a client; a longer one is replaced by a word about it."""
+
 T = TypeVar("T")
+_encode_into = msgspec.json.Encoder(enc_hook=str).encode_into
 
 
 class Cancellation(Struct, eq=False):
@@ -137,7 +142,8 @@ class ToolContext:
         if least not in LOG_LEVELS or LOG_LEVELS.index(level) < LOG_LEVELS.index(least):
             return
         try:
-            plain = msgspec.json.decode(msgspec.json.encode(data, enc_hook=str))
+            encoded = encode_within(data, MOST_LOGGED, _encode_into)
+            plain = "a message that is too large" if encoded is None else msgspec.json.decode(encoded)
         except Exception:  # It may hold anything.
             plain = "a message that has no JSON form"
         said = {"level": level, "data": plain}

@@ -44,9 +44,7 @@ class Validator:
             ]
         except (ValueError, RecursionError, OverflowError) as error:
             errors, found = [], [{"path": "", "message": f"cannot be checked: {error}"}]
-        refusal = InvalidArgument("Arguments do not match the tool's schema", {"errors": found})
-        refusal.keywords = frozenset(each.kind.name for each in errors)
-        raise refusal
+        raise _refusal(errors, found)
 
     def _first(self, value: Any) -> list[jsonschema_rs.ValidationError]:
         try:
@@ -54,6 +52,12 @@ class Validator:
         except jsonschema_rs.ValidationError as error:
             return [error]
         return []
+
+
+def _refusal(errors: list[jsonschema_rs.ValidationError], found: list[dict[str, str]]) -> InvalidArgument:
+    refusal = InvalidArgument("Arguments do not match the tool's schema", {"errors": found})
+    refusal.keywords = frozenset(each.kind.name for each in errors)
+    return refusal
 
 
 def json_pointer(path: Iterable[str | int]) -> str:

@@ -33,6 +33,7 @@ from tests.unit.apcore_mcp.modules import (
     serving,
     text_of,
 )
+from tests.unit.tools import Counted
 
 NOON = datetime.datetime(2024, 1, 15, 12, tzinfo=datetime.UTC)
 
@@ -65,6 +66,14 @@ async def test_the_output_of_a_module_is_the_text_of_the_result() -> None:
     assert (is_error, json.loads(text), seen) == (False, nested, [{}])
     assert (await told(called, "look"))[0] is False
     assert seen == [{}, {}]
+
+
+async def test_writing_an_output_stops_when_it_is_too_long_to_be_answered_with() -> None:
+    counted = Counted()
+    modules = registry_of(large=Does(lambda inputs, context: {"rows": [counted] * 100_000}))
+    called = ExecutionRouter(Executor(modules), most_bytes=20_000)
+    assert await told(called, "large") == (True, "Module error: RESULT_TOO_LARGE")
+    assert counted.times <= 8 * 20_000 // counted.length
 
 
 class Double:

@@ -410,6 +410,36 @@ async def test_the_questions_that_are_open_at_a_time_are_bounded(monkeypatch: py
         assert text_in((await client.answer(first))["result"]) == "a True"
 
 
+async def test_one_caller_has_a_share_of_the_calls_that_wait_for_an_answer() -> None:
+    async with open_server(TOOLS, {"resources": {"max_waiting_per_caller": 2}}) as server, asyncio.timeout(10):
+        ada, also_ada = [await server.client(Caller("ada"), FORM) for _ in range(2)]
+        bob, owner = await server.client(Caller("bob"), FORM), await server.client(capabilities=FORM)
+
+        async def asked(client: MemoryClient) -> tuple[int | str, dict[str, Any]]:
+            return begin(client, "delete", arguments={"path": "a"}), await client.question()
+
+        async def ended(calls: int) -> None:
+            while len(server.records) < calls:  # noqa: ASYNC110 -- a record is nobody's event.
+                await asyncio.sleep(0)
+
+        (answered, question), (cancelled, _) = await asked(ada), await asked(ada)
+        error = error_in(await also_ada.call_tool("delete", {"path": "a"}))
+        assert error["message"] == "All 2 slots of this caller for calls that wait for an answer are taken"
+        assert (error["code"], error["details"]["retryable"]) == ("RESOURCE_EXHAUSTED", True)
+        for client in (bob, *[owner] * 3):  # Whoever owns the process is no caller among others.
+            await asked(client)
+        ada.reply(question, YES)
+        assert text_in((await ada.answer(answered))["result"]) == "a True"
+        await asked(also_ada)
+        ada.notify("notifications/cancelled", {"requestId": cancelled})
+        await ended(3)
+        await asked(also_ada)
+        also_ada.disconnect()
+        await ended(5)
+        await asked(ada)
+        await asked(ada)
+
+
 async def test_answers_are_weighed_like_arguments() -> None:
     config = {"tools": {"max_payload_bytes": 100}}
     async with open_server(TOOLS, config) as server:
@@ -932,6 +962,7 @@ def talk(ctx: ToolContext) -> str:
     ctx.log("info", {"step": 1}, logger="talk")
     ctx.log("error", object)
     ctx.log("error", "\ud800")
+    ctx.log("error", ["x" * 1000] * 10_000)
     return "said"
 
 
@@ -943,6 +974,7 @@ INFO = {"level": "info", "data": {"step": 1}, "logger": "talk"}
 ERRORS = [
     {"level": "error", "data": "<class 'object'>"},
     {"level": "error", "data": "a message that has no JSON form"},
+    {"level": "error", "data": "a message that is too large"},
 ]
 DEBUG = {"level": "debug", "data": "small"}
 

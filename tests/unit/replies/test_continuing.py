@@ -84,13 +84,17 @@ def test_parts_are_complete_even_where_strings_may_hardly_be_anything() -> None:
 def test_cursor_of_another_caller_leads_nowhere_as_an_unknown_one_does() -> None:
     desk = Desk()
     (first,) = continuations(desk.give(list(range(250)), desk.call(caller=ADA)))
-    token, place, offset = first["cursor"].split(".")
+    token, place, offset, at = first["cursor"].split(".")
     answers = [
         desk.go_on(first["cursor"], BOB),
         desk.go_on(first["cursor"], LOCAL),
-        desk.go_on(f"{token[::-1]}.{place}.{offset}", ADA),
-        desk.go_on(f"{token}.99.{offset}", ADA),
-        desk.go_on(f"{token}.{place}.251", ADA),
+        desk.go_on(f"{token[::-1]}.{place}.{offset}.{at}", ADA),
+        desk.go_on(f"{token}.99.{offset}.{at}", ADA),
+        desk.go_on(f"{token}.{place}.251.{at}", ADA),
+        desk.go_on(f"{token}.{place}.{offset}", ADA),
+        desk.go_on(f"{token}.0.{offset}.{at}", ADA),
+        desk.go_on(f"{token}.{place}.{offset}.999999", ADA),
+        desk.go_on(f"{token}.{place}.{offset}.{int(at) - 1}", ADA),
         desk.go_on("", ADA),
         desk.go_on(f"{first['cursor']}\n", ADA),
         desk.go_on("../../etc/passwd", ADA),
@@ -128,7 +132,8 @@ def test_long_run_of_results_keeps_memory_under_the_bound() -> None:
     try:
         for number in range(2000):
             places = [(WHOLE, 0), *((Place("string", ("rows", index, "text")), 10) for index in range(20))]
-            assert artifacts.keep(ADA, b"%d" % number * 5000, places)
+            value = {"rows": [{"text": f"{number}" * 250} for _ in range(20)]}
+            assert artifacts.keep(ADA, value, places)
             assert cache.stats().current_size_bytes <= bound
         _, peak = tracemalloc.get_traced_memory()
     finally:

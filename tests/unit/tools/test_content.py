@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import mcp_types
 import pydantic
@@ -11,7 +14,15 @@ import pytest
 
 from dragoman import Audio, EmbeddedResource, Image, ResourceLink, Text, tool
 from dragoman.testing import open_server
-from dragoman.tools.content import BlobResource, TextResource, content_blocks, encode_json, is_content
+from dragoman.tools.content import (
+    BlobResource,
+    TextResource,
+    content_blocks,
+    encode_json,
+    encode_within,
+    is_content,
+)
+from tests.unit.tools import Counted
 
 WRITTEN: list[tuple[Any, dict[str, Any]]] = [
     (Text("hi"), {"type": "text", "text": "hi"}),
@@ -95,3 +106,42 @@ def test_models_are_written_the_way_they_say() -> None:
 def test_what_has_no_json_form_is_an_error(value: Any) -> None:
     with pytest.raises(TypeError, match="has no JSON form"):
         encode_json(value)
+
+
+# Encoding within a limit
+
+ENDLESS: dict[str, Any] = {
+    "list": [1, 2.5, None, "text", True],
+    "float": 1.7976931348623157e308,
+    "int": 2**80,
+    "text": 'quotes " and \\ and \n and é',
+    "bytes": b"\x00" * 100,
+    "moment": datetime(2026, 11, 17, 8, 30, 15, 123456, UTC),
+    "day": date(2026, 11, 17),
+    "length": timedelta(days=1, microseconds=1),
+    "decimal": Decimal("1.50"),
+    "uuid": UUID(int=1),
+    "block": Text("text", annotations={"audience": ["user"]}),
+    "model": mcp_types.TextContent(type="text", text="theirs"),
+}
+
+
+@pytest.mark.parametrize("value", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize("times", [1, 20, 300, 6000])
+def test_what_is_exactly_as_long_as_it_may_be_is_encoded_and_one_byte_more_is_not(value: Any, times: int) -> None:
+    whole = [value] * times
+    encoded = encode_json(whole)
+    assert encode_within(whole, len(encoded)) == encoded
+    assert encode_within(whole, len(encoded) + 1) == encoded
+    assert encode_within(whole, len(encoded) - 1) is None
+
+
+def test_encoding_stops_when_the_limit_is_passed() -> None:
+    counted = Counted()
+    assert encode_within([counted] * 1_000_000, 100_000) is None
+    assert counted.times < 3 * 100_000 / counted.length
+
+
+def test_value_without_a_json_form_is_still_told_from_one_that_is_too_long() -> None:
+    with pytest.raises(TypeError, match="has no JSON form"):
+        encode_within(["x" * 2000, object()], 10_000)

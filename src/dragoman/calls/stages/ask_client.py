@@ -16,11 +16,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import msgspec
 
+from dragoman.access.callers import is_known
+from dragoman.access.quota import Quota
 from dragoman.access.seal import BrokenSeal, Seal
 from dragoman.calls.answers import Answers, AnswersUsed, Claims, InputNeeded, needs_approval
 from dragoman.calls.call import Call, Service
@@ -49,6 +51,8 @@ class AskClient:
     logger: Logger
     claims: Callable[[], Claims]
     waiting: int = 0
+    per_caller: Quota = field(default_factory=lambda: Quota(MOST_WAITING // 2))
+    """How many of those that wait may be one caller's that is told from others."""
 
     def __call__(self, proceed: Service, /) -> Service:
         def ask(call: Call) -> Awaitable[Any]:
@@ -119,6 +123,9 @@ class AskClient:
         """The client's result, or the reason why there is none."""
         if self.waiting >= MOST_WAITING:
             raise NoFreeSlot(MOST_WAITING, " for calls that wait for an answer")
+        holder = call.caller.principal if is_known(call.caller) else None
+        if holder is not None and not self.per_caller.take(holder):
+            raise NoFreeSlot(self.per_caller.most, " of this caller for calls that wait for an answer")
         self.waiting += 1
         try:
             return await self.patience.ask(call, method, params)
@@ -130,6 +137,8 @@ class AskClient:
             return "unsupported"
         finally:
             self.waiting -= 1
+            if holder is not None:
+                self.per_caller.give_back(holder)
 
     async def _wait_for_room(self, call: Call) -> None:
         """Whoever has answered is not turned away because of a moment's rush, as a new call would be."""

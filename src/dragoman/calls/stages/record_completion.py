@@ -6,13 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from dragoman.calls.call import Call, Completion, Outcome, Service
+from dragoman.calls.call import LOCAL_TRANSPORT, Call, Completion, Outcome, Service
 from dragoman.calls.guards import NEAR_TIMEOUT, Guards
 from dragoman.calls.interrupts import raise_interrupt
 from dragoman.calls.resources import Resources
 from dragoman.calls.run_handler import meaning_of
 from dragoman.clock import Clock
-from dragoman.errors import Aborted, InternalError, InternalFailure, ProtocolError, ResourceExhausted, ToolError
+from dragoman.errors import (
+    Aborted,
+    InternalError,
+    InternalFailure,
+    ProtocolError,
+    ResourceExhausted,
+    ToolError,
+    drop_tracebacks,
+)
 from dragoman.telemetry.log import CompletionRecord, Logger, exception_facts
 from dragoman.tools.sensitive import Hide, hide_within, hiding
 from dragoman.tools.tool import MOST_NAME
@@ -49,6 +57,7 @@ class RecordCompletion:
 
         async def record(call: Call) -> None:
             call.started = monotonic()
+            outcome: Outcome | None
             try:
                 try:
                     try:
@@ -64,7 +73,7 @@ class RecordCompletion:
                         call.reply(call, outcome)
                         call.answered = True
                 except ToolError as error:
-                    outcome = self._refused(call, error)
+                    outcome = self._outcome_of(call, error)
                     call.answer(outcome)
                 if audits and call.ran and call.duration_ms > NEAR_TIMEOUT * call.tool.timeout_ms:
                     audit(call)
@@ -78,28 +87,29 @@ class RecordCompletion:
                 self._failed(call, error)
             finally:
                 ended(call)
+                outcome = None  # Its error leads to this frame: only the garbage collector would free the two.
 
         return record
 
     def _outcome_of(self, call: Call, error: BaseException) -> Outcome:
         """What an exception means for the call; raises it again when it is not about the call."""
-        if call.ran:
-            error = meaning_of(error, call)
-        if isinstance(error, Aborted):
-            return Outcome(error=_Cancelled("The call was cancelled", {"reason": "aborted"}))
-        if isinstance(error, ToolError):
-            return self._refused(call, error)
-        if isinstance(error, ProtocolError):
-            return Outcome(error=error)  # A stage's; a handler's has been turned into something else.
-        raise error
+        meaning = meaning_of(error, call) if call.ran else error
+        if isinstance(meaning, Aborted):
+            meaning = _Cancelled("The call was cancelled", {"reason": "aborted"})
+        elif isinstance(meaning, ToolError):
+            self._log_failure(call, meaning)
+        elif not isinstance(meaning, ProtocolError):  # A stage's; a handler's has been turned into something else.
+            raise meaning
+        if call.transport != LOCAL_TRANSPORT:
+            drop_tracebacks(error)
+        return Outcome(error=meaning)
 
-    def _refused(self, call: Call, error: ToolError) -> Outcome:
+    def _log_failure(self, call: Call, error: ToolError) -> None:
         hide = _hiding(call)
         if hide is not None:
             _hide_in(error, hide)
         if isinstance(error, InternalFailure) and error.__cause__ is not None:
             self._log_cause("tool failed", call, error.code, error.__cause__)
-        return Outcome(error=error)
 
     def _failed(self, call: Call, error: BaseException) -> None:
         self._log_cause("call failed outside its tool", call, InternalError.code, error)

@@ -11,9 +11,12 @@ import msgspec
 from dragoman import errors
 from dragoman.calls.call import Call
 from dragoman.errors import ProtocolError, ToolError
-from dragoman.replies.encoding import clean_message
+from dragoman.replies.encoding import clean_details, clean_message
 from dragoman.replies.failures import code_of, may_repeat
 from dragoman.tools.content import encode_json
+
+MOST_DETAILS = 65_536
+"""Bytes of an error's details that the page shows."""
 
 _REQUIRED = re.compile(r'^"(.+)" is a required property$')
 
@@ -53,10 +56,7 @@ def fields_of(error: ToolError) -> list[dict[str, str]]:
 
 def _plain(details: Any) -> Any:
     """Details that a handler may have made up, in JSON's own types, or a word about why they are missing."""
-    try:
-        return msgspec.json.decode(encode_json(details))
-    except Exception:  # They may say themselves how they are written, and fail at that in any way.
-        return {"reason": "details_not_serializable"}
+    return msgspec.json.decode(encode_json(clean_details(details, MOST_DETAILS)))
 
 
 def first_words(kind: type) -> str:

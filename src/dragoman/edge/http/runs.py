@@ -66,7 +66,7 @@ class Run:
         try:
             return await answered
         finally:
-            del self._asked[number]
+            del self._asked[number], answered  # An error in it leads back here, through its traceback.
 
     def answer(self, number: int, result: dict[str, Any]) -> bool:
         """The person has answered; False when that is not asked, or not any longer."""
@@ -165,11 +165,11 @@ class Runs:
             self._runtime.dialect.render(call, outcome)
         if outcome.error is not None:
             return b""
-        encoded, _ = encode_value(outcome.value)
         most = self._runtime.config.response.max_response_bytes
-        if len(encoded) > most:
-            raise ResultTooLarge(len(encoded), most)
-        return encoded
+        encoded, _ = encode_value(outcome.value, most)
+        if encoded is None:
+            raise ResultTooLarge(None, most)
+        return bytes(encoded)
 
     def _keep_details(self, call: Call, outcome: Outcome, stages: list[Span]) -> None:
         details: dict[str, Any] = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
-from dragoman.artifacts import CURSOR_PATTERN, Artifacts, Position
+from dragoman.artifacts import CURSOR_PATTERN, NOTHING_THERE, Artifacts, Position
 from dragoman.config import ResponseConfig
+from dragoman.errors import NotFound
 from dragoman.tools.context import ToolContext
 from dragoman.tools.pages import ANSWER_FRAME, ListResponse, TextResponse, weight_in_answer
 from dragoman.tools.tool import Hints, Tool, ToolDefinition
@@ -40,11 +42,9 @@ def result_continue_tool(artifacts: Artifacts, config: ResponseConfig) -> Tool:
 
     async def result_continue(arguments: dict[str, Any], context: ToolContext) -> ListResponse | TextResponse:
         position = artifacts.find(context.caller, arguments["cursor"])
-        part = _part(position, config, room)
-        if part.has_more:
-            taken = len(part.items if isinstance(part, ListResponse) else part.text)
-            part.next_cursor = position.cursor_at(part.offset + taken)
-        return part
+        if position.source.kind == "list":
+            return _items(position, config.max_list_items, room)
+        return _text(position, config.max_string_length, room)
 
     return Tool(
         ToolDefinition(
@@ -59,22 +59,31 @@ def result_continue_tool(artifacts: Artifacts, config: ResponseConfig) -> Tool:
     )
 
 
-def _part(position: Position, config: ResponseConfig, room: int) -> ListResponse | TextResponse:
-    whole, offset = position.value, position.offset
-    if position.kind == "list":
-        most = config.max_list_items
-        items = _items_within(whole[offset : offset + most], room)
-        return ListResponse(items=items, total=len(whole), limit=most, offset=offset)
-    text = whole[offset : offset + config.max_string_length]
+def _items(position: Position, most: int, room: int) -> ListResponse:
+    """As many as fit, and at least one: it is then shortened as any result is that is too large."""
+    items: list[Any] = []
+    cursor = ""
+    try:
+        for item, behind in islice(position.items(), most):
+            room -= weight_in_answer(item) + 2
+            if room < 0 and items:
+                break
+            items.append(item)
+            cursor = behind
+    except ValueError:  # No item begins there: the cursor is not one of ours.
+        raise NotFound(NOTHING_THERE) from None
+    part = ListResponse(items=items, total=position.source.total, limit=most, offset=position.offset)
+    if part.has_more:
+        part.next_cursor = cursor
+    return part
+
+
+def _text(position: Position, most: int, room: int) -> TextResponse:
+    whole, offset = position.source.text, position.offset
+    text = whole[offset : offset + most]
     while len(text) > 1 and weight_in_answer(text) > room:
         text = text[: len(text) // 2]
-    return TextResponse(text=text, total=len(whole), offset=offset)
-
-
-def _items_within(items: list[Any], room: int) -> list[Any]:
-    """As many as fit, and at least one: it is then shortened as any result is that is too large."""
-    for taken, item in enumerate(items):
-        room -= weight_in_answer(item) + 2
-        if room < 0:
-            return items[: max(1, taken)]
-    return items
+    part = TextResponse(text=text, total=len(whole), offset=offset)
+    if part.has_more:
+        part.next_cursor = position.cursor_at(offset + len(text))
+    return part

@@ -1,0 +1,61 @@
+"""One caller cannot take everything that there is for all of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.interaction.http_raw import INITIALIZE, HttpProcess, request
+from tests.interaction.servers import TOOLS
+from tests.interaction.test_http_limits import wait_until
+
+ADA, BOB = ({"authorization": f"Bearer {name}-has-a-long-token"} for name in ("ada", "bob"))
+CALLERS = {name: {"token": f"{name}-has-a-long-token"} for name in ("ada", "bob")}
+SETTINGS: dict[str, Any] = {"auth.callers": json.dumps(CALLERS), "http.max_sessions": 4}
+REFUSAL = {
+    "code": -32603,
+    "message": "Too many open sessions of this caller",
+    "data": {"reason": "too_many_sessions", "limit": 2, "retryable": True},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"http.max_sessions": 100, "http.max_sessions_per_caller": 2}])
+def test_one_caller_has_a_share_of_the_sessions_and_gets_back_what_it_ends(more: dict[str, Any]) -> None:
+    with HttpProcess(TOOLS, settings={**SETTINGS, **more}) as server:
+        first, _ = server.open(ADA), server.open(ADA)
+        refused = server.ask(request(INITIALIZE, ADA))
+        assert (refused.status, refused.headers["retry-after"], refused.error) == (503, "1", REFUSAL)
+        server.open(BOB)
+        assert first.delete().status == 200
+        server.open(ADA)
+        assert server.ask(request(INITIALIZE, ADA)).status == 503
+        failed = request(INITIALIZE, {**BOB, "accept": "application/json"})
+        assert [server.ask(failed).status for _ in range(5)] == [406] * 5
+        server.open(BOB)
+
+
+@pytest.mark.slow
+def test_sessions_that_time_out_or_whose_stream_breaks_are_given_back() -> None:
+    settings = {**SETTINGS, "http.session_idle_ms": 1000}
+    stream = request(None, {"accept": "text/event-stream", **ADA}, method="GET", path="/sse")
+    with HttpProcess(TOOLS, transport="sse", settings=settings) as server:
+        server.open(ADA)
+        with server.wire() as wire:
+            wire.send(stream)
+            assert wire.head()[0] == 200
+            for asked in (stream, request(INITIALIZE, ADA)):
+                refused = server.ask(asked)
+                assert (refused.status, refused.error) == (503, REFUSAL)
+        wait_until(lambda: server.ask(request(INITIALIZE, ADA)).status == 200)
+        wait_until(lambda: all(server.ask(request(INITIALIZE, ADA)).status == 200 for _ in range(2)))
+
+
+def test_without_authentication_every_session_may_be_one_client_s() -> None:
+    with HttpProcess(TOOLS, settings={"http.max_sessions": 2, "http.max_sessions_per_caller": 1}) as server:
+        server.open()
+        server.open()
+        refused = server.ask(request(INITIALIZE))
+        assert (refused.status, refused.error["message"]) == (503, "Too many open sessions")

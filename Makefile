@@ -16,7 +16,7 @@ APART := tests/browser tests/interaction/test_http_workers.py tests/interaction/
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo test browser workers check conformance bench bench-short public fuzz fuzz-http fuzz-short requirements docs lock node clients clean
+.PHONY: run demo test browser workers check conformance bench bench-short bench-against public fuzz fuzz-http fuzz-short requirements docs lock node clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -53,6 +53,9 @@ bench: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## Beside the alternatives, in one run; w
 bench-short: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## The same, in a minute or two, and the tests of it, to see that it still runs.
 	$(BIN)/python -m pytest -q tests/interaction/test_bench.py
 	$(BIN)/python -m bench --short
+
+bench-against: $(STAMP)  ## This tree beside commit REV by CPU time per call; fails if a path is slower. ROUNDS=, BENCH_PATHS=.
+	@$(BIN)/python -m bench.against $(REV) $(ROUNDS:%=--rounds %) $(BENCH_PATHS:%=--paths %)
 
 public: $(PUBLIC_STAMP)  ## The public apcore bridge, which ours is measured against, in an environment of its own.
 

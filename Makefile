@@ -59,7 +59,7 @@ bench-against: $(STAMP)  ## This tree beside commit REV by CPU time per call; fa
 
 public: $(PUBLIC_STAMP)  ## The public apcore bridge, which ours is measured against, in an environment of its own.
 
-fuzz: $(FUZZ_STAMP)  ## Coverage-guided fuzzing of the request path, for eleven minutes; what breaks it is in fuzz/out/.
+fuzz: $(FUZZ_STAMP)  ## Coverage-guided fuzzing of the request path, for eleven minutes; inputs that break it, or cost too much, go to fuzz/out/.
 	@mkdir -p fuzz/out/corpus
 	$(BIN)/python -m fuzz.request_path -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=1024 -verbosity=0 \
 	  -print_final_stats=1 -artifact_prefix=fuzz/out/ fuzz/out/corpus fuzz/corpus

@@ -41,6 +41,7 @@ NESTS = ((b"[", b"]"), (b'{"a":', b"}"), (b"[[],", b"]"))
 """What is put around a value again and again."""
 
 _VALUE = re.compile(rb"\[\]|\{\}|\"[^\"\\]*\"(?!:)|\d+|null|true|false")
+_ITEM = re.compile(rb"(?<=[\[,])(?:\[\]|\{\}|\"\"|\d|null),")
 _KEY = re.compile(rb'"([^"\\]*)":')
 _LARGEST_PIECE = 64
 
@@ -48,8 +49,8 @@ _LARGEST_PIECE = 64
 def amplify(data: bytes, max_size: int, rng: random.Random) -> bytes:
     """An input like `data`, with some pieces many times; cut at `max_size`."""
     for _ in range(rng.randint(1, 3)):
-        size = int(max(0, max_size - len(data)) ** rng.uniform(0.7, 1.0))
-        how = rng.choice((_repeat_known, _repeat_known, _repeat_own, _nest, _add_members))
+        size = max(0, max_size - len(data)) // rng.choice((1, 2, 2, 2, 16))  # Half: there is room for another piece.
+        how = rng.choice((_repeat_known, _repeat_known, _repeat_own, _repeat_items, _nest, _add_members))
         data = how(data, size, rng)[:max_size]
     return data
 
@@ -61,6 +62,20 @@ def _repeat_known(data: bytes, size: int, rng: random.Random) -> bytes:
     places = [match.start() for match in re.finditer(re.escape(piece), data)] or _inside(data)
     at = rng.choice(places)
     return data[:at] + piece * (size // len(piece)) + data[at:]
+
+
+def _repeat_items(data: bytes, size: int, rng: random.Random) -> bytes:
+    """An item of an array, and the characters of a key, which may be above it."""
+    there = [match.span() for match in _ITEM.finditer(data)]
+    keys = [match.end(1) for match in _KEY.finditer(data)]
+    if not there or not keys:
+        return _repeat_own(data, size, rng)
+    start, end = rng.choice(there)
+    key = rng.choice(keys)
+    item = data[start:end]
+    for at, piece in sorted(((start, item), (key, b"k")), reverse=True):
+        data = data[:at] + piece * (size // 2 // len(piece)) + data[at:]
+    return data
 
 
 def _repeat_own(data: bytes, size: int, rng: random.Random) -> bytes:

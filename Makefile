@@ -16,7 +16,7 @@ APART := tests/browser tests/interaction/test_http_workers.py tests/interaction/
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo test browser workers check conformance wheel-check bench bench-short public fuzz fuzz-http fuzz-short requirements docs lock node clients clean
+.PHONY: run demo test browser workers check conformance wheel-check bench bench-short bench-against public fuzz fuzz-http fuzz-short requirements docs lock node clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -57,9 +57,12 @@ bench-short: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## The same, in a minute or two, an
 	$(BIN)/python -m pytest -q tests/interaction/test_bench.py
 	$(BIN)/python -m bench --short
 
+bench-against: $(STAMP)  ## This tree beside commit REV by CPU time per call; fails if a path is slower. ROUNDS=, BENCH_PATHS=.
+	@$(BIN)/python -m bench.against $(REV) $(ROUNDS:%=--rounds %) $(BENCH_PATHS:%=--paths %)
+
 public: $(PUBLIC_STAMP)  ## The public apcore bridge, which ours is measured against, in an environment of its own.
 
-fuzz: $(FUZZ_STAMP)  ## Coverage-guided fuzzing of the request path, for eleven minutes; what breaks it is in fuzz/out/.
+fuzz: $(FUZZ_STAMP)  ## Coverage-guided fuzzing of the request path, for eleven minutes; inputs that break it, or cost too much, go to fuzz/out/.
 	@mkdir -p fuzz/out/corpus
 	$(BIN)/python -m fuzz.request_path -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=1024 -verbosity=0 \
 	  -print_final_stats=1 -artifact_prefix=fuzz/out/ fuzz/out/corpus fuzz/corpus

@@ -38,27 +38,34 @@ async def _concurrent(runtime: dragoman.Runtime, calls: int) -> None:
 
 
 async def measure(rounds: int, seconds: float) -> dict[str, Any]:
-    """Best and median calls a second; raises when a call failed, or left no record or two."""
+    """Calls a second and CPU microseconds per call; raises when a call failed, or left no record or two."""
     ways: dict[str, Callable[[dragoman.Runtime, int], Awaitable[None]]] = {
         "one after the other": _sequential,
         f"{_WORKERS} at a time": _concurrent,
     }
     rates: dict[str, list[float]] = {way: [] for way in ways}
+    cpu: dict[str, list[float]] = {way: [] for way in ways}
     records = Records()
     made = 0
     async with dragoman.open([noop], _SETTINGS, logger=StructuredLogger(records.put)) as runtime:
         calls = 100 * _WORKERS
         for _ in range(rounds + 1):
             for way, make in ways.items():
-                started = time.perf_counter()
+                started, spent = time.perf_counter(), time.process_time()
                 await make(runtime, calls)
                 rates[way].append(calls / (time.perf_counter() - started))
+                cpu[way].append((time.process_time() - spent) / calls * 1e6)
                 made += calls
             calls = max(1, int(rates[way][0] * seconds) // _WORKERS) * _WORKERS
     if records.count != made:
         raise SystemExit(f"{records.count} records of {made} calls")
     return {
-        way: {"best": max(warm), "median": statistics.median(warm), "rounds": [round(rate) for rate in warm]}
+        way: {
+            "best": max(warm),
+            "median": statistics.median(warm),
+            "rounds": [round(rate) for rate in warm],
+            "cpu_us": min(cpu[way][1:]),
+        }
         for way, (_, *warm) in rates.items()
     }
 

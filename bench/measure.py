@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -200,7 +201,7 @@ def growth(plan: Plan) -> Figures:
 
 def in_process(plan: Plan) -> Figures:
     """Calls through the whole pipeline with no connection, in a process that does nothing else."""
-    figures = _in_a_process(plan, "in_process", plan.rounds, plan.seconds / 2)
+    figures = in_a_process(plan, "in_process", plan.rounds, plan.seconds / 2)
     plan.say("in process: " + ", ".join(f"{name} {rate['median']:,.0f}/s" for name, rate in figures.items()))
     return figures
 
@@ -208,7 +209,7 @@ def in_process(plan: Plan) -> Figures:
 def cache(plan: Plan) -> Figures:
     """Operations a second of the bounded cache by eviction policy, beside those of cachetools."""
     # Many short rounds: a busy machine leaves some of them alone, and hardly a long one.
-    figures = _in_a_process(plan, "cache", plan.rounds * 10, int(plan.seconds * 2_500))
+    figures = in_a_process(plan, "cache", plan.rounds * 10, int(plan.seconds * 2_500))
     ours = {name: kinds for name, kinds in figures["per_second"].items() if name not in RIVALS}
     for policy, kinds in ours.items():
         plan.say(f"cache, {policy}: " + ", ".join(f"{kind} {rate['median']:,.0f}/s" for kind, rate in kinds.items()))
@@ -217,7 +218,7 @@ def cache(plan: Plan) -> Figures:
 
 def protection(plan: Plan) -> Figures:
     """What each stage of a call costs, and what settings add to it or take off."""
-    figures = _in_a_process(plan, "protection", plan.rounds * 15, 40 if plan.is_short else 300)
+    figures = in_a_process(plan, "protection", plan.rounds * 15, 40 if plan.is_short else 300)
     calls = figures["settings"]["calls"]
     for name, facts in calls.items():
         more = f" ({facts['more_us']:+.2f})" if "more_us" in facts else ""
@@ -230,7 +231,7 @@ def protection(plan: Plan) -> Figures:
 def memories(plan: Plan) -> Figures:
     """What the stores of the memory tools do in a second, among few entries and among many."""
     plan.say("memories: filling the stores")
-    figures = _in_a_process(plan, "memories", "--json", *(["--short"] if plan.is_short else []))
+    figures = in_a_process(plan, "memories", "--json", *(["--short"] if plan.is_short else []))
     for adapter, operations in figures["adapters"].items():
         dearest = max(operations, key=lambda name: operations[name]["ratio"])
         ratio = operations[dearest]["ratio"]
@@ -238,12 +239,13 @@ def memories(plan: Plan) -> Figures:
     return figures
 
 
-def _in_a_process(plan: Plan, module: str, *arguments: object) -> Figures:
+def in_a_process(plan: Plan, module: str, *arguments: object, environment: Mapping[str, str] | None = None) -> Figures:
     """What a module of ours prints as JSON, in a process that does nothing else."""
     argv = [sys.executable, "-m", f"bench.{module}", *map(str, arguments)]
     limit = 120 + 4 * plan.rounds * plan.seconds
     try:
-        done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, timeout=limit, check=True)
+        env = os.environ | (environment or {})
+        done = subprocess.run(argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, timeout=limit, check=True)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         raise BenchError(f"{module}: {error}") from None
     figures: Figures = json.loads(done.stdout)
@@ -275,7 +277,7 @@ def _calls_in(server: Server, work: Work, seconds: float) -> int:
         run = server.run(work, min(calls, work.most_calls))
         if run.seconds >= seconds / 4 or calls >= work.most_calls:
             break
-        calls *= 2
+        calls *= 4
     return max(2, work.in_flight, min(int(run.rate * seconds), work.most_calls))  # Fewer have no percentiles.
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,8 +58,7 @@ class Process:
     @property
     def cpu(self) -> float:
         """Seconds of the processor's time so far, of the process and of those that it has started."""
-        every = [each.cpu_times() for each in (self._usage, *self._usage.children())]
-        return float(sum(times.user + times.system for times in every))
+        return sum(map(_cpu_of, (self._usage, *self._usage.children())))
 
     def last_words(self) -> str:
         """The end of its log."""
@@ -96,3 +96,12 @@ class Process:
 
     def _count_records(self) -> int:
         return self._log.read_bytes().count(RECORD)
+
+
+def _cpu_of(process: psutil.Process) -> float:
+    """Of all its threads, those that have ended too."""
+    if sys.platform == "linux":
+        # The CPU-time clock of another process, whose id has clock_getcpuclockid's form: nanoseconds, not hundredths.
+        return time.clock_gettime(~process.pid << 3 | 2)
+    times = process.cpu_times()
+    return float(times.user + times.system)

@@ -113,6 +113,7 @@ __all__ = [
     "UnsupportedVersion",
     "VerifierUnavailable",
     "create_error",
+    "drop_tracebacks",
 ]
 
 

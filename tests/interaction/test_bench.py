@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from bench import bridge, cache, measure, memories, over_http, protection, report
+from bench import against, bridge, cache, measure, memories, over_http, protection, report
 from bench.__main__ import SECTIONS
 from bench.client import Server, Work
 from bench.http_load import Era, Expected
 from bench.page import page
-from bench.process import BenchError, Command
+from bench.process import BenchError, Command, Process
 
 ROOT = Path(__file__).parents[2]
 DRAGOMAN = measure._dragoman("Dragoman", "dragoman_tools.py")
@@ -175,7 +179,7 @@ async def test_a_dialect_that_this_version_does_not_have_is_left_out_with_a_reas
 
 def test_a_section_whose_process_fails_spoils_the_run(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="no_such_module"):
-        measure._in_a_process(_plan(tmp_path, []), "no_such_module")
+        measure.in_a_process(_plan(tmp_path, []), "no_such_module")
 
 
 HTTP_TARGETS = {
@@ -371,3 +375,119 @@ def test_the_page_is_opened_with_few_tools_and_with_many(tmp_path: Path) -> None
     assert len(said) == 2
     assert "1,000 tools" in report._page({"page": figures})
     assert "no browser here" in report._page({"page": {}})
+
+
+THREE_ROUNDS = [10.0, 20.0, 40.0]  # A machine that gets slower and slower.
+
+
+def _verdict(*, factor: float = 1.0, noise: float = 0.0) -> against.Verdict:
+    """A tree that costs `factor` times as much as the other, whose copies are so far apart."""
+    other = against.Costs(THREE_ROUNDS, [cost * (1 + noise) for cost in THREE_ROUNDS])
+    return against.Verdict(
+        against.Costs(*([cost * factor for cost in costs] for costs in (other.first, other.second))), other
+    )
+
+
+@pytest.mark.parametrize(
+    ("factor", "noise", "is_ok"),
+    [
+        (1.0, 0.0, True),
+        (1.029, 0.0, True),
+        (1.031, 0.0, False),
+        (1.06, 0.05, True),
+        (1.09, 0.05, False),
+        (0.5, 0.0, True),
+    ],
+)
+def test_a_tree_is_slower_if_a_call_costs_three_per_cent_and_its_noise_more(
+    factor: float, noise: float, is_ok: bool
+) -> None:
+    verdict = _verdict(factor=factor, noise=noise)
+    assert verdict.is_ok is is_ok
+    assert verdict.change.change == pytest.approx(factor - 1)
+    assert verdict.change.deviation == pytest.approx(0)
+    assert ("ok" in against.worded("abc", {"stdio": verdict})) is is_ok
+    assert ("SLOWER" in against.worded("abc", {"stdio": verdict})) is not is_ok
+
+
+def test_a_change_is_the_median_of_the_rounds_and_its_distance_grows_with_their_deviation() -> None:
+    change = against.Change.of([11.0, 10.0, 9.0, 20.0], [10.0, 10.0, 10.0, 10.0])
+    assert change == against.Change(pytest.approx(0.05), pytest.approx(0.1), 4)
+    assert change.distance == pytest.approx(0.05 + 2 * 0.1 / 2)
+    assert str(change) == "+5.0% ± 10.0%"
+
+
+def _against(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "bench.against", *arguments)
+
+
+def _worktrees() -> str:
+    """Where the repository has worktrees."""
+    return subprocess.run(["git", "worktree", "list"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the tree is not a git checkout")
+
+
+@needs_git
+@pytest.mark.slow
+def test_this_tree_is_compared_with_a_commit(tmp_path: Path) -> None:
+    argv = _against("HEAD", "--rounds", "2", "--seconds", "0.01", "--paths", "stdio")
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == (1 if "SLOWER" in done.stdout else 0), done.stderr
+    assert "stdio, 32 in flight: " in done.stdout
+    assert "this vs itself: " in done.stdout
+    assert "HTTP" not in done.stdout
+    assert "round 2 of 2, stdio: " in done.stderr
+    assert str(tmp_path) not in _worktrees()
+
+
+@needs_git
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_comparison_leaves_no_worktree_behind(number: signal.Signals, tmp_path: Path) -> None:
+    argv = _against("HEAD", "--rounds", "1000", "--seconds", "0.01", "--paths", "in-process")
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        argv, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        assert b"round 1 of 1000" in process.stderr.readline()
+        assert str(tmp_path) in _worktrees()
+        process.send_signal(number)
+        process.stderr.read()
+        assert process.wait(20) != 0
+    assert str(tmp_path) not in _worktrees()
+
+
+@needs_git
+def test_a_commit_that_does_not_exist_cannot_be_compared_with() -> None:
+    done = subprocess.run(_against("no-such-commit"), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "git rev-parse" in done.stderr
+
+
+def test_a_tree_that_would_import_another_package_is_not_compared(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="old does not import dragoman from"):
+        against.compare(_plan(tmp_path, []), "old", tmp_path / "src", ["stdio"])
+
+
+THREAD_THEN_WAIT = """
+import sys, threading
+thread = threading.Thread(target=lambda: sum(range(5_000_000)))
+thread.start()
+thread.join()
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_processor_time_of_a_process_includes_threads_that_have_ended(tmp_path: Path) -> None:
+    process = Process(Command("threads", (sys.executable, "-c", THREAD_THEN_WAIT)), tmp_path, stream=subprocess.PIPE)
+    with process.popen as popen:
+        assert popen.stdout is not None
+        assert popen.stdout.readline() == b"done\n"
+        times = psutil.Process(popen.pid).cpu_times()
+        assert process.cpu == pytest.approx(times.user + times.system, abs=0.03)
+    process.end()

@@ -49,10 +49,11 @@ class SqliteReaders:
         with self._lock:
             farewells = [] if self._is_closed else [Farewell() for _ in range(self._count)]
             self._is_closed = True
+            ends = [farewell.awaited for farewell in farewells]  # Now: a job that is settled has it no more.
             for farewell in farewells:
                 self._jobs.put(farewell)
-        for farewell in farewells:
-            await farewell.awaited
+        for end in ends:
+            await end
 
     def _work(self) -> None:
         connection: sqlite3.Connection | None = None

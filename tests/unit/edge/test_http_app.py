@@ -208,6 +208,16 @@ async def test_a_body_that_comes_in_pieces_is_read_to_its_end_or_to_the_limit() 
         assert await ask_in_pieces([b" " * 2001]) == 413
 
 
+@pytest.mark.parametrize("method", ["DELETE", "GET"])
+@pytest.mark.parametrize("length", ["2001", None], ids=["announced", "not announced"])
+async def test_a_body_that_is_too_long_for_a_session_is_a_json_rpc_error(method: str, length: str | None) -> None:
+    async with scene({"limits": {"max_request_bytes": 2000}}) as here:
+        opened = await here.ask(request(INITIALIZE))
+        headers = {"mcp-session-id": opened.headers["mcp-session-id"], "content-length": length}
+        refused = await here.ask(request(b" " * 2001, headers, method=method))
+    assert (refused.status, refused.json["error"]["message"]) == (413, "The body is longer than 2000 bytes")
+
+
 async def test_clients_together_cannot_send_more_than_there_is_room_for() -> None:
     bodies = Bodies(most_each=10, most_together=25)
 

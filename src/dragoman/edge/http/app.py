@@ -403,7 +403,8 @@ class HttpApp:
             raise Refused(405, InvalidRequest("2026-07-28 has no streams to open and no sessions to end"), (allowed,))
         if b"mcp-session-id" not in headers:
             raise Refused(400, InvalidRequest("Bad request: Mcp-Session-Id is missing"))
-        await self._stream(self._sessions.handle, scope, receive, send, caller)
+        body = await self._body(headers, receive)  # Nobody needs it, but the SDK would read it, and refuse it in text.
+        await self._stream(self._sessions.handle, scope, replayed(body, receive), send, caller)
 
     async def _stream(self, serve: Serve, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Have what may be a stream served for as long as the caller's token is valid."""
@@ -427,10 +428,13 @@ class HttpApp:
         content_type = headers.get(b"content-type", b"")
         if content_type != b"application/json" and not _is_json(content_type):
             raise Refused(415, InvalidRequest("Content-Type must be application/json"))
+        return caller, await self._body(headers, receive)
+
+    async def _body(self, headers: Headers, receive: Receive) -> bytes:
         length = headers.get(b"content-length")
         if length is not None and (not length.isdigit() or len(length) > 18 or int(length) > self._most):
             raise TooLarge(self._most)
-        return caller, await self._read(receive)
+        return await self._read(receive)
 
     def _serve(self, post: Post, pairs: list[Header], headers: Headers, body: bytes, caller: Caller) -> bool:
         """Answer, now or later; False: it is for the SDK to answer."""

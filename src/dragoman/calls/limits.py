@@ -11,13 +11,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, islice
 from typing import Any, TypeAlias
-from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.config import LimitsConfig, ToolsConfig
 from dragoman.errors import InvalidArgument
+from dragoman.tools.references import target_of
 from dragoman.tools.schema import Schema, json_pointer
 
 Branches: TypeAlias = dict[int, Mapping[str, Any]]
@@ -281,12 +281,7 @@ def _branches(root: Schema, schema: Any) -> Branches:
         if not isinstance(one, Mapping) or id(one) in found:
             continue
         found[id(one)] = one
-        reference = one.get("$ref")
-        if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
-            target: Any = root
-            for name in unquote(reference).split("/")[1:]:
-                target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
-            waiting.append(target)
+        waiting.append(target_of(one.get("$ref"), root))
         for keyword in ("anyOf", "oneOf", "allOf"):
             waiting += one.get(keyword) or ()
         waiting += (one.get("then"), one.get("else"))

@@ -136,14 +136,7 @@ class _Inlining:
         return copied
 
     def _find(self, reference: str) -> Any:
-        found: Any = self._root
-        for step in _steps(reference):
-            if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
-                found = found[int(step)]
-            elif isinstance(found, Mapping) and step in found:
-                found = found[step]
-            else:
-                raise KeyError(_name(reference))
+        found = _followed(reference, self._root)
         if not isinstance(found, Mapping | bool):
             raise ValueError(f"The reference {reference!r} leads to what is no schema")
         return found
@@ -180,6 +173,28 @@ def _depend_on_each_other(one: PlainSchema, other: PlainSchema) -> bool:
 
 def _as_schema(schema: Any) -> PlainSchema:
     return schema if isinstance(schema, dict) else {} if schema is True else {"not": {}}
+
+
+def target_of(reference: Any, root: Any) -> Any:
+    """The part of a schema that a `$ref` within it leads to; None: it is none, or leads elsewhere or nowhere."""
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return None
+    try:
+        return _followed(reference, root)
+    except KeyError:
+        return None
+
+
+def _followed(reference: str, root: Any) -> Any:
+    found = root
+    for step in _steps(reference):
+        if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
+            found = found[int(step)]
+        elif isinstance(found, Mapping) and step in found:
+            found = found[step]
+        else:
+            raise KeyError(_name(reference))
+    return found
 
 
 def _steps(reference: str) -> list[str]:

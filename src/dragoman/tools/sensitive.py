@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
-from urllib.parse import unquote
 
 import msgspec
 
 from dragoman.telemetry.clean import REDACTED
+from dragoman.tools.references import target_of
 from dragoman.tools.schema import Schema
 
 MARK = "x-sensitive"
@@ -39,7 +39,11 @@ def hiding(schema: Schema, arguments: Any) -> Hide | None:
         plain = msgspec.to_builtins(arguments, enc_hook=str, str_keys=True)
     except Exception:  # The author's own types may do anything.
         plain = arguments
-    found = {text for value in _Walk(schema).marked(schema, plain) for text in _texts(value) if len(text) >= SHORTEST}
+    try:
+        marked = _Walk(schema).marked(schema, plain)
+        found = {text for value in marked for text in _texts(value) if len(text) >= SHORTEST}
+    except RecursionError:  # Nested too deeply to find out: nothing of what was said can be shown.
+        return lambda _: REDACTED
     if not found:
         return None
     if len(found) > _MOST_VALUES:
@@ -103,13 +107,7 @@ def _alternatives(schema: Mapping[str, Any], root: Schema) -> Iterator[Any]:
     for keyword in _COMBINED:
         found = schema.get(keyword)
         yield from found if isinstance(found, list) else (found,)
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
-        place: Any = root
-        for step in reference[1:].split("/")[1:]:
-            name = unquote(step).replace("~1", "/").replace("~0", "~")
-            place = place.get(name) if isinstance(place, Mapping) else None
-        yield place
+    yield target_of(schema.get("$ref"), root)
 
 
 def _texts(value: Any) -> Iterator[str]:

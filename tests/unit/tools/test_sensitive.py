@@ -103,3 +103,14 @@ async def test_what_is_logged_and_answered_about_an_exception_has_no_sensitive_a
         log = server.stderr.decode()
         assert SECRET not in log
         assert "no entry for ada with [REDACTED]" in log
+
+
+def test_nothing_is_shown_of_arguments_that_are_nested_too_deeply_to_look_through() -> None:
+    deep: Any = SECRET
+    for _ in range(5_000):
+        deep = {"a": deep}
+    schema = {"properties": {"a": {"$ref": "#"}, "b": MARKED}}
+    for marked in (schema, {"properties": {"a": MARKED}}):
+        hide = hiding(marked, deep)
+        assert hide is not None
+        assert hide(f"failed with {SECRET}") == "[REDACTED]"

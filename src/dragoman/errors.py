@@ -362,7 +362,7 @@ def drop_tracebacks(error: BaseException) -> None:
         if each is None or id(each) in seen:
             continue
         seen.add(id(each))
-        each.__traceback__ = None
+        BaseException.with_traceback(each, None)  # An exception's own class may forbid to set it.
         pending += (each.__cause__, each.__context__)
         if isinstance(each, BaseExceptionGroup):
             pending += each.exceptions

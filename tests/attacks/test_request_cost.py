@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 import pytest
 
-from dragoman.testing.connection import CLIENT_INFO
 from tests.attacks.cost import LEAST_CPU, MEGABYTE, bare_decode, cost_for, cpu_of
 from tests.attacks.targets import ModernTarget, SessionTarget, SseTarget, StdioTarget, Target
 from tests.interaction.http_raw import INITIALIZE, HttpProcess, message, modern, request
@@ -130,6 +129,27 @@ def test_numbers_that_take_long_to_read_are_refused(target: Target) -> None:
     assert cost <= 0.1 * bare
 
 
+@pytest.mark.parametrize("where", ["id", "_meta"])
+def test_nothing_of_a_message_that_is_refused_is_decoded(server: HttpProcess, where: str) -> None:
+    much = many(b"1e-320", 500_000)
+    id, meta = (much, b"{}") if where == "id" else (b"1", b'{"a":%b}' % much)
+    body = b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":{"_meta":%b}}' % (id, meta)
+    with cost_for(server.pid) as cost:
+        assert server.ask(request(body)).status == 413
+    assert cost.cpu <= LEAST_CPU + PER_MEGABYTE * len(body) / MEGABYTE + 0.1 * bare_decode(body)
+
+
+@pytest.mark.parametrize("settings", [{}, {"limits.max_array_size": 1}], ids=["default", "lowered"])
+def test_arrays_beyond_a_limit_cost_no_more_for_being_many(settings: dict[str, int]) -> None:
+    """A tool with a schema, whose own limits are looked up for each of them."""
+    rows = many(b"[%b]" % b",".join([b"0"] * 101), 4_000) if not settings else many(b"[0,0]", 49_000)
+    with HttpProcess(TOOLS, settings=settings, is_measured=False) as server:
+        target = ModernTarget(server)
+        members = b'"name":"echo","arguments":{"message":%b}' % rows
+        cost, bare = cost_of(target, "tools/call", members)
+        assert cost <= 25 * bare
+
+
 def test_message_of_ten_megabytes_is_still_taken(target: Target) -> None:
     text = b'"%b"' % (b"x" * (10 * MEGABYTE - 1_000))
     answer = target.ask("tools/call", unknown_tool(text))
@@ -152,21 +172,20 @@ def test_runs_of_marks_are_normalised_in_linear_time(targets: dict[str, Target],
 # What is kept
 
 
-def initialize(capabilities: Any, info: Any = CLIENT_INFO) -> dict[str, Any]:
-    return {**INITIALIZE, "params": {**INITIALIZE["params"], "capabilities": capabilities, "clientInfo": info}}
+def initialize(capabilities: Any) -> dict[str, Any]:
+    return {**INITIALIZE, "params": {**INITIALIZE["params"], "capabilities": capabilities}}
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "info"),
+    "capabilities",
     [
-        ({"experimental": {"x": "y" * 9 * MEGABYTE}}, CLIENT_INFO),
-        ({"sampling": {"tools": {"x": ["ab"] * 500_000}}}, CLIENT_INFO),
-        ({}, {**CLIENT_INFO, "title": "t" * 70_000}),
+        {"experimental": {"x": "y" * 9 * MEGABYTE}},
+        {"sampling": {"tools": {"x": ["ab"] * 500_000}}},
     ],
-    ids=["experimental", "sampling", "client"],
+    ids=["experimental", "sampling"],
 )
-def test_handshake_that_says_too_much_opens_no_session(server: HttpProcess, capabilities: Any, info: Any) -> None:
-    refused = server.ask(request(initialize(capabilities, info)))
+def test_handshake_that_says_too_much_opens_no_session(server: HttpProcess, capabilities: Any) -> None:
+    refused = server.ask(request(initialize(capabilities)))
     assert (refused.status, refused.code) == (400, -32602)
     assert "mcp-session-id" not in refused.headers
 

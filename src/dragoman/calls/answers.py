@@ -38,10 +38,11 @@ class Claims(Protocol):
         """A random word, new with every start."""
         ...
 
-    async def claim(self, id: str, until: float) -> bool:
+    async def claim(self, id: str, until: float, holder: str = "") -> bool:
         """Use an id, atomically; False: it was used before. It is remembered until a time, in seconds since 1970.
 
-        Raises `ResourceExhausted`, retryable, when there is no room to remember it.
+        Raises `ResourceExhausted`, retryable, when there is no room to remember it. A named holder can take half of
+        that room.
         """
         ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain
 from typing import Any, TypeAlias
 
 import msgspec
@@ -135,6 +135,8 @@ class _Walk:
         self._levels: list[list[Any]] = []
         self._starts: list[list[int]] = []
         """By level: where, in the next one, the containers within each container begin. Only as far as it is needed."""
+        self._steps: dict[tuple[int, int], list[str | int]] = {}
+        """What the containers within a container are called there, by its level and place in it; likewise."""
         self._branches: dict[tuple[int, int], Branches] = {}
         """What the schema says about a container, by its level and place in it."""
 
@@ -210,8 +212,11 @@ class _Walk:
             self._starts.append([0, *accumulate(counts)])
         starts = self._starts[level - 1]
         parent = bisect_right(starts, place) - 1
-        steps = (step for step, item in _items(self._levels[level - 1][parent]) if isinstance(item, _CONTAINERS))
-        return level - 1, parent, next(islice(steps, place - starts[parent], None))
+        steps = self._steps.get((level - 1, parent))
+        if steps is None:
+            items = _items(self._levels[level - 1][parent])
+            steps = self._steps[level - 1, parent] = [step for step, item in items if isinstance(item, _CONTAINERS)]
+        return level - 1, parent, steps[place - starts[parent]]
 
     def _limit(self, name: str, keyword: str, branches: Branches) -> int:
         """The limit of an element that is beyond the general one."""
@@ -228,7 +233,9 @@ class _Walk:
             outer = self._parent(level, place)
             wanted.append((level, place, outer[2]))
             level, place = outer[:2]
-        branches = self._branches.get((level, place)) or _branches(self._schema, self._schema)
+        if not self._branches:
+            self._branches[0, 0] = _branches(self._schema, self._schema)
+        branches = self._branches[level, place]
         for level, place, step in reversed(wanted):
             branches = self._branches[level, place] = _within(self._schema, branches, step)
         return branches

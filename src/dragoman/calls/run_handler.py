@@ -62,7 +62,7 @@ def meaning_of(error: BaseException, call: Call) -> BaseException:
     """What the pipeline should see in place of what a handler raised; what it must not stop is given back as it is."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         # A task group that one child failed in has nothing to add to it. Its traceback leads back to it.
-        error.__traceback__ = None
+        BaseException.with_traceback(error, None)
         error = error.exceptions[0]
     if isinstance(error, ToolError) or is_interrupt(error):
         return error

@@ -64,6 +64,7 @@ class Claim(Struct, frozen=True, tag="claim"):
     """The worker's own, which the parent answers with."""
     id: str
     until: float
+    holder: str
 
 
 class Claimed(Struct, frozen=True, tag="claimed"):

@@ -35,12 +35,10 @@ def private_folder() -> Iterator[Path]:
     """A new folder with a short name: addresses of sockets have to be. Raises `OSError` where there can be none."""
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         remove_if_unused(left)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    let_go = hold(folder)
-    while not folder.exists():  # Another server that starts took it for one that was left.
+    folder, let_go = _new_folder()
+    while not folder.exists():  # Another server that starts took it for one that was left, before it was locked.
         let_go()
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        let_go = hold(folder)
+        folder, let_go = _new_folder()
     try:
         if len(str(folder)) > _LONGEST_ADDRESS:
             raise OSError(f"{folder} is too long for the address of a socket; set TMPDIR to a shorter one")
@@ -48,6 +46,13 @@ def private_folder() -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         let_go()
+
+
+def _new_folder() -> tuple[Path, Callable[[], None]]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        with suppress(FileNotFoundError):  # Another server was as quick.
+            return folder, hold(folder)
 
 
 def hold(folder: Path) -> Callable[[], None]:

@@ -26,6 +26,8 @@ from pathlib import Path
 from types import FrameType, ModuleType
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+_BY_NAME = frozenset({"logging.config", "pickle"})
+"""Modules of Python that import what they are told to, without `importlib`."""
 _MOST_NAMED = 5
 _LOADERS = (
     (ExtensionFileLoader, EXTENSION_SUFFIXES),
@@ -55,12 +57,16 @@ def _is_asked_from(folder: Path, frame: FrameType | None) -> bool:
     """Whether the import that led to this frame stands in a file of the folder.
 
     What is imported by name, with `importlib.import_module`, may have come from the folder further up: frameworks load
-    the modules of an application that way.
+    the modules of an application that way. An entry point has not: it is found in files that merely lie there.
     """
     is_by_name = False
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
-        if module == "importlib" or module.startswith(("importlib.", "_frozen_importlib")):
+        if module.startswith("importlib.metadata"):
+            return False
+        if module in _BY_NAME:
+            is_by_name = True
+        elif module == "importlib" or module.startswith(("importlib.", "_frozen_importlib")):
             is_by_name |= "_bootstrap" not in module and "_frozen" not in module
         elif is_own_file(folder, frame.f_code.co_filename):
             return True

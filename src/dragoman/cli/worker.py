@@ -128,13 +128,13 @@ class Parent:
     async def open(cls, control: socket.socket, keeper: str) -> Parent:
         return cls(*await asyncio.open_connection(sock=control), keeper)
 
-    async def claim(self, id: str, until: float) -> bool:
+    async def claim(self, id: str, until: float, holder: str = "") -> bool:
         """Have the parent decide. Without its decision nothing is granted."""
         number = next(self._numbers)
         decided: asyncio.Future[bool | None] = self._loop.create_future()
         self._claims[number] = decided
         try:
-            self.tell(Claim(number, id, until))
+            self.tell(Claim(number, id, until, holder))
             is_granted = await asyncio.wait_for(decided, _CLAIM_TIMEOUT)
         except TimeoutError:
             details = {"reason": "no_decision", "retryable": True}

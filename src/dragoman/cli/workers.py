@@ -261,7 +261,7 @@ class Workers:
     def _decided(self, claim: Claim) -> Claimed:
         """Workers ask here and nowhere else, so that only one of them can run a tool with the same answers."""
         try:
-            return Claimed(claim.number, self._claims.take(claim.id, claim.until))
+            return Claimed(claim.number, self._claims.take(claim.id, claim.until, claim.holder))
         except ResourceExhausted:
             return Claimed(claim.number, None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -15,6 +14,7 @@ MOST_ID = 1024
 """Characters of a request's id: it is kept while the request is answered, and is part of the answer."""
 Id: TypeAlias = int | Annotated[str, Meta(max_length=MOST_ID)]
 _NOTHING = Raw(b"")
+_MOST_SMALL = 6 * MOST_ID + 2  # Each character may be escaped.
 
 encode = msgspec.json.Encoder().encode
 
@@ -41,18 +41,23 @@ class Answer(Struct, gc=False):
 
 
 class _Heading(Struct, gc=False):
-    method: Any = None
-    id: Any = None
+    method: Raw = _NOTHING
+    id: Raw = _NOTHING
     params: Raw = _NOTHING
 
 
 class _MetaOnly(Struct, gc=False):
-    meta: Any = msgspec.field(default=None, name="_meta")
+    meta: Raw = msgspec.field(default=_NOTHING, name="_meta")
+
+
+class _CorrelationOnly(Struct, gc=False):
+    id: Raw = msgspec.field(default=_NOTHING, name="correlationId")
 
 
 _decode_message = msgspec.json.Decoder(Message).decode
 _decode_heading = msgspec.json.Decoder(_Heading).decode
 _decode_meta = msgspec.json.Decoder(_MetaOnly).decode
+_decode_correlation = msgspec.json.Decoder(_CorrelationOnly).decode
 _decode_any = msgspec.json.Decoder().decode
 
 
@@ -75,29 +80,57 @@ def decode(line: bytes) -> Message | Answer:
 
 
 class Heading(Struct, gc=False):
-    """What a message says about itself: all that is known of one whose params are not read."""
+    """What a message says about itself, however little of it can be read, and at next to no cost."""
 
     method: str | None = None
     id: Id | None = None
-    meta: Mapping[str, Any] = MappingProxyType({})
+    has_id: bool = False
+    """Also true for one that is not valid, and not repeated."""
+    params: bytes = b""
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """All of `_meta`: only for messages that are known to be within the limits."""
+        return meta_in(self.params)
+
+    @property
+    def correlation(self) -> Mapping[str, Any]:
+        """The one member of `_meta` that a refusal repeats."""
+        try:
+            return {"correlationId": _small(_decode_correlation(_decode_meta(self.params).meta).id)}
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return {}
 
 
 def heading(line: bytes) -> Heading:
     """Read the heading of a line, whatever is wrong with the rest; what cannot be read is left out."""
     try:
         found = _decode_heading(line)
-        method = found.method if isinstance(found.method, str) else None
-        return Heading(method, found.id if _is_id(found.id) else None, meta_in(found.params))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Heading()
+    method, request_id = _small(found.method), _small(found.id)
+    return Heading(
+        method if isinstance(method, str) else None,
+        request_id if _is_id(request_id) else None,
+        found.id is not _NOTHING,
+        found.params,
+    )
+
+
+def _small(raw: Raw) -> Any:
+    """A value that is short, or None: nothing that takes long is decoded."""
+    try:
+        return _decode_any(raw) if 0 < len(raw) <= _MOST_SMALL else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def meta_in(params: bytes) -> Mapping[str, Any]:
     """`_meta` in params that are not read otherwise, where there is one; the rest costs next to nothing."""
     try:
-        meta = _decode_meta(params).meta
+        meta = _decode_any(_decode_meta(params).meta)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        meta = None
+        return {}
     return meta if isinstance(meta, dict) else {}
 
 

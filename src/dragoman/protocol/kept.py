@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct
 
 from dragoman.protocol.versions import CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY, VERSION_KEY
 
-MOST_PARAMS = 64 * 1024
-"""Bytes of the params of such a request."""
+MOST_BYTES = 64 * 1024
+"""Of the part of such a request that something is kept of."""
 MOST_SUBSCRIPTIONS = 1024
 """Resources that one client may be told about."""
 _MOST_TEXT = 1024
@@ -46,46 +46,51 @@ _NOTIFICATIONS: Final[Mapping[str, Any]] = {
 }
 
 
-class ClientInfo(Struct):
+class ClientInfo(Struct, omit_defaults=True):
     """What a client is called."""
 
     name: str
     version: str
+    title: Any = UNSET
 
 
 class InitializeParams(Struct, rename="camel"):
     """What every `initialize` has to say."""
 
     protocol_version: str
-    capabilities: dict[str, Any]
+    capabilities: Raw
     client_info: ClientInfo
 
 
-_validate = msgspec.json.Decoder(InitializeParams).decode
+_decode_params = msgspec.json.Decoder(InitializeParams).decode
+_decode_capabilities = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def known_params(params: bytes) -> dict[str, Any]:
     """The params of an `initialize` without what nothing here knows.
 
-    Raises `msgspec.ValidationError` where something is missing, and `ValueError` where they are too long.
+    Raises `msgspec.ValidationError` where something is missing, and `ValueError` where capabilities are too long.
     """
-    _weigh("initialize", params)
-    version = _validate(params).protocol_version
-    given = msgspec.json.decode(params)
-    capabilities: dict[str, Any] = _outline(given["capabilities"], _CAPABILITIES)
-    extensions = given["capabilities"].get("extensions")
+    given = _decode_params(params)
+    _weigh("the capabilities of a client", given.capabilities)
+    try:
+        declared = _decode_capabilities(given.capabilities)
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(f"{error} - at `$.capabilities`") from None
+    capabilities: dict[str, Any] = _outline(declared, _CAPABILITIES)
+    extensions = declared.get("extensions")
     if isinstance(extensions, dict):
         capabilities["extensions"] = {name[:_MOST_TEXT]: {} for name in list(extensions)[:_MOST_EXTENSIONS]}
     return {
-        "protocolVersion": version[:_MOST_TEXT],
+        "protocolVersion": given.protocol_version[:_MOST_TEXT],
         "capabilities": capabilities,
-        "clientInfo": _outline(given["clientInfo"], _CLIENT_INFO),
+        "clientInfo": _outline(msgspec.to_builtins(given.client_info), _CLIENT_INFO),
     }
 
 
 def known_subscription(params: bytes) -> dict[str, Any]:
     """The params of a `subscriptions/listen`, likewise; raises `msgspec.DecodeError` and `ValueError`."""
-    _weigh("subscriptions/listen", params)
+    _weigh("the params of subscriptions/listen", params)
     given = msgspec.json.decode(params, type=dict[str, Any])
     wanted = given.get("notifications")
     known = {"notifications": _outline(wanted, _NOTIFICATIONS), "_meta": _outline(given.get("_meta"), _META)}
@@ -98,9 +103,9 @@ def known_subscription(params: bytes) -> dict[str, Any]:
     return {name: value for name, value in known.items() if name in given}
 
 
-def _weigh(method: str, params: bytes) -> None:
-    if len(params) > MOST_PARAMS:
-        raise ValueError(f"{method} takes at most {MOST_PARAMS} bytes of params")
+def _weigh(what: str, given: bytes) -> None:
+    if len(given) > MOST_BYTES:
+        raise ValueError(f"{what} take more than {MOST_BYTES} bytes")
 
 
 def _outline(given: Any, known: Mapping[str, Any]) -> Any:

@@ -314,9 +314,11 @@ class Session:
 
     def _refuse_unread(self, line: bytes, error: ProtocolError) -> Refusal | None:
         heading = jsonrpc.heading(line)
-        if heading.id is None and heading.method is not None:
+        if heading.method is None:
+            return self.refuse(error, None)  # It may be an answer, whose id is one of ours.
+        if not heading.has_id:
             return None  # A notification.
-        return self.refuse(error, heading.id if heading.method is not None else None, heading.meta)
+        return self.refuse(error, heading.id, heading.correlation)
 
     def _request(self, message: Message, request_id: Id) -> Event:
         method = message.method

@@ -20,7 +20,11 @@ MOST_LONG_EXPONENTS = 10_000
 _QUOTE = b'"'
 _PIECE = 64 * 1024
 _SMALL = 128 * 1024
-_DIGITS_AND_EXPONENTS = bytes.maketrans(b"123456789E+", b"000000000e-")
+_NUMBERS = bytes(
+    mark if mark in b'"\\0e-' else ord("0") if mark in b"123456789" else b" e-"[1 + b"E+".find(mark)]
+    for mark in range(256)
+)
+"""Digits are 0, exponents e and signs -; quotes and escapes stay, and everything else is a space."""
 _LONG_EXPONENTS = (b"0e000", b"0e-000")
 
 
@@ -47,7 +51,7 @@ class Shape(Struct, frozen=True):
             return f"more than {self.containers} arrays and objects"
         if self.elements is not None and _has_more(message, (b",",), self.elements):
             return f"more than {self.elements} items and members"
-        if _has_more(message.translate(_DIGITS_AND_EXPONENTS), _LONG_EXPONENTS, MOST_LONG_EXPONENTS):
+        if _has_more(message.translate(_NUMBERS), _LONG_EXPONENTS, MOST_LONG_EXPONENTS):
             return f"more than {MOST_LONG_EXPONENTS} numbers with a long exponent"
         return None
 
@@ -56,7 +60,7 @@ def _has_more(message: bytes, marks: Sequence[bytes], most: int) -> bool:
     """Whether there are more than `most` of these marks outside strings."""
     if _count(message, marks) <= most:  # Nearly always: those within strings included.
         return False
-    kept = b"".join(marks) + _QUOTE
+    kept = b"".join((*marks, b" ")) + _QUOTE
     others, found, inside = bytes(set(range(256)).difference(kept)), 0, 0
     message = message.replace(b"\\\\", b"").replace(b'\\"', b"")
     for begin in range(0, len(message), _PIECE):

@@ -54,7 +54,7 @@ class DescriptorSink:
             # A lock lasts as long as a copy of the descriptor.
             in_forked_children(partial(drop, self._turns))
         self._writer = writer
-        self._queue: SimpleQueue[Entry | threading.Event] = SimpleQueue()
+        self._queue: SimpleQueue[Entry | tuple[int, Entry] | threading.Event] = SimpleQueue()
         self._writing = 0
         self._closing = False
         self._lost = 0
@@ -81,7 +81,7 @@ class DescriptorSink:
                 self._lost += 1
             else:
                 self._held += weight
-                self._queue.put(entry)
+                self._queue.put((weight, entry))  # It may weigh more by the time that it is written.
 
     @property
     def is_full(self) -> bool:
@@ -105,7 +105,9 @@ class DescriptorSink:
             # What is being written is held twice, as entries and as lines: not much of it at a time.
             most = _MOST_AT_ONCE if is_light and self._held < _BYTES_AT_ONCE else _FEW
             items += [get() for _ in range(min(self._queue.qsize(), most))]
-            weight = sum(_weight(item) for item in items if type(item) is dict) if self._held else 0
+            weight = sum(item[0] for item in items if type(item) is tuple) if self._held else 0
+            if weight:
+                items = [item[1] if type(item) is tuple else item for item in items]
             markers = [item for item in items if isinstance(item, threading.Event)] if self._closing else []
             entries = [item for item in items if item not in markers] if markers else items
             self._writing = len(entries)

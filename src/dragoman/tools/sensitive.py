@@ -7,7 +7,7 @@ value that is at least four characters long; a shorter one would take too much e
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -20,7 +20,9 @@ MARK = "x-sensitive"
 SHORTEST = 4
 _MOST_VALUES = 1000
 _DEEPEST = 64
-_COMBINED = ("allOf", "anyOf", "oneOf", "then", "else", "if")
+_COMBINED = ("allOf", "anyOf", "oneOf", "then", "else", "if", "dependentSchemas", "dependencies")
+_OF_MEMBERS = ("additionalProperties", "unevaluatedProperties")
+_OF_ITEMS = ("prefixItems", "items", "additionalItems", "unevaluatedItems", "contains")
 
 Hide: TypeAlias = Callable[[str], str]
 
@@ -92,28 +94,37 @@ class _Walk:
         for each in _alternatives(schema, self._root):
             yield from self.marked(each, value)
         if isinstance(value, Mapping):
-            named, others = schema.get("properties"), schema.get("additionalProperties")
+            named, others = schema.get("properties"), [schema.get(keyword) for keyword in _OF_MEMBERS]
             for name, item in value.items():
                 known = named.get(name) if isinstance(named, Mapping) else None
-                yield from self.marked(others if known is None else known, item)
+                for each in (*_each(schema.get("patternProperties")), *(others if known is None else (known,))):
+                    yield from self.marked(each, item)
         elif isinstance(value, list | tuple):
-            first, rest = schema.get("prefixItems"), schema.get("items")
-            for index, item in enumerate(value):
-                own = first[index] if isinstance(first, list) and index < len(first) else rest
-                yield from self.marked(own, item)
+            of_items = [each for keyword in _OF_ITEMS for each in _each(schema.get(keyword))]
+            for item in value:
+                for each in of_items:
+                    yield from self.marked(each, item)
+
+
+def _each(found: Any) -> Iterable[Any]:
+    """The schemas that stand after a keyword: one, a list of them, or some by name. None is matched: that could take
+    long, and a mark that may apply counts."""
+    if isinstance(found, list):
+        return found
+    return (found, *found.values()) if isinstance(found, Mapping) else ()
 
 
 def _alternatives(schema: Mapping[str, Any], root: Schema) -> Iterator[Any]:
     for keyword in _COMBINED:
-        found = schema.get(keyword)
-        yield from found if isinstance(found, list) else (found,)
+        yield from _each(schema.get(keyword))
     yield target_of(schema.get("$ref"), root)
 
 
 def _texts(value: Any) -> Iterator[str]:
     """The texts in a value as they are, and as Python and JSON quote them."""
     if isinstance(value, str):
-        yield from (value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
+        quoted = (repr(value), ascii(value), json.dumps(value), json.dumps(value, ensure_ascii=False))
+        yield from (value, *(each[1:-1] for each in quoted))
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)
     elif isinstance(value, Mapping):

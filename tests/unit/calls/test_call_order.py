@@ -8,10 +8,11 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import mcp_types
 import pytest
+from msgspec import Meta
 
 import dragoman
 from dragoman import Audio, EmbeddedResource, Image, ResourceLink, Text, ToolContext, ToolDefinition, define_tool, tool
@@ -663,6 +664,34 @@ async def test_exception_that_cannot_say_what_it_is_is_an_internal_tool_error() 
         told = error_in(await (await server.client()).call_tool("mumble"))
         assert told["code"] == "INTERNAL"
         assert [record["outcome"] for record in server.records] == ["tool_error"]
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """Nothing of it can be set."""
+
+
+@pytest.mark.parametrize("is_grouped", [False, True])
+async def test_exception_that_cannot_be_changed_is_an_internal_tool_error(is_grouped: bool) -> None:
+    @tool
+    async def freeze() -> None:
+        raise ExceptionGroup("one", [Frozen()]) if is_grouped else Frozen()
+
+    async with open_server([freeze]) as server:
+        assert error_in(await (await server.client()).call_tool("freeze"))["code"] == "INTERNAL"
+        assert [record["outcome"] for record in server.records] == ["tool_error"]
+
+
+@pytest.mark.parametrize("message", [42, None, ValueError("secret-word")])
+async def test_error_whose_message_is_no_text_is_told_where_arguments_are_sensitive(message: Any) -> None:
+    @tool
+    async def log_in(word: Annotated[str, Meta(extra_json_schema={"x-sensitive": True})]) -> None:
+        raise NotFound(message)
+
+    async with open_server([log_in]) as server:
+        told = error_in(await (await server.client()).call_tool("log_in", {"word": "secret-word"}))
+        assert told["code"] == "NOT_FOUND"
+        assert "secret-word" not in str(told)
 
 
 async def test_error_meant_for_the_client_reaches_it_from_inside_a_task_group() -> None:

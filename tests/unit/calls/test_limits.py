@@ -367,6 +367,20 @@ def _counted(element: Any) -> int:
     return int(isinstance(element, list) and len(element) > 3)
 
 
+def test_containers_beyond_a_limit_look_through_their_parents_once() -> None:
+    class Counted(list[Any]):
+        looks = 0
+
+        def __iter__(self) -> Any:
+            Counted.looks += 1
+            return super().__iter__()
+
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "array", "maxItems": 9}}}}
+    rows = Counted([[0] * 4 for _ in range(1000)])
+    assert limits(max_array_size=3).violations({"a": rows}, schema).counts == {ARRAY_TOO_LARGE: 1}
+    assert Counted.looks <= 5
+
+
 def test_schema_whose_branches_refer_to_each_other_is_looked_through_once() -> None:
     names = [f"k{n}" for n in range(8)]
     expression = {"anyOf": [{"$ref": f"#/definitions/{name}"} for name in names]}

@@ -97,6 +97,26 @@ def test_a_package_finds_a_neighbour_of_the_target_that_called_it_only_by_name(
         assert reason("my_word.py") == "ModuleNotFoundError: No module named 'only_here'"
 
 
+def test_an_entry_point_that_lies_beside_a_target_is_not_loaded(places: tuple[Path, Path]) -> None:
+    own, installed = places
+    (installed / "some_package.py").write_text(
+        "from importlib.metadata import EntryPoint\n\n"
+        "def load():\n    return EntryPoint('x', 'only_here', 'plugins').load()\n"
+    )
+    (own / "only_here.py").write_text("")
+    (own / "my_word.py").write_text("import some_package\nsome_package.load()\n" + TOOL)
+    assert reason("my_word.py") == "ModuleNotFoundError: No module named 'only_here'"
+
+
+def test_the_configuration_of_logging_finds_a_neighbour_of_the_target(places: tuple[Path, Path]) -> None:
+    own, _ = places
+    (own / "only_here.py").write_text("import logging\nclass Handler(logging.NullHandler): pass\n")
+    handlers = {"mine": {"class": "only_here.Handler"}}
+    settings = {"version": 1, "disable_existing_loggers": False, "handlers": handlers}
+    (own / "my_word.py").write_text(f"import logging.config\nlogging.config.dictConfig({settings})\n" + TOOL)
+    load_tools("my_word.py")
+
+
 def test_a_neighbour_cannot_be_a_module_of_python_that_this_platform_lacks(places: tuple[Path, Path]) -> None:
     own, _ = places
     missing = next(name for name in ("_winapi", "_posixsubprocess") if importlib.util.find_spec(name) is None)

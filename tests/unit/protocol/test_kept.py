@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.protocol.kept import MOST_PARAMS, MOST_SUBSCRIPTIONS, known_params, known_subscription
+from dragoman.protocol.kept import MOST_BYTES, MOST_SUBSCRIPTIONS, known_params, known_subscription
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
 
 EVERYTHING = {
@@ -54,12 +54,22 @@ def test_client_is_known_by_name_and_version() -> None:
     }
 
 
-def test_params_of_exactly_the_limit_pass_and_one_byte_more_is_too_much() -> None:
-    empty = len(msgspec.json.encode({"protocolVersion": "", "capabilities": {}, "clientInfo": CLIENT_INFO, "x": ""}))
-    padding = "x" * (MOST_PARAMS - empty - len("2025-11-25"))
-    assert initialize({}, x=padding)["capabilities"] == {}
-    with pytest.raises(ValueError, match="at most 65536 bytes"):
-        initialize({}, x=padding + "x")
+def test_capabilities_of_exactly_the_limit_pass_and_one_byte_more_is_too_much() -> None:
+    padding = "x" * (MOST_BYTES - len('{"x":""}'))
+    assert initialize({"x": padding})["capabilities"] == {}
+    with pytest.raises(ValueError, match="more than 65536 bytes"):
+        initialize({"x": padding + "x"})
+
+
+def test_icons_of_a_client_do_not_count() -> None:
+    icons = [{"src": f"data:image/png;base64,{'A' * 70_000}"}]
+    assert initialize({}, {**CLIENT_INFO, "icons": icons})["clientInfo"] == CLIENT_INFO
+
+
+@pytest.mark.parametrize("capabilities", [[], None, "x", 5])
+def test_capabilities_that_are_no_object_are_refused_by_name(capabilities: Any) -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"\$\.capabilities"):
+        initialize(capabilities)
 
 
 def listen(notifications: Any, **others: Any) -> dict[str, Any]:

@@ -702,8 +702,24 @@ def test_brackets_and_commas_within_strings_do_not_count() -> None:
     assert isinstance(event, ToolCall)
 
 
+@pytest.mark.parametrize("where", ["id", "method", "meta", "correlation"])
+def test_refusal_of_a_message_does_not_read_what_it_has_too_much_of(where: str) -> None:
+    much = b"[%b]" % b",".join([b"[]"] * 100)
+    parts = {"id": b"7", "method": b'"tools/call"', "correlation": b'"mine"', "meta": b"1", where: much}
+    line = (
+        b'{"jsonrpc":"2.0","id":%(id)b,"method":%(method)b,'
+        b'"params":{"_meta":{"correlationId":%(correlation)b,"x":%(meta)b}}}\n'
+    ) % {name.encode(): part for name, part in parts.items()}
+    assert code_and_id(shaped().receive(line)) == (-32600, None if where in ("id", "method") else 7)
+
+
 def test_notification_of_too_many_parts_is_not_answered() -> None:
     assert shaped().receive(notification("notifications/cancelled", {"requestId": 1, "reason": [[]] * 30})) == []
+
+
+def test_request_of_too_many_parts_with_an_invalid_id_is_answered_without_it() -> None:
+    line = msgspec.json.encode({"jsonrpc": "2.0", "id": 1.5, "method": "x", "params": {"a": [[]] * 30}}) + b"\n"
+    assert code_and_id(shaped().receive(line)) == (-32600, None)
 
 
 def test_answer_of_too_many_parts_is_refused_without_an_id() -> None:

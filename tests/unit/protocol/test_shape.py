@@ -64,6 +64,11 @@ def test_other_numbers_are_not_counted(number: bytes) -> None:
     assert Shape().excess(b"[%b]" % b",".join([number] * 30_000)) is None
 
 
+def test_what_stands_beside_a_number_does_not_make_it_a_long_one() -> None:
+    text = b'"' + b"1e123 " * 12_000 + b'"'
+    assert Shape().excess(b"[" + text + b",[1,true,1234]" * 12_000 + b"]") is None
+
+
 def test_short_messages_are_not_looked_at() -> None:
     assert Shape(100, 1000).sure_bytes == 201
     assert Shape(1000, 100).sure_bytes == 100

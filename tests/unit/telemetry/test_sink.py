@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.telemetry.log import CompletionRecord, Entry, EntryWriter, StructuredLogger
@@ -243,6 +244,18 @@ def test_entries_are_dropped_when_they_weigh_too_much_and_taken_again_afterwards
     assert messages["m"] + dropped == count
     assert messages["m"] <= MOST_BYTES // 100_000
     assert (messages["tool call completed"], messages["afterwards"]) == (1, 10)
+
+
+def test_entries_that_grow_while_they_wait_are_not_counted_twice(pipe: Pipe) -> None:
+    sink, text = stalled(pipe), "é" * 100_000
+    for number in range(20):
+        sink.put(entry(number, text))
+    msgspec.json.encode(text)
+    assert sys.getsizeof(text) > 300_000  # It keeps its UTF-8 from now on.
+    pipe.read_on()
+    assert sink.close(PATIENCE)
+    assert sink._held == 0
+    pipe.everything()
 
 
 def test_an_entry_that_is_heavier_than_the_bound_is_written_if_no_other_waits(pipe: Pipe) -> None:

@@ -114,3 +114,27 @@ def test_nothing_is_shown_of_arguments_that_are_nested_too_deeply_to_look_throug
         hide = hiding(marked, deep)
         assert hide is not None
         assert hide(f"failed with {SECRET}") == "[REDACTED]"
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ({"patternProperties": {"^p": MARKED}}, {"pass": SECRET}),
+        ({"unevaluatedProperties": MARKED}, {"x": SECRET}),
+        ({"dependentSchemas": {"x": {"properties": {"a": MARKED}}}}, {"a": SECRET, "x": 1}),
+        ({"properties": {"a": {"items": [{}, MARKED]}}}, {"a": [1, SECRET]}),
+        ({"properties": {"a": {"items": [{}], "additionalItems": MARKED}}}, {"a": [1, SECRET]}),
+        ({"properties": {"a": {"contains": MARKED}}}, {"a": [SECRET]}),
+    ],
+    ids=["pattern", "unevaluated", "dependent", "item of a list", "additional item", "contained"],
+)
+def test_mark_is_found_wherever_a_schema_can_have_it(schema: Any, arguments: Any) -> None:
+    hide = hiding(schema, arguments)
+    assert hide is not None
+    assert SECRET not in hide(f"failed with {SECRET}")
+
+
+def test_secret_is_hidden_as_ascii_quotes_it_too() -> None:
+    hide = hiding({"properties": {"a": MARKED}}, {"a": "päßword"})
+    assert hide is not None
+    assert hide(ascii("päßword")) == "'[REDACTED]'"

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman.access.callers import is_known
 from dragoman.calls.answers import Answers, AnswersUsed, Claims, InputNeeded, is_repeatable
 from dragoman.calls.call import Call, Service
 from dragoman.errors import InternalFailure, InvalidArgument, MissingCapability, Unanswered
@@ -37,7 +38,8 @@ class FillAnswers:
 
     async def _run_once(self, call: Call, proceed: Service) -> Any:
         # Here and not when the state is opened: a call that is refused for want of a slot has not used its answers.
-        if not await self.claims().claim(call.answers.id, call.answers.ends):
+        holder = call.caller.principal if is_known(call.caller) else ""
+        if not await self.claims().claim(call.answers.id, call.answers.ends, holder):
             raise AnswersUsed
         return await proceed(call)
 

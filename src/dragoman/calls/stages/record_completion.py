@@ -183,9 +183,9 @@ def _hiding(call: Call) -> Hide | None:
 
 
 def _hide_in(error: ToolError, hide: Hide) -> None:
-    error.message, error.details = hide(error.message), hide_within(hide, error.details)
+    error.message, error.details = hide(str(error.message)), hide_within(hide, error.details)
     if error.plain is not None:
-        error.plain = hide(error.plain)
+        error.plain = hide(str(error.plain))
 
 
 def _completion(call: Call, outcome: Outcome) -> Completion:

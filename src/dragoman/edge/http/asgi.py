@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from dragoman.errors import InternalError, InvalidRequest, ProtocolError
 from dragoman.protocol import jsonrpc
+from dragoman.protocol.session import correlation_id_in
 from dragoman.protocol.shape import UNLIMITED, Shape
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -162,8 +163,11 @@ class Bodies:
         body = await self._read(receive)
         excess = self._shape.excess(body)
         if excess is not None:
-            error = InvalidRequest(f"Invalid request: the message has {excess}")
-            raise Refused(413, error, id=jsonrpc.heading(body).id)
+            heading = jsonrpc.heading(body)
+            correlation_id = correlation_id_in(heading.correlation)
+            data = None if correlation_id is None else {"correlationId": correlation_id}
+            error = InvalidRequest(f"Invalid request: the message has {excess}", data)
+            raise Refused(413, error, id=heading.id)
         return body
 
     async def _read(self, receive: Receive) -> bytes:

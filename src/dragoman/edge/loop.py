@@ -13,6 +13,8 @@ from dragoman.forks import in_forked_children
 
 T = TypeVar("T")
 
+_LARGEST_BUFFER = 2 * 1024 * 1024
+
 
 def run_to_end(loop: asyncio.AbstractEventLoop, serving: Coroutine[Any, Any, T]) -> T:
     """What `serving` returns, whatever happens besides.
@@ -42,4 +44,7 @@ def new_event_loop(threads: int) -> asyncio.AbstractEventLoop:
     else:
         loop = uvloop.new_event_loop()
     loop.set_default_executor(DaemonExecutor(threads))
+    # The allocator of glibc returns freed memory to the system, and takes it again for the next call, beyond twice the
+    # size of the largest block that was ever freed: this is one.
+    bytearray(_LARGEST_BUFFER)
     return loop

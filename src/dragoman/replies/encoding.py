@@ -70,7 +70,7 @@ def meta_of(call: Call) -> ResultMeta:
     return meta
 
 
-def encode_value(value: Any, most: int) -> tuple[bytearray | None, bool]:
+def encode_value(value: Any, most: int) -> tuple[Encoded | None, bool]:
     """A result as JSON, or None when that is longer than `most` bytes; and whether it is content blocks.
 
     Content blocks pass unchanged. Raises `InternalFailure` for a value without a JSON form.

@@ -18,7 +18,7 @@ from dragoman.errors import (
     ToolError,
 )
 from dragoman.offers.prompt import Message
-from dragoman.replies.encoding import clean_details, clean_message, meta_of, not_serializable
+from dragoman.replies.encoding import Encoded, clean_details, clean_message, meta_of, not_serializable
 from dragoman.replies.failures import code_of, may_repeat
 from dragoman.tools.content import BlobResource, Text, TextResource, encode_json, encode_within, is_content
 
@@ -86,7 +86,7 @@ def weighed(call: Call, result: Mapping[str, Any], most: int) -> dict[str, Any]:
     return plain
 
 
-def _encoded(value: Any, most: int) -> bytearray:
+def _encoded(value: Any, most: int) -> Encoded:
     try:
         encoded = encode_within(value, most)
     except Exception as error:  # A value may say itself how it is written, and fail at that in any way.

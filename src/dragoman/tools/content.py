@@ -119,8 +119,31 @@ encode_json = _encoder.encode
 """Any result as JSON. Raises `TypeError`, `ValueError` or `RecursionError` for what has no JSON form."""
 
 _FIRST_ROOM, _SECOND_ROOM = 512, 65_536
+_FEW = 256
 _SLACK = 256
 """The encoder reserves a little more for a number or a date than it then writes."""
+
+
+def _is_simple(value: Any, most: int) -> bool:
+    """Whether a value is a few texts and numbers of at most `most` characters together, as most long results are.
+
+    To encode it whole takes no longer than a small multiple of that, and less than to try how much room it needs.
+    """
+    pending, looked_at = [value], 0
+    while pending:
+        each = pending.pop()
+        looked_at += 1
+        if type(each) is str:
+            most -= len(each)
+        elif type(each) is dict:
+            pending += (*each.values(), *each) if len(each) <= _FEW else (None,) * _FEW
+        elif type(each) in (list, tuple):
+            pending += each if len(each) <= _FEW else (None,) * _FEW
+        elif type(each) not in ATOMS:
+            return False
+        if most < 0 or looked_at + len(pending) >= _FEW:
+            return False
+    return True
 
 
 def is_longer(value: Any, most: int) -> bool:
@@ -133,7 +156,7 @@ def is_longer(value: Any, most: int) -> bool:
 
 def encode_within(
     value: Any, most: int, encode_into: Callable[[Any, bytearray], None] = _encode_into
-) -> bytearray | None:
+) -> bytes | bytearray | None:
     """`value` as JSON, or None when it takes more than `most` bytes: the encoder stops when it has written so many.
 
     Raises what `encode_json` raises. Methods that say how a value is written may be called more than once.
@@ -149,6 +172,9 @@ def encode_within(
         except BufferError:
             if room > most:
                 return None
+            if room == _SECOND_ROOM and _is_simple(value, most):
+                whole = encode_json(value)
+                return whole if len(whole) <= most else None
             # Several attempts cost a third more than one; a room of the full size would cost every small result more.
             room = _SECOND_ROOM if room < _SECOND_ROOM else min(4 * room, most + _SLACK)
         else:

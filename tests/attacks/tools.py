@@ -22,3 +22,17 @@ async def chatter(times: int, size: int, ctx: ToolContext) -> int:
     ctx.logger.info("has said everything")
     await ctx.cancellation.wait()
     return times
+
+
+@tool
+async def fail(megabytes: int) -> None:
+    """Fails while it holds much data."""
+    data = b"x" * (megabytes << 20)
+    raise ValueError(len(data))
+
+
+@tool
+def fail_on_a_thread(megabytes: int) -> None:
+    """Likewise, as a sync tool."""
+    data = b"x" * (megabytes << 20)
+    raise ValueError(len(data))

@@ -1,0 +1,39 @@
+"""Nothing of a call that failed stays in the server's memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.cost import MEGABYTE, cost_for
+from tests.interaction.http_raw import HttpProcess, modern_call
+from tests.interaction.servers import ServerProcess, error_in
+
+pytestmark = pytest.mark.slow
+
+TOOLS = str(Path(__file__).with_name("tools.py"))
+
+
+@pytest.mark.parametrize("name", ["fail", "fail_on_a_thread"])
+@pytest.mark.parametrize("transport", ["stdio", "modern", "session"])
+def test_failed_calls_free_their_data_without_the_garbage_collector(name: str, transport: str) -> None:
+    """Eighty calls that held ten megabytes each: the collector would come round to them after hundreds."""
+    with HttpProcess(TOOLS, is_measured=False) as http, ServerProcess(TOOLS, is_measured=False) as stdio:
+        stdio.handshake()
+        session = http.open()
+
+        def fail() -> None:
+            if transport == "stdio":
+                result = stdio.call(name, megabytes=10)
+            elif transport == "modern":
+                result = http.ask(modern_call(name, megabytes=10)).message["result"]
+            else:
+                result = session.call(name, megabytes=10).message["result"]
+            assert error_in(result)["code"] == "INTERNAL"
+
+        fail()
+        with cost_for(stdio.pid if transport == "stdio" else http.pid) as cost:
+            for _ in range(80):
+                fail()
+        assert cost.memory <= 50 * MEGABYTE

@@ -140,8 +140,8 @@ class Target:
             await asyncio.sleep(0)
             if self.server.runner.under_way == 0 and connection.is_idle:
                 return
-        if self.server.kernel.is_loaded or not connection.is_idle:
-            await connection.finish_requests(20)
+        await connection.finish_requests(20)
+        await self.server.runner.drain(20)  # Something large may be prepared on a thread.
         assert self.server.runner.under_way == 0, "a call never ends"
 
     def _probe(self, connection: Connection) -> None:

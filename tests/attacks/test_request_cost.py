@@ -19,6 +19,7 @@ from tests.interaction.servers import ServerProcess
 pytestmark = pytest.mark.slow
 
 TOOLS = str(Path(__file__).with_name("tools.py"))
+SETTINGS = {"tools.memory_enabled": "true", "server.shutdown_timeout_ms": 500, "http.max_replay_bytes": 4 * MEGABYTE}
 PER_MEGABYTE = 0.005
 """CPU seconds to read a megabyte from a pipe or a socket, in many pieces."""
 TRANSPORTS = ("stdio", "modern", "modern without headers", "session", "sse")
@@ -26,9 +27,7 @@ TRANSPORTS = ("stdio", "modern", "modern without headers", "session", "sse")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[HttpProcess]:
-    with HttpProcess(
-        TOOLS, settings={"tools.memory_enabled": "true", "server.shutdown_timeout_ms": 500}, is_measured=False
-    ) as process:
+    with HttpProcess(TOOLS, settings=SETTINGS, is_measured=False) as process:
         process.check_health()
         yield process
 
@@ -77,7 +76,7 @@ def unknown_tool(arguments: bytes) -> bytes:
 @pytest.mark.requirement("FND-CALL-01", "PRD-LIMIT-06")
 def test_violations_cost_no_more_than_the_arguments_that_they_are_in(target: Target) -> None:
     """126 KB with 22,000 containers that are too deep, each at the end of a path of 60,000 characters."""
-    deep = b'{"%b":' % (b"k" * 6_000) * 10 + many(b"[]", 22_000) + b"}" * 10
+    deep = b'{"%b":' % (b"k" * 7_500) * 8 + many(b"[]", 22_000) + b"}" * 8
     cost, bare = cost_of(target, "tools/call", unknown_tool(deep), times=10)
     assert cost <= 10 * bare
 
@@ -218,7 +217,7 @@ def test_progress_token_that_every_notification_would_repeat_is_refused(
 
 @pytest.mark.parametrize("era", ["modern", "session"])
 def test_stream_that_nobody_reads_holds_a_bounded_number_of_bytes(server: HttpProcess, era: str) -> None:
-    params = {"name": "chatter", "arguments": {"times": 2_000, "size": 100_000}}
+    params = {"name": "chatter", "arguments": {"times": 400, "size": 900_000}}
     if era == "modern":
         data = modern("tools/call", params, meta={"progressToken": 1})
     else:
@@ -228,4 +227,4 @@ def test_stream_that_nobody_reads_holds_a_bounded_number_of_bytes(server: HttpPr
     with cost_for(server.pid) as cost, server.wire() as wire:
         wire.send(data)
         server.wait_for_log("has said everything", said + 1)
-    assert cost.memory <= 48 * MEGABYTE  # Of two hundred.
+    assert cost.memory <= 64 * MEGABYTE  # Of 360; two hundred and fifty notifications would be 225.

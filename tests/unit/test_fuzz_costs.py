@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -16,6 +17,15 @@ from fuzz.costs import Bounds, Cost, CostFound, CostOracle
 FUZZ = Path(amplify.__file__).parent
 BOUNDS = Bounds(seconds=0.01, seconds_per_byte=1e-6, seconds_per_step=1e-6, held=1 << 16)
 LARGE = bytes(range(256)) * 128
+
+
+@pytest.fixture(autouse=True)
+def _nothing_else_to_collect() -> Iterator[None]:
+    """As in a fuzzer's own process: a collection looks only at what came since."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def _measured(function: Callable[[bytes], object]) -> Callable[[bytes], Cost]:

@@ -64,12 +64,12 @@ public: $(PUBLIC_STAMP)  ## The public apcore bridge, which ours is measured aga
 
 fuzz: $(FUZZ_STAMP)  ## Coverage-guided fuzzing of the request path, for eleven minutes; inputs that break it, or cost too much, go to fuzz/out/.
 	@mkdir -p fuzz/out/corpus
-	$(BIN)/python -m fuzz.request_path -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=1024 -verbosity=0 \
+	$(BIN)/python -m fuzz.request_path -max_total_time=$(FUZZ_SECONDS) -timeout=120 -rss_limit_mb=1024 -verbosity=0 \
 	  -print_final_stats=1 -artifact_prefix=fuzz/out/ fuzz/out/corpus fuzz/corpus
 
 fuzz-http: $(FUZZ_STAMP)  ## The same for requests over HTTP.
 	@mkdir -p fuzz/out/http_corpus
-	$(BIN)/python -m fuzz.http_requests -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=1024 -verbosity=0 \
+	$(BIN)/python -m fuzz.http_requests -max_total_time=$(FUZZ_SECONDS) -timeout=120 -rss_limit_mb=1024 -verbosity=0 \
 	  -print_final_stats=1 -artifact_prefix=fuzz/out/ fuzz/out/http_corpus fuzz/http_corpus
 
 fuzz-short:  ## Both, for twenty seconds each.

@@ -116,7 +116,7 @@ def _rejected(reason: str = "the person behind the client has not approved") -> 
 
 
 def _wording(module_id: str, description: str | None, schema: dict[str, Any], arguments: Mapping[str, Any]) -> str:
-    """What a person is asked; raises `InvalidArgument` where it would not show everything."""
+    """The question for a person; raises `InvalidArgument` if it would not show everything."""
     shown = show_all(json.dumps(redact_sensitive(dict(arguments), schema or {}), default=str, ensure_ascii=False))
     if len(shown) > _LONGEST:
         reason = f"The arguments are too long to be shown for approval: {len(shown)} characters, at most {_LONGEST}"

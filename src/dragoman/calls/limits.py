@@ -103,7 +103,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Violations:
-    """What is beyond a limit: the first of each kind in full, and how many there are."""
+    """The elements beyond a limit: the first of each kind in full, and a count of all."""
 
     def __init__(self) -> None:
         self.listed: list[Violation] = []
@@ -136,9 +136,9 @@ class _Walk:
         self._starts: list[list[int]] = []
         """By level: where, in the next one, the containers within each container begin. Only as far as it is needed."""
         self._steps: dict[tuple[int, int], list[str | int]] = {}
-        """What the containers within a container are called there, by its level and place in it; likewise."""
+        """The names or numbers of the containers within a container, by its level and place in it. Likewise."""
         self._branches: dict[tuple[int, int], Branches] = {}
-        """What the schema says about a container, by its level and place in it."""
+        """The parts of the schema that apply to a container, by its level and place in it."""
 
     def look_at(self, arguments: Mapping[str, Any], size: int) -> None:
         limits = self._limits

@@ -48,7 +48,7 @@ WHOLE = Place("json")
 
 
 class Source(Struct, frozen=True):
-    """What is at a place: a list within the text of its result, or a text, and how many items or characters it has."""
+    """The list or text at a place in a result, and how many items or characters it has."""
 
     kind: Kind
     text: str

@@ -80,7 +80,7 @@ class ExecutionRouter:
     def handler(
         self, module_id: str, schema: Schema, own: Schema | None = None, *, is_streaming: bool, is_asked: bool
     ) -> Handler:
-        """What the runtime calls for a module. `is_asked`: whether a person's decision comes with the arguments.
+        """The handler of a module. `is_asked`: whether a person's decision comes with the arguments.
 
         `own` is the module's, with the marks of sensitive fields that `schema` no longer has.
         """

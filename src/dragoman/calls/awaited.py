@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Awaited(Generic[T]):
-    """Holds the future that `Call.reply` settles. Whoever has awaited it deletes `future`.
+    """Holds the future that `Call.reply` settles. The code that awaits it then deletes `future`.
 
     An error in the future leads to the frames that it passes through, these to the call, and the call to its `reply`.
     Were the future still there, only the garbage collector would free them all.

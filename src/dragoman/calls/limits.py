@@ -225,7 +225,7 @@ class _Walk:
         return max([general, *(limit for limit in said if isinstance(limit, int))])
 
     def _branches_at(self, level: int, place: int) -> Branches:
-        """What the schema says about a container; kept, so that those beside it look through the schema above once."""
+        """The parts of the schema that apply to a container; kept, so that its siblings share the lookups above."""
         if self._schema is None:
             return {}
         wanted: list[tuple[int, int, str | int]] = []
@@ -259,7 +259,7 @@ def _pointer(path: Sequence[str | int]) -> str:
 
 
 def _within(schema: Schema | None, branches: Branches, step: str | int) -> Branches:
-    """What a schema says about something within what `branches` are about."""
+    """The parts of a schema that apply to an element, given those that apply to its container."""
     if schema is None:
         return {}
     children = [child for parent in branches.values() for child in _children(parent, step)]

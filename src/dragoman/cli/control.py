@@ -26,7 +26,7 @@ class Source(Struct, frozen=True):
     reload: bool = False
     """Whether all of it is loaded anew when its files change."""
     app_dir: str | None = None
-    """Where a module is looked for that is not installed; None: in the working directory."""
+    """The folder to import a module from that is not installed; None: the working directory."""
 
     @property
     def is_builtin(self) -> bool:
@@ -46,7 +46,7 @@ class Welcome(Struct, frozen=True, tag="welcome"):
     changes: tuple[Change, ...]
     """What has been changed since the server started."""
     keeper: str = ""
-    """What answers are marked with whose use the parent remembers."""
+    """Marks the answers whose use the parent remembers."""
 
 
 class Ready(Struct, frozen=True, tag="ready"):

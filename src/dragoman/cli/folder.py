@@ -26,7 +26,7 @@ _LONGEST_ADDRESS = 90
 
 
 def crash_file(folder: Path, name: str) -> Path:
-    """Where a worker leaves its stack when it crashes."""
+    """The file that a worker writes its stack to when it crashes."""
     return folder / f"{name}.crash"
 
 

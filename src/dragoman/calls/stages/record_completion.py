@@ -176,7 +176,7 @@ class RecordCompletion:
 
 
 def _hiding(call: Call) -> Hide | None:
-    """What takes the sensitive arguments of a call out of a text; None where there are none."""
+    """A function that removes the sensitive arguments of a call from a text; None if there are none."""
     if call.tool is None or not call.tool.is_marked:
         return None
     return hiding(call.tool.definition.input_schema, call.arguments)

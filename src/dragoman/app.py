@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -68,7 +69,7 @@ from dragoman.edge.peer import Peer, progress_of
 from dragoman.edge.sdk_kernel import SdkKernel, SessionClient
 from dragoman.errors import ConfigError, DuplicateTool, InternalError, ProtocolError, RegistrationError
 from dragoman.ids import Ids, RandomIds
-from dragoman.offers.catalogue import Kind, Offer, Offers
+from dragoman.offers.catalogue import Kind, Offer, Offered, Offers, offered_by
 from dragoman.protocol.jsonrpc import Id
 from dragoman.protocol.results import ToolResult, bytes_added_later
 from dragoman.protocol.session import Identity, correlation_id_in
@@ -124,8 +125,8 @@ class ServerOptions:
     resources: Resources | None = None
     agents: Any = None
     memories: Memories | None = None
-    tools: Iterable[Tool | Offer] = ()
-    """Tools, and resources and prompts among them."""
+    tools: Iterable[Offered] = ()
+    """Tools, resources and prompts, or functions that were decorated as such."""
     offers: Offers | None = None
     """For resources and prompts that come only when the server runs: it then says that it has them from the start."""
     tracer_provider: TracerProvider | None = None
@@ -402,7 +403,7 @@ class Runtime:
             case ResultsOutdated():
                 self._results.outdate(change.tags)
 
-    def replace(self, leaving: Iterable[Tool | Offer], coming: Iterable[Tool | Offer]) -> None:
+    def replace(self, leaving: Iterable[Offered], coming: Iterable[Offered]) -> None:
         """Remove tools, resources and prompts and add others, all of it or, with a `RegistrationError`, nothing."""
         old_tools, old_offers = _sorted_out(leaving)
         new_tools, new_offers = _sorted_out(coming)
@@ -574,10 +575,10 @@ def create_server(options: ServerOptions) -> Runtime:
     return Runtime(options)
 
 
-def _sorted_out(offered: Iterable[Tool | Offer]) -> tuple[list[Tool], list[Offer]]:
+def _sorted_out(offered: Iterable[Offered]) -> tuple[list[Tool], list[Offer]]:
     tools: list[Tool] = []
     offers: list[Offer] = []
-    for each in offered:
+    for each in itertools.chain.from_iterable(map(offered_by, offered)):
         if isinstance(each, Tool):
             tools.append(each)
         else:
@@ -591,7 +592,7 @@ def _names(tools: Iterable[Tool]) -> list[str]:
 
 @asynccontextmanager
 async def open_runtime(
-    tools: Iterable[Tool | Offer] = (), config: Config | Mapping[str, Any] | None = None, **options: Any
+    tools: Iterable[Offered] = (), config: Config | Mapping[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[Runtime]:
     """A running runtime inside this process: `async with dragoman.open(tools) as runtime: await runtime.call(…)`."""
     runtime = create_server(ServerOptions(config=make_config(config), tools=tools, **options))
@@ -603,7 +604,7 @@ async def open_runtime(
 
 
 def http_app(
-    tools: Iterable[Tool] = (),
+    tools: Iterable[Offered] = (),
     config: Config | Mapping[str, Any] | None = None,
     *,
     allow_unauthenticated: bool = False,

@@ -22,6 +22,7 @@ from mcp.client.subscriptions import ToolsListChanged
 
 from dragoman import ToolContext, tool
 from dragoman.errors import NotFound
+from dragoman.tools.tool import tool_of
 from tests.interaction import tools_under_test
 from tests.interaction.http_servers import Serving, open_session, serving, until
 from tests.interaction.servers import PATIENCE
@@ -67,7 +68,7 @@ async def test_tools_are_listed_with_their_schemas(mode: str) -> None:
     async with connected(mode) as (client, _):
         listed = await client.list_tools()
         tools = {tool.name: tool for tool in listed.tools}
-        assert list(tools) == sorted((*(each.definition.name for each in TOOLS), "health"))
+        assert list(tools) == sorted((*(tool_of(each).name for each in TOOLS), "health"))
         assert tools["add"].input_schema["required"] == ["a", "b"]
         assert tools["echo"].annotations == types.ToolAnnotations(read_only_hint=True)
 
@@ -388,7 +389,7 @@ async def use(url: str, mode: str, number: int, turns: int, ready: asyncio.Barri
             mine = {"value": f"client {number}, turn {turn}"}
             fast = FAST[(number + turn) % len(FAST)]
             first, second = await asyncio.gather(
-                client.call_tool(fast.definition.name, mine),
+                client.call_tool(tool_of(fast).name, mine),
                 client.call_tool("tell_back_slowly", mine, progress_callback=on_progress),
             )
             assert second.structured_content == mine

@@ -18,6 +18,7 @@ from dragoman import Text, ToolContext, ToolDefinition, define_tool
 from dragoman.errors import NotFound
 from dragoman.testing import ManualClock, SequentialIds, TestServer, open_server
 from dragoman.tools import catalogue, schema
+from dragoman.tools.tool import tool_of
 from tests.json_values import json_values
 from tests.unit.calls import Held, answers, begin, error_in
 
@@ -271,7 +272,7 @@ def test_each_deadline_answers_sets_the_token_and_leaves_the_slot_taken(
             clock.advance(moment / 1000 - clock.monotonic())
             for held, (start, _, end) in zip(tools, plans, strict=True):
                 if start == moment:
-                    calls[held] = begin(client, held.tool.definition.name)
+                    calls[held] = begin(client, tool_of(held.tool).name)
                     await held.begun.wait()
                 elif end == moment:
                     held.release.set()

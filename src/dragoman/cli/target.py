@@ -23,6 +23,7 @@ from dragoman.errors import ConfigError, RegistrationError, TargetError
 from dragoman.offers.catalogue import Offer
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
+from dragoman.tools.attached import made_of
 from dragoman.tools.tool import Tool
 
 
@@ -150,6 +151,9 @@ def _load_module(name: str, target: str, app_dir: str) -> ModuleType:
 
 
 def _tools_in(values: Iterable[Any]) -> list[Tool | Offer]:
-    offered = (Tool, Resource, Prompt)
-    found: dict[int, Tool | Offer] = {id(value): value for value in values if isinstance(value, offered)}
+    found: dict[int, Tool | Offer] = {}
+    for value in values:
+        for each in (value, *made_of(value)):
+            if isinstance(each, Tool | Resource | Prompt):
+                found[id(each)] = each
     return list(found.values())

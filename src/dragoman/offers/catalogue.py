@@ -14,15 +14,25 @@ from dragoman.config import TimeoutsConfig, ToolsConfig
 from dragoman.errors import DuplicateOffer, InvalidOffer
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
+from dragoman.tools.attached import made_of
 from dragoman.tools.catalogue import HALF_A_CHARACTER, RegisteredTool, can_be_sent
 from dragoman.tools.schema import compile_schema
 from dragoman.tools.sensitive import is_marked
-from dragoman.tools.tool import Tool
+from dragoman.tools.tool import Function, Tool, tool_of
 
 Offer: TypeAlias = Resource | Prompt
+Offered: TypeAlias = Tool | Offer | Function
+"""A tool, a resource, a prompt, or a function that was decorated as one."""
 Kind: TypeAlias = Literal["resources", "prompts"]
 
 _serials = itertools.count()
+
+
+def offered_by(value: Offered) -> tuple[Tool | Offer, ...]:
+    """The tools, resources and prompts that `value` stands for; raises `InvalidTool` for what stands for none."""
+    if isinstance(value, Tool | Resource | Prompt):
+        return (value,)
+    return made_of(value) or (tool_of(value),)
 
 
 class RegisteredOffer(msgspec.Struct, frozen=True, eq=False):
@@ -70,9 +80,9 @@ class Offers:
         """Which lists have anything on them."""
         return {registered.kind for registered in self._offers.values()}
 
-    def register(self, offer: Offer) -> None:
+    def register(self, offer: Offer | Function) -> None:
         """Add a resource or a prompt; raises `RegistrationError` and leaves the rest as it was."""
-        self.replace((), [offer])
+        self.replace((), [each for each in offered_by(offer) if not isinstance(each, Tool)])
 
     def unregister(self, key: str) -> bool:
         """Remove a resource by its URI or template, or a prompt by its name; False when there is none."""

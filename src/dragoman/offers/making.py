@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from dragoman.errors import InvalidOffer, InvalidTool
 from dragoman.offers.parameters import Parameter, parameters_of
-from dragoman.tools.tool import MOST_NAME, Function, Hints, Tool, ToolDefinition, tool
+from dragoman.tools.tool import MOST_NAME, Function, Hints, Tool, ToolDefinition
+from dragoman.tools.tool import make_tool as make_function_tool
 
 Completer: TypeAlias = (
     Callable[[str, Mapping[str, str]], Iterable[str]] | Callable[[str, Mapping[str, str]], Awaitable[Iterable[str]]]
@@ -31,7 +32,7 @@ def make_tool(kind: str, key: str, name: str, function: Function, timeout_ms: in
     if timeout_ms is not None and timeout_ms < 1:
         raise InvalidOffer(kind, key, [("timeout_ms", "must be at least 1")])
     try:
-        return tool(name=name, timeout_ms=timeout_ms, read_only=True)(function)
+        return make_function_tool(function, name=name, timeout_ms=timeout_ms, read_only=True)
     except InvalidTool as error:
         raise InvalidOffer(kind, key, error.problems) from error.__cause__
 

@@ -11,8 +11,9 @@ import msgspec
 from dragoman.errors import InvalidOffer
 from dragoman.offers.making import Completions, call_name, make_completers, make_parameters, make_tool
 from dragoman.offers.parameters import Parameter
+from dragoman.tools.attached import F, attach
 from dragoman.tools.content import Content
-from dragoman.tools.tool import Function, Tool, is_tool_name
+from dragoman.tools.tool import Tool, is_tool_name
 
 KIND = "prompt"
 
@@ -55,7 +56,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 @overload
-def prompt(function: Function, /) -> Prompt: ...
+def prompt(function: F, /) -> F: ...
 
 
 @overload
@@ -68,11 +69,11 @@ def prompt(
     description: str | None = None,
     timeout_ms: int | None = None,
     complete: Completions | None = None,
-) -> Callable[[Function], Prompt]: ...
+) -> Callable[[F], F]: ...
 
 
 def prompt(
-    function: Function | None = None,
+    function: F | None = None,
     /,
     *,
     name: str | None = None,
@@ -80,8 +81,8 @@ def prompt(
     description: str | None = None,
     timeout_ms: int | None = None,
     complete: Completions | None = None,
-) -> Prompt | Callable[[Function], Prompt]:
-    """Make a prompt of a function, sync or async, that gives a text, a `Message`, or a list of them.
+) -> F | Callable[[F], F]:
+    """Make a prompt of a function, sync or async, that gives text, a `Message`, or a list of them; it stays a function.
 
     The name, description and arguments come from the function's name, docstring and parameters. Arguments arrive as
     text and are converted to what their type hints say; one that has a default is not required. A parameter annotated
@@ -89,13 +90,13 @@ def prompt(
     `{"language": ["python", "rust"]}`, or a function of what was typed so far and the other arguments.
     """
 
-    def make(function: Function) -> Prompt:
+    def decorate(function: F) -> F:
         key: str = name if name is not None else getattr(function, "__name__", "")
         if not is_tool_name(key):
             raise InvalidOffer(KIND, key, [("name", "must be 1 to 128 letters, digits, or any of _ . / -")])
         made = make_tool(KIND, key, call_name("prompts/get", key), function, timeout_ms)
         parameters = make_parameters(KIND, key, made)
-        return Prompt(
+        offer = Prompt(
             name=key,
             title=title,
             description=description or inspect.getdoc(function),
@@ -103,5 +104,6 @@ def prompt(
             parameters=parameters,
             completers=make_completers(KIND, key, parameters, complete),
         )
+        return attach(function, offer)
 
-    return make if function is None else make(function)
+    return decorate if function is None else decorate(function)

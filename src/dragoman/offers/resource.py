@@ -12,7 +12,8 @@ from dragoman.errors import InvalidOffer
 from dragoman.offers.making import Completions, call_name, make_completers, make_parameters, make_tool
 from dragoman.offers.parameters import Parameter
 from dragoman.offers.template import UriTemplate
-from dragoman.tools.tool import Function, Tool
+from dragoman.tools.attached import F, attach, made_of
+from dragoman.tools.tool import Tool
 
 KIND = "resource"
 
@@ -64,8 +65,8 @@ def resource(
     mime_type: str | None = None,
     timeout_ms: int | None = None,
     complete: Completions | None = None,
-) -> Callable[[Function], Resource]:
-    """Make a resource of a function, sync or async, that gives what is to be read at `uri`.
+) -> Callable[[F], F]:
+    """Make a resource of a function, sync or async, that gives what is to be read at `uri`. It stays a function.
 
     A URI with variables, such as `note://{owner}/{id}`, stands for many resources: the function's parameters are its
     variables, converted to what their type hints say. A parameter annotated `ToolContext` receives the call's context.
@@ -75,7 +76,7 @@ def resource(
     client that asks for it is helped to fill in the variables.
     """
 
-    def make(function: Function) -> Resource:
+    def decorate(function: F) -> F:
         try:
             template = UriTemplate(uri)
         except ValueError as error:
@@ -96,7 +97,7 @@ def resource(
         ]
         if problems:
             raise InvalidOffer(KIND, uri, problems)
-        return Resource(
+        offer = Resource(
             uri=template,
             name=name or str(getattr(function, "__name__", uri)),
             title=title,
@@ -106,8 +107,9 @@ def resource(
             parameters=parameters,
             completers=make_completers(KIND, uri, parameters, complete),
         )
+        return attach(function, offer)
 
-    return make
+    return decorate
 
 
 def text_resource(uri: str, text: str, *, description: str | None = None, mime_type: str = "text/plain") -> Resource:
@@ -116,4 +118,6 @@ def text_resource(uri: str, text: str, *, description: str | None = None, mime_t
     async def read() -> str:
         return text
 
-    return resource(uri, name=uri, description=description, mime_type=mime_type)(read)
+    made: Resource
+    (made,) = made_of(resource(uri, name=uri, description=description, mime_type=mime_type)(read))
+    return made

@@ -14,12 +14,11 @@ from dragoman.access.callers import LOCAL, Caller
 from dragoman.app import Runtime, ServerOptions, create_server
 from dragoman.config import Config, make_config
 from dragoman.edge.connection import TransportType
-from dragoman.offers.catalogue import Offer
+from dragoman.offers.catalogue import Offered
 from dragoman.protocol.session import State
 from dragoman.protocol.versions import CAPABILITIES_KEY, CLIENT_INFO_KEY, VERSION_KEY
 from dragoman.telemetry.log import Entry, EntryWriter, StructuredLogger
 from dragoman.testing.wire import MemoryWire, decode, is_json_rpc
-from dragoman.tools.tool import Tool
 
 CLIENT_INFO = {"name": "memory-client", "version": "1"}
 ENVELOPE = {VERSION_KEY: "2026-07-28", CAPABILITIES_KEY: {}, CLIENT_INFO_KEY: CLIENT_INFO}
@@ -188,7 +187,7 @@ class TestServer:
 
 @asynccontextmanager
 async def open_server(
-    tools: Iterable[Tool | Offer] = (), config: Mapping[str, Any] | Config | None = None, **options: Any
+    tools: Iterable[Offered] = (), config: Mapping[str, Any] | Config | None = None, **options: Any
 ) -> AsyncIterator[TestServer]:
     """A server to test: partial settings, and any of `ServerOptions` such as `clock` or `ids`."""
     settings = make_config(config)

@@ -16,7 +16,7 @@ from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
 from dragoman.tools.questions import Question
 from dragoman.tools.schema import ANY_OBJECT, Validator, compile_schema
 from dragoman.tools.sensitive import is_marked
-from dragoman.tools.tool import Convert, Handler, Tool, ToolDefinition, is_tool_name
+from dragoman.tools.tool import Convert, Function, Handler, Tool, ToolDefinition, is_tool_name, tool_of
 
 Problems: TypeAlias = list[tuple[str, str]]
 Validators: TypeAlias = list[Validator | None]
@@ -79,13 +79,19 @@ class Catalogue:
         return iter([registered for _, registered in sorted(self._tools.copy().items())])
 
     def register(
-        self, tool: Tool, *, is_dynamic: bool = False, tool_type: str | None = None, is_builtin: bool = False
+        self,
+        tool: Tool | Function,
+        *,
+        is_dynamic: bool = False,
+        tool_type: str | None = None,
+        is_builtin: bool = False,
     ) -> None:
-        """Add a tool; raises a `RegistrationError` and leaves the catalogue as it was.
+        """Add a tool, or a decorated function; raises a `RegistrationError` and leaves the catalogue as it was.
 
         One that a client asked for `is_dynamic`; `tool_type` says which built-in handler it stands for. One that
         `is_builtin` belongs to the server itself.
         """
+        tool = tool_of(tool)
         name = tool.definition.name
         if is_dynamic and not self._allows_dynamic:
             raise DynamicRegistrationOff(name)

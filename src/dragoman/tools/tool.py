@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, overload
 import msgspec
 
 from dragoman.errors import InvalidTool
+from dragoman.tools.attached import F, attach, made_of
 from dragoman.tools.context import ToolContext
 from dragoman.tools.questions import Question
 from dragoman.tools.schema import Schema, listed_schema
@@ -152,7 +153,7 @@ Function: TypeAlias = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
 
 @overload
-def tool(function: Function, /) -> Tool: ...
+def tool(function: F, /) -> F: ...
 
 
 @overload
@@ -175,12 +176,29 @@ def tool(
     invalidates: Iterable[str] = (),
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
-) -> Callable[[Function], Tool]: ...
+) -> Callable[[F], F]: ...
 
 
-def tool(
-    function: Function | None = None,
-    /,
+def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
+    """Make a tool of a function, sync or async. The function stays what it is: it can still be called and tested.
+
+    The name, description and schemas come from the function's name, docstring and type hints unless they are given. A
+    parameter annotated `ToolContext` receives the call's context and is not part of the schema; nor is one annotated
+    with `Ask`, `Sample` or `Roots`, which the client is asked for before the function runs. Sync functions run in
+    threads, so they may block; async ones run on the event loop, so they must not.
+
+    A tool that is read-only or idempotent may have its results kept: `cache_ttl_ms` says how long (0: for ever). They
+    are kept apart for each caller and are dropped when a tool that `invalidates` one of their `cache_tags` has run.
+    """
+
+    def decorate(function: F) -> F:
+        return attach(function, make_tool(function, **options))
+
+    return decorate if function is None else decorate(function)
+
+
+def make_tool(
+    function: Function,
     *,
     name: str | None = None,
     description: str | None = None,
@@ -197,46 +215,44 @@ def tool(
     invalidates: Iterable[str] = (),
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
-) -> Tool | Callable[[Function], Tool]:
-    """Make a tool of a function, sync or async.
+) -> Tool:
+    """The tool that `@tool` attaches to the function."""
+    tool_name: str = name if name is not None else getattr(function, "__name__", "")
+    signature = read_signature(function, ToolContext, tool_name, has_schema=input_schema is not None)
+    definition = ToolDefinition(
+        name=tool_name,
+        description=description or inspect.getdoc(function) or "",
+        title=title,
+        version=version,
+        category=category,
+        timeout_ms=timeout_ms,
+        hints=Hints(read_only, destructive, idempotent, open_world),
+        cache_ttl_ms=cache_ttl_ms,
+        cache_tags=tuple(cache_tags),
+        invalidates=tuple(invalidates),
+        input_schema=input_schema if input_schema is not None else signature.input_schema,
+        output_schema=output_schema if output_schema is not None else signature.output_schema,
+        from_hints=input_schema is None,
+    )
+    return Tool(
+        definition,
+        _by_name(function, signature.context_parameter),
+        is_async=inspect.iscoroutinefunction(function),
+        wants_context=signature.context_parameter is not None,
+        convert=signature.convert,
+        questions=signature.questions,
+    )
 
-    The name, description and schemas come from the function's name, docstring and type hints unless they are given. A
-    parameter annotated `ToolContext` receives the call's context and is not part of the schema; nor is one annotated
-    with `Ask`, `Sample` or `Roots`, which the client is asked for before the function runs. Sync functions run in
-    threads, so they may block; async ones run on the event loop, so they must not.
 
-    A tool that is read-only or idempotent may have its results kept: `cache_ttl_ms` says how long (0: for ever). They
-    are kept apart for each caller and are dropped when a tool that `invalidates` one of their `cache_tags` has run.
+def tool_of(value: Tool | Function) -> Tool:
+    """The tool that a decorated function has become; a `Tool` is returned as it is.
+
+    Raises `InvalidTool` for everything else.
     """
-
-    def make(function: Function) -> Tool:
-        tool_name: str = name if name is not None else getattr(function, "__name__", "")
-        signature = read_signature(function, ToolContext, tool_name, has_schema=input_schema is not None)
-        definition = ToolDefinition(
-            name=tool_name,
-            description=description or inspect.getdoc(function) or "",
-            title=title,
-            version=version,
-            category=category,
-            timeout_ms=timeout_ms,
-            hints=Hints(read_only, destructive, idempotent, open_world),
-            cache_ttl_ms=cache_ttl_ms,
-            cache_tags=tuple(cache_tags),
-            invalidates=tuple(invalidates),
-            input_schema=input_schema if input_schema is not None else signature.input_schema,
-            output_schema=output_schema if output_schema is not None else signature.output_schema,
-            from_hints=input_schema is None,
-        )
-        return Tool(
-            definition,
-            _by_name(function, signature.context_parameter),
-            is_async=inspect.iscoroutinefunction(function),
-            wants_context=signature.context_parameter is not None,
-            convert=signature.convert,
-            questions=signature.questions,
-        )
-
-    return make if function is None else make(function)
+    for each in (value, *made_of(value)):
+        if isinstance(each, Tool):
+            return each
+    raise InvalidTool(str(getattr(value, "__name__", value)), [("", "it is not a tool; decorate it with @tool")])
 
 
 def _by_name(function: Function, context_parameter: str | None) -> Handler:

@@ -12,6 +12,7 @@ from dragoman.calls.call import COMPLETION_MEANINGS, Completion
 from dragoman.config import ToolsConfig
 from dragoman.errors import Aborted
 from dragoman.testing import ManualClock, SequentialIds, open_server
+from dragoman.tools.tool import tool_of
 from tests.unit.calls import Held, answers, begin, error_in
 
 
@@ -280,7 +281,7 @@ async def test_each_call_has_its_own_deadline_whatever_others_do() -> None:
         client = await server.client()
         calls = {}
         for held in (quick, slow, brief):  # One after the other, 10 ms apart.
-            calls[held] = begin(client, held.tool.definition.name)
+            calls[held] = begin(client, tool_of(held.tool).name)
             await held.begun.wait()
             clock.advance(0.01)
         quick.release.set()

@@ -25,6 +25,7 @@ from dragoman.edge.http.server import HttpServer, bind
 from dragoman.errors import Failed
 from dragoman.offers.catalogue import Offers
 from dragoman.testing import MemoryClient
+from dragoman.tools.tool import tool_of
 from tests.interaction.http_raw import INITIALIZE, INITIALIZED, LATEST, message, modern, modern_call, request
 from tests.unit.apcore_mcp.modules import Does, registry_of
 from tests.unit.edge.asgi_driver import Driver
@@ -252,7 +253,7 @@ TOOLS = [
     ask_meanwhile,
 ]
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
-    each.definition.name: (each.definition.name, {}) for each in TOOLS if each not in (wait, ask, ask_meanwhile)
+    tool_of(each).name: (tool_of(each).name, {}) for each in TOOLS if each not in (wait, ask, ask_meanwhile)
 }
 CALLS |= {
     "arguments that do not fit": ("succeed", {"kind": 1}),

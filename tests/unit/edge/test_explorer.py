@@ -24,6 +24,7 @@ from dragoman.edge.http.explorer import Explorer
 from dragoman.edge.http.recent_calls import MOST_LISTED, RecentCalls, Ring
 from dragoman.errors import ConfigError, InvalidArgument, NotFound
 from dragoman.telemetry.log import CompletionRecord
+from dragoman.tools.tool import tool_of
 
 SECRET = "the database password is hunter2"
 
@@ -293,7 +294,7 @@ async def test_the_list_has_names_descriptions_and_all_four_hints_and_nothing_el
         found = await page.get("/explorer/tools")
     listed = {each["name"]: each for each in found.json}
     assert found.headers["content-type"] == "application/json"
-    assert list(listed) == sorted(["health", *(each.definition.name for each in TOOLS)])
+    assert list(listed) == sorted(["health", *(tool_of(each).name for each in TOOLS)])
     assert listed["image-resize"] == {
         "name": "image-resize",
         "description": "Resize an image",

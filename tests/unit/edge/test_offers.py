@@ -388,7 +388,7 @@ async def test_a_result_is_within_the_limit_or_an_error(modern: bool) -> None:
     sized = [giving("x" * size, f"x:{size}") for size in range(500, limit)]
     async with serving(*sized, config={"response": {"max_response_bytes": limit}}) as server:
         client = await client_of(server, modern)
-        answers = [await read(client, each.key) for each in sized]
+        answers = [await read(client, f"x:{size}") for size in range(500, limit)]
     sent = [len(msgspec.json.encode(each["result"])) for each in answers if "result" in each]
     assert limit - 200 < max(sent) <= limit
     reasons = {each["error"]["data"]["details"]["reason"] for each in answers if "error" in each}
@@ -500,8 +500,8 @@ async def test_a_server_that_stops_refuses_and_records_what_is_under_way() -> No
     [
         ([], {}, {"tools"}),
         ([giving("")], {}, {"tools", "resources", "completions"}),
-        ([resource("x:{a}")(_ask)], {}, {"tools", "resources", "completions"}),
-        ([prompt(name="ask")(_ask)], {}, {"tools", "prompts", "completions"}),
+        ([resource("x:{a}")(lambda a: a)], {}, {"tools", "resources", "completions"}),
+        ([prompt(name="ask")(lambda a: a)], {}, {"tools", "prompts", "completions"}),
         ([], {"offers": Offers()}, {"tools", "resources", "prompts", "completions"}),
         ([], {"offers": Offers(expected=["resources"])}, {"tools", "resources", "completions"}),
     ],

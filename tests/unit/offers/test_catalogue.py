@@ -10,17 +10,22 @@ import pytest
 from dragoman import Offers, Prompt, Resource, prompt, resource
 from dragoman.config import TimeoutsConfig, ToolsConfig
 from dragoman.errors import DuplicateOffer, InvalidOffer
+from dragoman.offers.catalogue import offered_by
 
 
 def at(uri: str, **options: Any) -> Resource:
     names = [part.partition("}")[0].lstrip("+") for part in uri.split("{")[1:]]
     namespace: dict[str, Any] = {}
     exec(f"def read({', '.join(names)}): return ''", namespace)
-    return resource(uri, **options)(namespace["read"])
+    (offer,) = offered_by(resource(uri, **options)(namespace["read"]))
+    assert isinstance(offer, Resource)
+    return offer
 
 
 def named(name: str, **options: Any) -> Prompt:
-    return prompt(name=name, **options)(lambda: "")
+    (offer,) = offered_by(prompt(name=name, **options)(lambda: ""))
+    assert isinstance(offer, Prompt)
+    return offer
 
 
 def keys(offers: Offers) -> list[str]:

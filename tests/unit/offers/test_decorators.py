@@ -10,7 +10,13 @@ import pytest
 
 from dragoman import Prompt, Resource, ToolContext, prompt, resource
 from dragoman.errors import InvalidOffer
+from dragoman.offers.catalogue import Offered, offered_by
 from dragoman.tools.tool import is_tool_name
+
+
+def made(function: Offered) -> Any:
+    (offer,) = offered_by(function)
+    return offer
 
 
 class Colour(enum.Enum):
@@ -27,17 +33,17 @@ def test_a_resource_is_listed_with_what_its_function_says() -> None:
         """The settings."""
         return ""
 
-    assert isinstance(app_config, Resource)
-    assert not app_config.is_template
-    assert app_config.listing() == {"uri": "config://app", "name": "app_config", "description": "The settings."}
+    offer = made(app_config)
+    assert isinstance(offer, Resource)
+    assert not offer.is_template
+    assert offer.listing() == {"uri": "config://app", "name": "app_config", "description": "The settings."}
 
 
 def test_a_resource_is_listed_with_what_the_decorator_says() -> None:
-    made = resource("note://{id}", name="notes", title="Notes", description="All.", mime_type="text/markdown")(
-        lambda id: id
-    )
-    assert made.is_template
-    assert made.listing() == {
+    notes = resource("note://{id}", name="notes", title="Notes", description="All.", mime_type="text/markdown")
+    offer = made(notes(lambda id: id))
+    assert offer.is_template
+    assert offer.listing() == {
         "uriTemplate": "note://{id}",
         "name": "notes",
         "title": "Notes",
@@ -52,8 +58,8 @@ def test_a_prompt_is_listed_with_its_arguments() -> None:
         """Reviews code."""
         return code
 
-    assert isinstance(review, Prompt)
-    assert review.listing() == {
+    assert isinstance(made(review), Prompt)
+    assert made(review).listing() == {
         "name": "review",
         "description": "Reviews code.",
         "arguments": [
@@ -68,7 +74,7 @@ def test_a_prompt_without_arguments_and_words_is_listed_by_name_alone() -> None:
     def anything() -> str:
         return ""
 
-    assert anything.listing() == {"name": "a/b", "title": "AB"}
+    assert made(anything).listing() == {"name": "a/b", "title": "AB"}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +112,7 @@ def test_text_is_read_as_its_type_hint_has_it_or_left_to_be_refused(hint: Any, t
         return ""
 
     ask.__annotations__["argument"] = hint
-    read = prompt(ask).parameters["argument"].read(text)
+    read = made(prompt(ask)).parameters["argument"].read(text)
     assert (read, type(read)) == (value, type(value))
 
 
@@ -124,7 +130,7 @@ def test_text_is_read_as_its_type_hint_has_it_or_left_to_be_refused(hint: Any, t
     ],
 )
 def test_a_hint_that_names_every_value_is_what_a_client_can_choose_from(hint: Any, choices: tuple[str, ...]) -> None:
-    parameter = prompt(wants(hint)).parameters["argument"]
+    parameter = made(prompt(wants(hint))).parameters["argument"]
     assert parameter.choices == choices
     assert all(isinstance(parameter.read(each), bool | int | str) for each in choices)
 
@@ -180,10 +186,10 @@ def test_no_tool_can_have_the_name_that_a_call_for_an_offer_has() -> None:
         return b
 
     names = [
-        resource("x:y")(lambda: "").tool.definition.name,
-        resource(long)(lambda: "").tool.definition.name,
-        ask.tool.definition.name,
-        ask.completers["b"].definition.name,
+        made(resource("x:y")(lambda: "")).tool.definition.name,
+        made(resource(long)(lambda: "")).tool.definition.name,
+        made(ask).tool.definition.name,
+        made(ask).completers["b"].definition.name,
     ]
     assert names[0] == "resources/read x:y"
     assert [name for name in names if is_tool_name(name) or len(name) > 128] == []

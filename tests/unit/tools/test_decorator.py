@@ -15,13 +15,13 @@ from dragoman import Caller, ToolContext, ToolDefinition, tool
 from dragoman.errors import InvalidTool
 from dragoman.testing import SequentialIds, open_server
 from dragoman.tools.schema import DRAFT_2020_12
-from dragoman.tools.tool import Hints, Tool
+from dragoman.tools.tool import Hints, tool_of
 
 
-async def call(made: Tool, arguments: dict[str, Any] | None = None) -> Any:
+async def call(made: Any, arguments: dict[str, Any] | None = None) -> Any:
     """What the tool answers when it is called the way everything is called."""
     async with open_server([made], ids=SequentialIds()) as server:
-        return (await server.runtime.call(made.definition.name, arguments, caller=Caller("ada"))).unwrap()
+        return (await server.runtime.call(tool_of(made).definition.name, arguments, caller=Caller("ada"))).unwrap()
 
 
 @pytest.mark.requirement("FND-REG-01")
@@ -34,9 +34,8 @@ def test_name_description_and_schema_come_from_the_function() -> None:
         """
         return a
 
-    assert isinstance(add, Tool)
-    assert repr(add) == "Tool('add')"
-    assert add.definition == ToolDefinition(
+    assert repr(tool_of(add)) == "Tool('add')"
+    assert tool_of(add).definition == ToolDefinition(
         name="add",
         from_hints=True,
         description="Adds.\n\nIndented as usual.",
@@ -70,7 +69,7 @@ def test_everything_can_be_said_explicitly() -> None:
     def add(a: int) -> None:
         """Ignored."""
 
-    assert add.definition == ToolDefinition(
+    assert tool_of(add).definition == ToolDefinition(
         name="math/add",
         description="Adds two numbers.",
         input_schema=schema,
@@ -87,14 +86,14 @@ def test_a_listing_shows_what_clients_need_and_leaves_out_what_says_nothing() ->
     def bare(): ...  # type: ignore[no-untyped-def]
 
     schema = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
-    assert tool(bare).definition.listing() == {"name": "bare", "description": "", "inputSchema": schema}
+    assert tool_of(tool(bare)).definition.listing() == {"name": "bare", "description": "", "inputSchema": schema}
 
     @tool(title="Full", version="1", timeout_ms=5, category="query", read_only=True, destructive=False)
     def full() -> dict[str, int]:
         """Everything."""
         return {}
 
-    assert full.definition.listing() == {
+    assert tool_of(full).definition.listing() == {
         "name": "full",
         "title": "Full",
         "description": "Everything.",
@@ -110,7 +109,7 @@ def test_a_schema_that_is_handed_in_is_listed_as_draft_07() -> None:
     def f() -> None: ...
 
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
-    assert f.definition.listing() == {
+    assert tool_of(f).definition.listing() == {
         "name": "f",
         "description": "",
         "inputSchema": schema,
@@ -129,7 +128,7 @@ async def test_sync_functions_run_on_a_thread_and_async_ones_on_the_event_loop()
     async def on_loop() -> bool:
         return threading.get_ident() == here
 
-    assert (sync.is_async, on_loop.is_async) == (False, True)
+    assert (tool_of(sync).is_async, tool_of(on_loop).is_async) == (False, True)
     assert (await call(sync), await call(on_loop)) == (False, True)
 
 
@@ -148,8 +147,8 @@ async def test_the_context_is_found_by_its_type_whatever_it_is_called() -> None:
         return f"{x} {ctx.run_id} {ctx.caller.name}"
 
     for made in (last, first, keyword):
-        assert made.wants_context
-        assert list(made.definition.input_schema["properties"]) == ["x"]
+        assert tool_of(made).wants_context
+        assert list(tool_of(made).definition.input_schema["properties"]) == ["x"]
         assert await call(made, {"x": 7}) == "7 run-1 ada"
 
 
@@ -158,7 +157,7 @@ async def test_a_function_without_a_context_is_not_given_one() -> None:
     def context(context: str) -> str:
         return context
 
-    assert not context.wants_context
+    assert not tool_of(context).wants_context
     assert await call(context, {"context": "mine"}) == "mine"
 
 

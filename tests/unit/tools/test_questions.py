@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import pytest
 
-from dragoman import Ask, Root, Roots, Sample, Tool, ToolContext, tool
+from dragoman import Ask, Root, Roots, Sample, ToolContext, tool
 from dragoman.errors import InvalidArgument, InvalidTool
 from dragoman.testing import open_server
 from dragoman.tools.questions import FormKind, RootsKind, SampleKind, is_offered
+from dragoman.tools.tool import tool_of
 
 
 def test_what_is_asked_for_is_not_part_of_the_schema() -> None:
@@ -19,8 +20,8 @@ def test_what_is_asked_for_is_not_part_of_the_schema() -> None:
         """Deletes."""
         return path
 
-    assert delete.definition.input_schema["properties"] == {"path": {"type": "string"}}
-    (question,) = delete.questions
+    assert tool_of(delete).definition.input_schema["properties"] == {"path": {"type": "string"}}
+    (question,) = tool_of(delete).questions
     assert question.params({"path": "a"}) == {
         "message": "Really delete a?",
         "requestedSchema": {"type": "object", "properties": {"sure": {"type": "boolean"}}, "required": ["sure"]},
@@ -35,8 +36,8 @@ def test_an_input_schema_of_ones_own_leaves_the_questions_alone() -> None:
         """Deletes."""
         return path
 
-    assert delete.definition.input_schema == schema
-    assert [question.name for question in delete.questions] == ["sure"]
+    assert tool_of(delete).definition.input_schema == schema
+    assert [question.name for question in tool_of(delete).questions] == ["sure"]
 
 
 def declared_dict(x: Annotated[dict[str, int], Ask("x?")]) -> None: ...
@@ -93,8 +94,8 @@ async def test_a_result_that_depends_on_answers_is_not_kept() -> None:
             pass
 
 
-def questions(made: Tool) -> dict[str, Any]:
-    return {question.name: question for question in made.questions}
+def questions(made: Any) -> dict[str, Any]:
+    return {question.name: question for question in tool_of(made).questions}
 
 
 def test_a_question_sees_arguments_defaults_and_the_answers_that_it_names() -> None:

@@ -17,6 +17,7 @@ import pytest
 from dragoman import ToolContext, tool
 from dragoman.errors import InvalidArgument, InvalidTool
 from dragoman.tools.schema import DRAFT_07, DRAFT_2020_12, compile_schema, listed_schema
+from dragoman.tools.tool import tool_of
 
 
 def refusal(check: Callable[[], Any]) -> list[dict[str, str]]:
@@ -219,7 +220,7 @@ class Tree(pydantic.BaseModel):
 
 
 def input_of(function: Callable[..., Any]) -> dict[str, Any]:
-    schema = dict(tool(function).definition.input_schema)
+    schema = dict(tool_of(tool(function)).definition.input_schema)
     assert schema.pop("$schema") == DRAFT_2020_12
     return schema
 
@@ -335,7 +336,7 @@ def test_a_model_brings_its_own_schema_and_those_of_the_models_in_it() -> None:
 def test_a_model_that_contains_itself_can_be_used() -> None:
     def f(tree: Tree) -> None: ...
 
-    validator = compile_schema(tool(f).definition.input_schema)
+    validator = compile_schema(tool_of(tool(f)).definition.input_schema)
     validator.check({"tree": {"children": [{"children": []}]}})
     assert refusal(lambda: validator.check({"tree": {"children": [{"children": 1}]}}))[0]["path"] == (
         "/tree/children/0/children"
@@ -351,7 +352,9 @@ Numbered = pydantic.create_model("Numbered", part=(ByNumber, ...))
 def test_models_that_share_a_name_keep_their_own_schemas() -> None:
     def f(a: Named, b: Numbered) -> None: ...
 
-    compile_schema(tool(f).definition.input_schema).check({"a": {"part": {"name": "x"}}, "b": {"part": {"number": 1}}})
+    compile_schema(tool_of(tool(f)).definition.input_schema).check(
+        {"a": {"part": {"name": "x"}}, "b": {"part": {"number": 1}}}
+    )
 
 
 @pytest.mark.parametrize(
@@ -398,7 +401,7 @@ def test_a_parameter_without_a_hint_takes_anything() -> None:
     def f(value) -> None: ...  # type: ignore[no-untyped-def]
 
     assert property_of(f) == {}
-    validator = compile_schema(tool(f).definition.input_schema)
+    validator = compile_schema(tool_of(tool(f)).definition.input_schema)
     for value in (None, 1, "x", [1], {"a": 1}):
         validator.check({"value": value})
 
@@ -406,7 +409,7 @@ def test_a_parameter_without_a_hint_takes_anything() -> None:
 def test_unknown_arguments_are_refused() -> None:
     def f(a: int = 1) -> None: ...
 
-    assert refusal(lambda: compile_schema(tool(f).definition.input_schema).check({"b": 1})) == [
+    assert refusal(lambda: compile_schema(tool_of(tool(f)).definition.input_schema).check({"b": 1})) == [
         {"path": "", "message": "Additional properties are not allowed ('b' was unexpected)"}
     ]
 
@@ -427,7 +430,7 @@ def test_an_object_result_has_an_output_schema(hint: Any) -> None:
     def f() -> None: ...
 
     f.__annotations__["return"] = hint
-    schema = tool(f).definition.output_schema
+    schema = tool_of(tool(f)).definition.output_schema
     assert schema is not None
     assert (schema["$schema"], schema["type"]) == (DRAFT_2020_12, "object")
     compile_schema(schema)
@@ -438,7 +441,7 @@ def test_any_other_result_has_none(hint: Any) -> None:
     def f() -> None: ...
 
     f.__annotations__["return"] = hint
-    assert tool(f).definition.output_schema is None
+    assert tool_of(tool(f)).definition.output_schema is None
 
 
 # What cannot be a tool
@@ -510,7 +513,7 @@ def typed(
 def test_handlers_get_what_their_hints_promise() -> None:
     due = "2024-01-15T10:30:00Z"
     moment = datetime(2024, 1, 15, 10, 30, tzinfo=UTC)
-    converted = typed.convert(
+    converted = tool_of(typed).convert(
         {
             "point": {"x": 1},
             "when": due,
@@ -531,18 +534,18 @@ def test_handlers_get_what_their_hints_promise() -> None:
 
 
 def test_only_what_was_given_is_converted_so_that_the_functions_own_defaults_hold() -> None:
-    assert typed.convert({"color": "red"}) == {"color": Color.RED}
+    assert tool_of(typed).convert({"color": "red"}) == {"color": Color.RED}
 
 
 def test_arguments_that_are_plain_json_are_not_converted_at_all() -> None:
     def f(a: str, b: bool, c: dict, d: list, e: Any, g: str | None = None, h: Annotated[str, "text"] = "") -> None: ...
 
-    assert tool(f).convert is None
+    assert tool_of(tool(f)).convert is None
 
 
 def test_conversion_does_not_change_the_arguments_that_it_is_given() -> None:
     given = {"point": {"x": 1}}
-    typed.convert(given)
+    tool_of(typed).convert(given)
     assert given == {"point": {"x": 1}}
 
 
@@ -563,16 +566,16 @@ def test_a_number_without_a_fraction_is_an_integer_however_it_is_written(hint: A
 
     f.__annotations__["value"] = hint
     made = tool(f)
-    compile_schema(made.definition.input_schema).check({"value": given})
-    converted = made.convert({"value": given})
+    compile_schema(tool_of(made).definition.input_schema).check({"value": given})
+    converted = tool_of(made).convert({"value": given})
     assert repr(converted) == repr({"value": taken})
 
 
 def test_what_cannot_be_converted_is_refused_with_where_it_is() -> None:
-    assert refusal(lambda: typed.convert({"when": "soon"})) == [
+    assert refusal(lambda: tool_of(typed).convert({"when": "soon"})) == [
         {"path": "/when", "message": "Invalid RFC3339 encoded datetime"}
     ]
-    (found,) = refusal(lambda: typed.convert({"moments": ["2024-01-15T10:30:00Z", "soon"]}))
+    (found,) = refusal(lambda: tool_of(typed).convert({"moments": ["2024-01-15T10:30:00Z", "soon"]}))
     assert found["path"] == "/moments/1"
 
 
@@ -587,7 +590,7 @@ def test_what_cannot_be_converted_is_refused_with_where_it_is() -> None:
     ],
 )
 def test_conversion_never_repeats_a_value_either(arguments: dict[str, Any]) -> None:
-    (found,) = refusal(lambda: typed.convert(arguments))
+    (found,) = refusal(lambda: tool_of(typed).convert(arguments))
     assert found["path"].startswith(f"/{next(iter(arguments))}")
     assert found["message"]
     assert "hunter2" not in str(found)

@@ -19,7 +19,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from dragoman.errors import InvalidArgument, NotFound, ResourceExhausted
 from dragoman.tools.context import ToolContext
 from dragoman.tools.pages import ANSWER_FRAME, weight_in_answer
-from dragoman.tools.tool import Tool, tool
+from dragoman.tools.tool import Tool, tool, tool_of
 from dragoman.tools.words import text_in, words_in
 
 MOST_KEYS = 1000
@@ -302,7 +302,8 @@ def memory_tools(memories: Memories, most_bytes: int | None = None) -> tuple[Too
         """Deletes the entries of many keys, all together or not at all; says how many of them there were."""
         return DeletedCount(await memories.delete(Space(context.caller.principal, namespace), keys))
 
-    return memory_store, memory_retrieve, memory_search, memory_list, memory_delete, memory_bulk_delete
+    made = (memory_store, memory_retrieve, memory_search, memory_list, memory_delete, memory_bulk_delete)
+    return tuple(tool_of(each) for each in made)
 
 
 def _check_readable(key: str, value: Any, limit: int) -> None:

@@ -1,0 +1,73 @@
+"""What a decorator makes of a function is attached to the function, which stays what it is."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from dragoman.errors import InvalidTool
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ATTRIBUTE = "_dragoman_attached"
+
+
+class _Attached(Struct, frozen=True, eq=False):
+    function: Any
+    """The function that the decorator was given. A wrapper that copies the attributes of a function is not it."""
+    made: tuple[Any, ...]
+
+
+def attach(function: F, made: Any) -> F:
+    """Attach `made` to the function and return the function.
+
+    A function that cannot have attributes (a bound method, a builtin), or has something of this kind already, is left
+    as it is, and a function that calls it is returned.
+    """
+    earlier = made_of(function)
+    if not any(type(each) is type(made) for each in earlier):
+        try:
+            setattr(function, _ATTRIBUTE, _Attached(function, (*earlier, made)))
+        except (AttributeError, TypeError):
+            pass
+        else:
+            return function
+    wrapper: Any = _calling(function)
+    setattr(wrapper, _ATTRIBUTE, _Attached(wrapper, (made,)))
+    found: F = wrapper
+    return found
+
+
+def made_of(value: Any) -> tuple[Any, ...]:
+    """What decorators have attached to a function; nothing for any other value.
+
+    Raises `InvalidTool` for a function that another decorator has wrapped around a decorated one: calls of the tool
+    would not go through the outer function.
+    """
+    # Not `getattr`, which may run code of the object: any value of a module is looked at here.
+    found = inspect.getattr_static(value, _ATTRIBUTE, None)
+    if not isinstance(found, _Attached):
+        return ()
+    if found.function is not value:
+        name = str(getattr(value, "__name__", value))
+        raise InvalidTool(name, [("", "another decorator is above @tool, @resource or @prompt; move it below")])
+    return found.made
+
+
+def _calling(function: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return await function(*args, **kwargs)
+    else:
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+    return wrapper

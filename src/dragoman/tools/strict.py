@@ -147,6 +147,8 @@ def allows_null(schema: Any) -> bool:
 
 def without_nulls(value: Any, schema: Any) -> Any:
     """Arguments as the schema takes them that was not strict: a null stands for nothing, where it cannot be one."""
+    if not isinstance(schema, dict):  # It says nothing about what is in the value, however deep that is.
+        return value
     if isinstance(value, list):
         items = next((each["items"] for each in alternatives(schema) if "items" in each), None)
         return [without_nulls(each, items) for each in value]

@@ -578,6 +578,12 @@ async def test_what_is_no_call_is_answered_as_well(alien: Any) -> None:
     assert await call_openai_tool(Registry(), custom) == {**message, "tool_call_id": "call_1"}
 
 
+@pytest.mark.parametrize("depth", [10, 450, 700])
+async def test_deeply_nested_arguments_are_answered_too(depth: int) -> None:
+    arguments = f'{{"a": {"[" * depth}{"]" * depth}}}'
+    assert await content(registry_of(m=Module()), "m", arguments)
+
+
 async def test_arguments_that_do_not_fit_are_explained() -> None:
     assert await content(registry_of(m=Module(Picture)), "m", '{"size": {}}') == (
         "Input validation failed:\n- name: Field required (required)\n- size.width: Field required (required)"

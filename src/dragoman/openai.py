@@ -147,12 +147,14 @@ async def answer(
 ) -> dict[str, Any]:
     """`call_openai_tool`, with `find` to resolve the name of the function."""
     call = _read(tool_call)
+    name = call.name or ""
     try:
-        arguments = _arguments(call)
-        name = find(call.name)
+        if call.name is None:
+            raise InvalidArgument("the tool call names no function")
+        name = find(name)
+        arguments = _arguments(call.arguments)
     except ToolError as error:
-        called = call.name if isinstance(call.name, str) else ""
-        outcome = runtime.runner.refuse(called, error, caller=caller, correlation_id=correlation_id)
+        outcome = runtime.runner.refuse(name, error, caller=caller, correlation_id=correlation_id)
     else:
         registered = runtime.catalogue.get(name)
         if registered is not None:
@@ -230,7 +232,7 @@ def _suffix(definition: ToolDefinition) -> str:
 
 class _ToolCall(NamedTuple):
     id: str
-    name: Any
+    name: str | None
     arguments: Any
     is_response: bool
 
@@ -238,19 +240,16 @@ class _ToolCall(NamedTuple):
 def _read(tool_call: Any) -> _ToolCall:
     is_response = _get(tool_call, "type") == "function_call" or _get(tool_call, "call_id") is not None
     function = tool_call if is_response else _get(tool_call, "function")
-    id = _get(tool_call, "call_id" if is_response else "id")
-    return _ToolCall(str(id or ""), _get(function, "name"), _get(function, "arguments"), is_response)
+    id, name = _get(tool_call, "call_id" if is_response else "id"), _get(function, "name")
+    return _ToolCall(str(id or ""), name if isinstance(name, str) else None, _get(function, "arguments"), is_response)
 
 
 def _get(thing: Any, name: str) -> Any:
     return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
 
 
-def _arguments(call: _ToolCall) -> dict[str, Any]:
-    """The arguments of a call; raises `InvalidArgument` if they are not an object, or no function is named."""
-    given = call.arguments
-    if not isinstance(call.name, str):
-        raise InvalidArgument("the tool call names no function")
+def _arguments(given: Any) -> dict[str, Any]:
+    """The arguments of a call; raises `InvalidArgument` if they are not an object."""
     if given is None or given == "":  # Models send this for a function without parameters.
         return {}
     if isinstance(given, str):

@@ -411,6 +411,13 @@ async def test_every_bad_call_is_answered_with_its_error_and_recorded(
         assert len(record["toolName"]) <= 128
 
 
+async def test_a_call_that_cannot_be_read_is_recorded_under_the_name_of_its_tool() -> None:
+    async with open_server([resize, of_name("a.b"), of_name("a/b")]) as server:
+        for name in ("image-resize", "a-b", "none"):
+            await content(server.runtime, name, "{")
+        assert [each["toolName"] for each in server.records] == ["image.resize", "a-b", "none"]
+
+
 @pytest.mark.parametrize("alien", [None, 7, "call", {}, {"function": 7}, [], {"id": 7, "function": {}}])
 async def test_a_value_that_is_not_a_call_is_answered_too(alien: Any) -> None:
     custom = ChatCompletionMessageCustomToolCall.model_validate(

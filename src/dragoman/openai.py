@@ -88,18 +88,14 @@ def openai_tools(
             parameters, losses = _parameters(definition, strict=strict)
         except (KeyError, ValueError) as error:
             reason = f"there is no definition {error}" if isinstance(error, KeyError) else error
-            remarks = [Remark(definition.name, "", f"skipped: {reason}")]
-            is_harmless = False
-        else:
-            is_harmless = all(loss.is_harmless for loss in losses)
-            description = definition.description + (_suffix(definition) if embed_annotations else "")
-            made.append(function_tool(name, description, parameters, api, strict=strict and is_harmless))
-            said = "" if is_harmless else "not strict: "
-            remarks = [Remark(definition.name, loss.path, f"{said}{loss.what} is {loss.why}") for loss in losses]
-        for remark in remarks if not is_harmless else ():
-            logger.warning("Tool %s: %s", definition.name, ": ".join(filter(None, (remark.message, remark.path))))
-        if report is not None:
-            report += remarks
+            _tell(report, Remark(definition.name, "", f"skipped: {reason}"))
+            continue
+        is_strict = strict and all(loss.is_harmless for loss in losses)
+        description = definition.description + (_suffix(definition) if embed_annotations else "")
+        made.append(function_tool(name, description, parameters, api, strict=is_strict))
+        for path, what, why, is_harmless in losses:
+            said = f"{what} is {why}" if is_harmless else f"not strict: {what} is {why}"
+            _tell(report, Remark(definition.name, path, said), is_harmless=is_harmless)
     return made
 
 
@@ -228,6 +224,13 @@ def _suffix(definition: ToolDefinition) -> str:
     hints = msgspec.structs.asdict(definition.hints).items()
     said = [f"{name}={str(value).lower()}" for name, value in hints if value is not None]
     return f"\n\n[Annotations: {', '.join(said)}]" if said else ""
+
+
+def _tell(report: list[Remark] | None, remark: Remark, *, is_harmless: bool = False) -> None:
+    if not is_harmless:
+        logger.warning("Tool %s: %s%s", remark.tool, remark.message, f": {remark.path}" if remark.path else "")
+    if report is not None:
+        report.append(remark)
 
 
 class _ToolCall(NamedTuple):

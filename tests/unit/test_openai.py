@@ -13,6 +13,8 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import pytest
+from httpx2 import AsyncClient, MockTransport, Request, Response
+from openai import AsyncOpenAI
 from openai.types.chat import (
     ChatCompletionFunctionToolParam,
     ChatCompletionMessageCustomToolCall,
@@ -542,3 +544,95 @@ asyncio.run(main())
 """
     done = run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["['add']", "{'role': 'tool', 'tool_call_id': '1', 'content': '3'}"]
+
+
+# The package itself, with a model that is played by the test
+
+
+def client_of(*answers: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """A client of the package whose requests are answered in turn, and the bodies of those requests."""
+    bodies: list[dict[str, Any]] = []
+    waiting = list(answers)
+
+    def respond(request: Request) -> Response:
+        bodies.append(json.loads(request.content))
+        given = waiting.pop(0)
+        if isinstance(given, str):
+            return Response(200, text=given, headers={"content-type": "text/event-stream"})
+        return Response(200, json=given)
+
+    client = AsyncOpenAI(
+        api_key="none", base_url="http://model.invalid/v1", http_client=AsyncClient(transport=MockTransport(respond))
+    )
+    return client, bodies
+
+
+CALLED = [
+    chat_call("image-resize", '{"name": "a", "size": {"width": 2, "unit": null}, "more": null}'),
+    chat_call("none", "{", "call_2"),
+]
+
+
+def completion(**message: Any) -> dict[str, Any]:
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": None, **message}}
+    return {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+
+
+def streamed_completion() -> str:
+    """The first of the calls, in pieces."""
+    pieces: list[dict[str, Any]] = [{"index": 0, **chat_call("image-resize", "")}]
+    arguments = CALLED[0]["function"]["arguments"]
+    pieces += [{"index": 0, "function": {"arguments": arguments[at : at + 7]}} for at in range(0, len(arguments), 7)]
+    deltas: list[Any] = [{"tool_calls": [piece]} for piece in pieces]
+    chunks = [
+        {**completion(), "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, **end}]}
+        for delta, end in [*((each, {}) for each in deltas), ({}, {"finish_reason": "tool_calls"})]
+    ]
+    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+
+
+async def test_a_conversation_with_chat_completions_goes_to_its_end() -> None:
+    client, bodies = client_of(completion(tool_calls=CALLED), completion(content="done"))
+    messages: list[Any] = [{"role": "user", "content": "resize a"}]
+    async with client, dragoman.open([resize]) as runtime:
+        while True:
+            tools = openai_tools(runtime, strict=True)
+            answer = await client.chat.completions.create(model="m", messages=messages, tools=tools)
+            messages.append(answer.choices[0].message)
+            if not answer.choices[0].message.tool_calls:
+                break
+            messages += [await call_openai_tool(runtime, each) for each in answer.choices[0].message.tool_calls]
+    assert bodies[0]["tools"] == tools
+    done, refused = bodies[1]["messages"][-2:]
+    assert (done["tool_call_id"], refused["tool_call_id"]) == ("call_1", "call_2")
+    assert json.loads(done["content"]) == {"name": "a", "width": 2, "unit": "px", "more": 0}
+    assert NOT_JSON in refused["content"]
+
+
+async def test_a_streamed_call_is_run_once_it_is_complete() -> None:
+    client, _ = client_of(streamed_completion())
+    async with client, dragoman.open([resize]) as runtime:
+        tools = openai_tools(runtime, strict=True)
+        async with client.chat.completions.stream(model="m", messages=[], tools=tools) as stream:
+            whole = await stream.get_final_completion()
+        [call] = whole.choices[0].message.tool_calls
+        message = await call_openai_tool(runtime, call)
+    assert json.loads(message["content"])["width"] == 2
+
+
+async def test_a_conversation_with_responses_goes_to_its_end() -> None:
+    called = {"type": "function_call", "id": "fc_1", "call_id": "call_1", **CALLED[0]["function"]}
+    response = {"id": "r", "object": "response", "created_at": 0, "model": "m", "output": [called]}
+    client, bodies = client_of(response, {**response, "output": []})
+    items: list[Any] = [{"role": "user", "content": "resize a"}]
+    async with client, dragoman.open([resize]) as runtime:
+        tools = openai_tools(runtime, strict=True, api="responses")
+        answer = await client.responses.create(model="m", input=items, tools=tools)
+        items += answer.output
+        for item in answer.output:
+            if item.type == "function_call":
+                items.append(await call_openai_tool(runtime, item))
+        await client.responses.create(model="m", input=items, tools=tools)
+    assert bodies[0]["tools"] == tools
+    assert [item.get("type") for item in bodies[1]["input"]] == [None, "function_call", "function_call_output"]
+    assert json.loads(bodies[1]["input"][2]["output"])["unit"] == "px"

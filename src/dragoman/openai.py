@@ -213,7 +213,7 @@ def _parameters(definition: ToolDefinition, *, strict: bool) -> tuple[PlainSchem
     Otherwise OpenAI would refuse the tool and all others of the request, or could not send what the tool needs.
     """
     schema = {"properties": {}, **_inlined(definition)}  # OpenAI refuses an object schema without `properties`.
-    del schema["$schema"]
+    schema.pop("$schema", None)
     losses: list[Loss] = []
     made = StrictMode(losses).apply(schema) if strict else schema
     harm = [loss for loss in losses if not loss.is_harmless]

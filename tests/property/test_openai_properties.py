@@ -16,14 +16,17 @@ from uuid import UUID
 import jsonschema_rs
 import msgspec
 import pytest
+from apcore import Registry
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 import dragoman
+from apcore_mcp import call_openai_tool as call_module
 from dragoman import ToolDefinition, call_openai_tool, define_tool, openai_tools, tool
 from dragoman.openai import Remark
 from dragoman.testing import open_server
+from tests.json_values import json_values
 from tests.property.test_bridge_properties import arguments_for, shapes
 
 KNOWN = {
@@ -213,3 +216,43 @@ def test_each_function_name_leads_to_its_own_tool_and_every_other_tool_is_report
             return [record["toolName"] for record in server.records]
 
     assert asyncio.run(call_each()) == listed
+
+
+texts = st.text(st.characters(), max_size=10)  # With halves of surrogate pairs.
+anything = json_values(st.none() | st.integers() | st.floats() | texts, texts, max_leaves=8)
+sent_arguments = texts | anything | anything.map(json.dumps) | st.sampled_from(["{", "{}", "NaN", '{"a": 1e999}', "[]"])
+parts = {"name": st.sampled_from(["count", "image-resize", ""]) | anything, "arguments": sent_arguments}
+sent_calls = st.one_of(
+    anything,
+    st.fixed_dictionaries({"id": anything, "function": anything | st.fixed_dictionaries({}, optional=parts)}),
+    st.fixed_dictionaries({"type": st.just("function_call"), "call_id": anything}, optional=parts),
+)
+
+
+deep = {"name": "count", "arguments": f'{{"to": {"[" * 800}{"]" * 800}}}'}
+
+
+@given(sent_calls)
+@example({"id": "1", "function": deep})
+@example({"type": "function_call", "call_id": "1", **deep})
+def test_whatever_a_model_sends_is_answered_with_one_message(sent: Any) -> None:
+    @tool
+    def count(to: int = 3) -> int:
+        """Counts."""
+        return to
+
+    async def call() -> Any:
+        async with open_server([count], has_health=False) as server:
+            answer = await call_openai_tool(server.runtime, sent)
+            assert len(server.records) == 1
+            return answer, await call_module(Registry(), sent)
+
+    for message in asyncio.run(call()):
+        if isinstance(sent, dict) and sent.get("type") == "function_call":
+            assert message.keys() == {"type", "call_id", "output"}
+        else:
+            assert {key: type(value) for key, value in message.items()} == {
+                "role": str,
+                "tool_call_id": str,
+                "content": str,
+            }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dragoman.offers.catalogue import Offers
     from dragoman.offers.prompt import Message, Prompt, prompt
     from dragoman.offers.resource import Resource, resource
+    from dragoman.openai import call_openai_tool, openai_tools
     from dragoman.tools.content import (
         Audio,
         BlobResource,
@@ -65,11 +66,13 @@ _HOMES = {
     "Tool": "dragoman.tools.tool",
     "ToolContext": "dragoman.tools.context",
     "ToolDefinition": "dragoman.tools.tool",
+    "call_openai_tool": "dragoman.openai",
     "choices": "dragoman.tools.forms",
     "create_server": "dragoman.app",
     "define_tool": "dragoman.tools.tool",
     "http_app": "dragoman.app",
     "open": "dragoman.app",
+    "openai_tools": "dragoman.openai",
     "prompt": "dragoman.offers.prompt",
     "raise_if_cancelled": "dragoman.tools.context",
     "resource": "dragoman.offers.resource",
@@ -102,11 +105,13 @@ __all__ = [
     "Tool",
     "ToolContext",
     "ToolDefinition",
+    "call_openai_tool",
     "choices",
     "create_server",
     "define_tool",
     "http_app",
     "open",
+    "openai_tools",
     "prompt",
     "raise_if_cancelled",
     "resource",

@@ -50,7 +50,7 @@ def run(script: str, folder: Path) -> str:
 @pytest.mark.requirement("FND-DOC-04")
 @pytest.mark.parametrize(
     ("page", "count"),
-    [("tutorial.md", 4), ("asking.md", 1), ("resources-and-prompts.md", 1), ("openai.md", 1), ("apcore.md", 1)],
+    [("tutorial.md", 4), ("asking.md", 1), ("resources-and-prompts.md", 1), ("openai.md", 2), ("apcore.md", 1)],
 )
 def test_every_file_of_a_page_prints_what_the_page_says(page: str, count: int, tmp_path: Path) -> None:
     text = (DOCS / page).read_text("utf-8")
@@ -59,6 +59,17 @@ def test_every_file_of_a_page_prints_what_the_page_says(page: str, count: int, t
     shown = SHOWN.findall(text)
     assert len(shown) == count
     assert {script: run(script, tmp_path) for script, _ in shown} == dict(shown)
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("FND-DOC-04")
+def test_the_tutorials_test_passes_under_pytest_without_settings(tmp_path: Path) -> None:
+    for name, code in FILE.findall((DOCS / "tutorial.md").read_text("utf-8")):
+        (tmp_path / name).write_text(code, "utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(tmp_path), "test_library.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def in_readme(language: str) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from hashlib import sha256
 
-LONGEST_NAME = 64
+from dragoman.openai import LONGEST_NAME as LONGEST_NAME
+from dragoman.openai import shortened
+
 _ID = re.compile(r"[A-Za-z0-9_./]+")
 
 
@@ -34,17 +35,10 @@ class ModuleIDNormalizer:
         problems: dict[str, str] = {}
         for module_id in module_ids:
             try:
-                name = _shortened(self.normalize(module_id), module_id)
+                name = shortened(self.normalize(module_id), module_id)
             except ValueError as error:
                 problems[module_id] = str(error)
                 continue
             if named.setdefault(name, module_id) != module_id:
                 problems[module_id] = f"its function name {name!r} is that of {named[name]!r} already"
         return named, problems
-
-
-def _shortened(name: str, module_id: str) -> str:
-    if len(name) <= LONGEST_NAME:
-        return name
-    fingerprint = sha256(module_id.encode()).hexdigest()[:8]
-    return f"{name[: LONGEST_NAME - 9]}_{fingerprint}"

@@ -10,16 +10,15 @@ Nothing of the `openai` package is needed: tools and messages are plain dicts, a
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
-
-import msgspec
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from apcore_mcp.adapters.annotations import AnnotationMapper
 from apcore_mcp.adapters.id_normalizer import ModuleIDNormalizer
 from apcore_mcp.adapters.schema import SchemaConverter
+from dragoman.openai import Api, answer, check_api, function_tool
 from dragoman.per_loop import PerLoop
-from dragoman.tools.strict import Loss, StrictMode, without_nulls
+from dragoman.tools.strict import Loss, StrictMode
 
 if TYPE_CHECKING:
     from apcore import Executor, ModuleDescriptor, Registry
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Api: TypeAlias = Literal["chat", "responses"]
 _MOST_RUNTIMES = 16
 
 
@@ -46,8 +44,7 @@ class OpenAIConverter:
     """Makes tool definitions of modules, all in the same way; `to_openai_tools` says which there are."""
 
     def __init__(self, *, embed_annotations: bool = False, strict: bool = False, api: Api = "chat") -> None:
-        if api not in ("chat", "responses"):
-            raise ValueError(f"Unknown api: {api!r}. Must be one of: chat, responses")
+        check_api(api)
         self._embeds = embed_annotations
         self._strict = strict
         self._api = api
@@ -84,19 +81,14 @@ class OpenAIConverter:
         if self._strict:
             parameters = StrictMode(losses).apply(parameters)
         suffix = self._annotations.to_description_suffix(descriptor.annotations) if self._embeds else ""
-        function = {
-            "name": name or self._ids.normalize(descriptor.module_id),
-            "description": (descriptor.description or "") + suffix,
-            "parameters": parameters,
-        }
+        name = name or self._ids.normalize(descriptor.module_id)
+        description = (descriptor.description or "") + suffix
         for path, what, why, is_harmless in losses:
             if not is_harmless:
                 logger.warning("Schema for module '%s' uses %s, which is %s: %s", descriptor.module_id, what, why, path)
             if remarks is not None:
                 remarks.append(Remark(descriptor.module_id, path, f"{what} is {why}"))
-        if self._api == "responses":  # Where strict mode is on unless it is turned off.
-            return {"type": "function", **function, "strict": self._strict}
-        return {"type": "function", "function": {**function, "strict": True} if self._strict else function}
+        return function_tool(name, description, parameters, self._api, strict=self._strict)
 
 
 def to_openai_tools(
@@ -136,65 +128,16 @@ async def call_openai_tool(registry_or_executor: Registry | Executor, tool_call:
     with its slots, limits and deadlines, and through the executor in it. Whatever is wrong with a call is the message's
     text; only a `registry_or_executor` that is neither raises, with `TypeError`.
     """
-    served, call = await _runtimes.get(registry_or_executor), _read(tool_call)
-    try:
-        arguments = _arguments(call)
-    except ValueError as error:
-        text = f"Invalid input: {error}"
-    else:
-        text = await _run(served, call.name, arguments)
-    if call.is_response:
-        return {"type": "function_call_output", "call_id": call.id, "output": text}
-    return {"role": "tool", "tool_call_id": call.id, "content": text}
+    served = await _runtimes.get(registry_or_executor)
+    return await answer(served.runtime, tool_call, partial(_module_named, served.listener))
 
 
-class _ToolCall(NamedTuple):
-    id: str
-    name: Any
-    arguments: Any
-    is_response: bool
-
-
-def _read(tool_call: Any) -> _ToolCall:
-    is_response = _get(tool_call, "type") == "function_call" or _get(tool_call, "call_id") is not None
-    function = tool_call if is_response else _get(tool_call, "function")
-    id = _get(tool_call, "call_id" if is_response else "id")
-    return _ToolCall(str(id or ""), _get(function, "name"), _get(function, "arguments"), is_response)
-
-
-def _get(thing: Any, name: str) -> Any:
-    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
-
-
-async def _run(served: _Served, name: str, arguments: dict[str, Any]) -> str:
-    """The text that a call ends with."""
-    ids, tools = ModuleIDNormalizer(), served.listener.tools
+def _module_named(listener: RegistryListener, name: str) -> str:
+    ids, tools = ModuleIDNormalizer(), listener.tools
     module_id = ids.denormalize(name)
-    if module_id not in tools:  # Its name was cut, or there is no such module.
-        module_id = ids.names(sorted(tools))[0].get(name, name)
     if module_id in tools:
-        arguments = without_nulls(arguments, tools[module_id].definition.input_schema)
-    result = (await served.runtime.call(module_id, arguments)).rendered
-    if result is None or isinstance(result.content, msgspec.Raw):  # No module has such an end.
-        return "Internal error occurred"
-    return "\n".join(block.text for block in result.content)
-
-
-def _arguments(call: _ToolCall) -> dict[str, Any]:
-    """What a call has for the function that it names; raises `ValueError` if that or the name is not there."""
-    given = call.arguments
-    if not isinstance(call.name, str):
-        raise ValueError("the tool call names no function")
-    if given is None or given == "":  # What models send for a function without parameters.
-        return {}
-    if isinstance(given, str):
-        try:
-            given = msgspec.json.decode(given)
-        except (msgspec.DecodeError, RecursionError, UnicodeError):
-            raise ValueError("the arguments are not JSON") from None
-    if not isinstance(given, Mapping):
-        raise ValueError("the arguments are not a JSON object")
-    return dict(given)
+        return module_id
+    return ids.names(sorted(tools))[0].get(name, name)  # Its name was cut, or there is no such module.
 
 
 class _Served(NamedTuple):

@@ -101,6 +101,17 @@ class Runner:
         finally:
             del answer.future
 
+    def refuse(
+        self, name: str, error: ToolError, *, correlation_id: str | None = None, caller: Caller = LOCAL
+    ) -> Outcome:
+        """The outcome of a call that cannot be made, such as one with unreadable arguments. It is recorded."""
+        outcome = Outcome(error=error)
+        correlation_id = correlation_id or self._ids.correlation_id()
+        call = Call(name, {}, self._ids.run_id(), correlation_id, _no_reply, caller=caller)
+        outcome.rendered = self._render(call, outcome)
+        self._recorder.record(call, Completion.TOOL_ERROR, error)
+        return outcome
+
     async def drain(self, timeout: float) -> bool:
         """Wait until every call that is under way now has ended; False when some have not by then.
 
@@ -137,6 +148,10 @@ class Runner:
         self._under_way.discard(call)
         if call.task is not None:
             call.task.cancel()
+
+
+def _no_reply(call: Call, outcome: Outcome) -> None:
+    """For a call whose outcome is returned."""
 
 
 def _not_started(run: Any) -> NoReturn:

@@ -15,12 +15,13 @@ from dragoman.tools.references import APPLICATORS, PlainSchema, alternatives
 from dragoman.tools.schema import json_pointer
 
 # fmt: off
-_UNKNOWN = frozenset([
-    "additionalItems", "contains", "dependencies", "dependentRequired", "dependentSchemas", "discriminator", "else",
-    "if", "maxContains", "maxProperties", "minContains", "minProperties", "not", "patternProperties", "propertyNames",
-    "then", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
+_KNOWN = frozenset([
+    "allOf", "anyOf", "const", "description", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "items",
+    "maxItems", "maxLength", "maximum", "minItems", "minLength", "minimum", "multipleOf", "oneOf", "pattern",
+    "prefixItems", "properties", "required", "title", "type",
 ])
-"""What OpenAI refuses, and can be left out: a schema without it takes more, and nothing else."""
+"""Keywords that stay. All others are dropped: OpenAI refuses a schema with a keyword that it does not know. Without
+them a schema takes more values, and never fewer."""
 _FORMATS = frozenset(["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid"])
 # fmt: on
 _REFUSED = frozenset(["allOf", "oneOf", "prefixItems"])
@@ -108,7 +109,7 @@ def _dropped(keyword: str, value: Any) -> str | None:
         return None if value in _FORMATS else f"format {value}"
     if keyword == "pattern":
         return "pattern that looks around" if isinstance(value, str) and _LOOKS_AROUND.search(value) else None
-    return keyword if keyword == "default" or keyword.startswith("x-") or keyword in _UNKNOWN else None
+    return None if keyword in _KNOWN else keyword
 
 
 def nullable(schema: Any) -> Any:
@@ -147,6 +148,8 @@ def allows_null(schema: Any) -> bool:
 
 def without_nulls(value: Any, schema: Any) -> Any:
     """Arguments as the schema takes them that was not strict: a null stands for nothing, where it cannot be one."""
+    if not isinstance(schema, dict):  # It says nothing about what is in the value, however deep that is.
+        return value
     if isinstance(value, list):
         items = next((each["items"] for each in alternatives(schema) if "items" in each), None)
         return [without_nulls(each, items) for each in value]

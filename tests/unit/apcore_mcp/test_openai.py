@@ -26,7 +26,8 @@ from openai.types.responses.response_input_param import FunctionCallOutput
 from openai.types.shared_params import FunctionDefinition
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, with_config
 
-from apcore_mcp import call_openai_tool, to_openai_tools
+import dragoman
+from apcore_mcp import attach, call_openai_tool, to_openai_tools
 from apcore_mcp.adapters.schema import SchemaConverter
 from apcore_mcp.converters import openai
 from apcore_mcp.converters.openai import OpenAIConverter, Remark
@@ -484,7 +485,8 @@ def test_the_openai_package_is_not_needed() -> None:
 import asyncio, sys
 sys.modules["openai"] = None  # To import it would fail.
 from apcore import Registry
-from apcore_mcp import call_openai_tool, to_openai_tools
+import dragoman
+from apcore_mcp import attach, call_openai_tool, to_openai_tools
 registry = Registry()
 print(to_openai_tools(registry, strict=True, embed_annotations=True))
 print(asyncio.run(call_openai_tool(registry, {"id": "1", "function": {"name": "none", "arguments": "{}"}})))
@@ -578,6 +580,12 @@ async def test_what_is_no_call_is_answered_as_well(alien: Any) -> None:
     assert await call_openai_tool(Registry(), custom) == {**message, "tool_call_id": "call_1"}
 
 
+@pytest.mark.parametrize("depth", [10, 450, 700])
+async def test_deeply_nested_arguments_are_answered_too(depth: int) -> None:
+    arguments = f'{{"a": {"[" * depth}{"]" * depth}}}'
+    assert await content(registry_of(m=Module()), "m", arguments)
+
+
 async def test_arguments_that_do_not_fit_are_explained() -> None:
     assert await content(registry_of(m=Module(Picture)), "m", '{"size": {}}') == (
         "Input validation failed:\n- name: Field required (required)\n- size.width: Field required (required)"
@@ -632,6 +640,15 @@ async def test_the_executor_s_access_rules_hold() -> None:
 async def test_a_module_that_needs_approval_is_refused_where_nobody_can_be_asked() -> None:
     registry = registry_of(m=Module(annotations=ModuleAnnotations(requires_approval=True)))
     assert await content(registry, "m", "{}") == "Module error: APPROVAL_DENIED"
+
+
+async def test_modules_beside_the_tools_of_a_runtime_are_openai_tools_of_the_runtime() -> None:
+    async with dragoman.open() as runtime:
+        attach(runtime, registry_of(image__resize=Module(Size)))
+        [made] = dragoman.openai_tools(runtime, strict=True, prefix="image.")
+        assert made == to_openai_tools(registry_of(image__resize=Module(Size)), strict=True)[0]
+        message = await dragoman.call_openai_tool(runtime, chat_call("image-resize", '{"width": 1, "unit": null}'))
+        assert json.loads(message["content"]) == {"got": {"width": 1}}
 
 
 async def test_modules_come_and_go() -> None:

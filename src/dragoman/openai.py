@@ -16,6 +16,7 @@ from functools import partial
 from hashlib import sha256
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -42,6 +43,8 @@ LONGEST_NAME = 64
 """The most characters that OpenAI takes for the name of a function."""
 _SEPARATORS = re.compile("[./]")
 _FAILED = "Internal error occurred"
+_names_of: WeakKeyDictionary[Catalogue, tuple[int, dict[str, list[str]]]] = WeakKeyDictionary()
+"""The tools behind each function name, as of a version of the catalogue."""
 
 
 class Remark(NamedTuple):
@@ -197,10 +200,16 @@ def _own_name(tool: str, sharing: Mapping[str, list[str]]) -> str:
 
 
 def _tool_named(catalogue: Catalogue, function: str) -> str:
-    found = [each.definition.name for each in catalogue if function_name(each.definition.name) == function]
+    version, names = _names_of.get(catalogue, (None, {}))
+    if version != catalogue.version:
+        version, names = catalogue.version, {}
+        for each in catalogue:
+            names.setdefault(function_name(each.definition.name), []).append(each.definition.name)
+        _names_of[catalogue] = version, names
+    found = names.get(function, [function])
     if len(found) > 1:
         raise NotFound(f"Several tools have the function name {function}, so none can be called by it")
-    return found[0] if found else function
+    return found[0]
 
 
 def _inlined(definition: ToolDefinition) -> PlainSchema:

@@ -255,16 +255,6 @@ def tool_of(value: Tool | Function) -> Tool:
     raise InvalidTool(str(getattr(value, "__name__", value)), [("", "it is not a tool; decorate it with @tool")])
 
 
-def tool_of(value: Any) -> Tool:
-    """The tool that a decorated function has become; a `Tool` is returned as it is.
-
-    Raises `InvalidTool` for everything else.
-    """
-    if isinstance(value, Tool):
-        return value
-    raise InvalidTool(str(getattr(value, "__name__", value)), [("", "it is not a tool; decorate it with @tool")])
-
-
 def _by_name(function: Function, context_parameter: str | None) -> Handler:
     if context_parameter is None:
         return lambda arguments, _: function(**arguments)

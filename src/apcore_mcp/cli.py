@@ -42,11 +42,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--transport", choices=("stdio", "streamable-http", "sse"), default="stdio", help="how clients connect")
     add("--host", default="127.0.0.1", metavar="STR", help=f"the address to listen on, {http}")
     add("--port", type=int, default=8000, metavar="INT", help=f"the port to listen on, {http}")
-    listed = "a name that clients reach the server by; may be given several times"
-    add("--allowed-host", action="append", dest="allowed_hosts", metavar="NAME", help=f"{listed}, {http}")
+    optional: dict[str, Any] = {"default": argparse.SUPPRESS}
+    listed = f"a DNS name that clients reach the server by, {http}; may be given several times"
+    add("--allowed-host", action="append", dest="allowed_hosts", metavar="NAME", help=listed, **optional)
     add("--name", default="apcore-mcp", metavar="STR", help="the name that clients are told, of at most 255 characters")
     add("--version", default=__version__, metavar="STR", help="the version that clients are told")
-    add("--config", type=Path, dest="file", metavar="PATH", help="Dragoman's settings, as TOML or JSON")
+    add("--config", type=Path, dest="file", metavar="PATH", help="Dragoman's settings, as TOML or JSON", **optional)
     add("--log-level", choices=tuple(_LEVELS), default="INFO", help="the least that is logged, on stderr")
     add("--explorer", action="store_true", help=f"serve a page to look at the tools, {http}")
     add("--explorer-prefix", default="/explorer", metavar="STR", help="the path of that page")

@@ -101,7 +101,8 @@ def app(
 
     Raises `TypeError` and `ValueError` for what cannot be served.
     """
-    shared = {each: value for each, value in locals().items() if each not in _OWN}
+    given = dict(locals())  # A copy: from Python 3.12 on, the names in a comprehension may become part of `locals()`.
+    shared = {each: value for each, value in given.items() if each not in _OWN}
     executor = executor_of(registry_or_executor)
 
     async def identify(headers: dict[str, str]) -> Caller | None:

@@ -42,8 +42,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--transport", choices=("stdio", "streamable-http", "sse"), default="stdio", help="how clients connect")
     add("--host", default="127.0.0.1", metavar="STR", help=f"the address to listen on, {http}")
     add("--port", type=int, default=8000, metavar="INT", help=f"the port to listen on, {http}")
+    optional: dict[str, Any] = {"default": argparse.SUPPRESS}
+    listed = f"a DNS name that clients reach the server by, {http}; may be given several times"
+    add("--allowed-host", action="append", dest="allowed_hosts", metavar="NAME", help=listed, **optional)
     add("--name", default="apcore-mcp", metavar="STR", help="the name that clients are told, of at most 255 characters")
     add("--version", default=__version__, metavar="STR", help="the version that clients are told")
+    add("--config", type=Path, dest="file", metavar="PATH", help="Dragoman's settings, as TOML or JSON", **optional)
     add("--log-level", choices=tuple(_LEVELS), default="INFO", help="the least that is logged, on stderr")
     add("--explorer", action="store_true", help=f"serve a page to look at the tools, {http}")
     add("--explorer-prefix", default="/explorer", metavar="STR", help="the path of that page")
@@ -61,7 +65,7 @@ def _serve(extensions_dir: str, log_level: str, **chosen: Any) -> int:
         return _refuse("what the extra `apcore` brings is not installed: pip install 'dragoman[apcore]'", 2)
     # What is slow to load comes after the command line has been understood.
     from apcore_mcp.server.extensions import load_extensions
-    from apcore_mcp.server.serve import serve
+    from apcore_mcp.server.serve import run
     from dragoman.config import LoggingConfig
     from dragoman.serving import standard_streams_taken
     from dragoman.telemetry.python_logging import take_over_logging
@@ -74,7 +78,7 @@ def _serve(extensions_dir: str, log_level: str, **chosen: Any) -> int:
         # What files print when they are loaded is no more for the client than what modules print.
         with standard_streams_taken() if chosen["transport"] == "stdio" else nullcontext():
             registry = load_extensions(directory)
-        serve(registry, **chosen)
+        run(registry, log_level=None, **chosen)
     except ValueError as error:
         return _refuse(_WORDS.get(str(error).partition(",")[0], str(error)))
     except Exception as error:

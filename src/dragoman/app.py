@@ -91,6 +91,7 @@ from dragoman.tools.tool import Handler, Tool
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from dragoman.access.authenticator import Identify
     from dragoman.adapters.sqlite_database import SqliteDatabase
     from dragoman.edge.http.app import HttpApp
     from dragoman.edge.http.siblings import Siblings
@@ -262,12 +263,14 @@ class Runtime:
         """Whether calls are taken."""
         return self.state is ServerState.RUNNING
 
-    def http(self, *, sse: bool = False, siblings: Siblings | None = None) -> HttpApp:
+    def http(self, *, sse: bool = False, siblings: Siblings | None = None, identify: Identify | None = None) -> HttpApp:
         """The runtime as an ASGI application, with the authentication that the settings ask for; once only.
 
-        `siblings` are the processes that serve the same clients. Raises `ConfigError` for settings that cannot be used.
+        `siblings` are the processes that serve the same clients. `identify` authenticates requests in place of the
+        settings: it takes the headers by name, and returns the caller, or None for a request to refuse; it may be
+        async. Raises `ConfigError` for settings that cannot be used.
         """
-        from dragoman.access.authenticator import make_authenticator
+        from dragoman.access.authenticator import CustomAuthenticator, make_authenticator
         from dragoman.access.metadata import resource_metadata
         from dragoman.adapters.web_documents import WebDocuments
         from dragoman.edge.http.app import HttpApp
@@ -281,6 +284,10 @@ class Runtime:
         prefix = "" if siblings is None else siblings.prefix
         self.sessions = SdkSessions(self.kernel, config, self.logger, sse=sse, prefix=prefix)
         authenticator = make_authenticator(config.auth, self.clock, WebDocuments(), os.environ)
+        if identify is not None:
+            if authenticator is not None:
+                raise ConfigError([("auth", "is set, and so is an authenticator of the application's own; use one")])
+            authenticator = CustomAuthenticator(identify, self.clock)
         explorer = None
         if config.explorer.enabled:
             from dragoman.edge.http.explorer import Explorer
@@ -608,16 +615,17 @@ def http_app(
     config: Config | Mapping[str, Any] | None = None,
     *,
     allow_unauthenticated: bool = False,
+    identify: Identify | None = None,
     **options: Any,
 ) -> HttpApp:
     """Tools as an ASGI application, to be mounted in any other: `host.mount("/tools", dragoman.http_app(tools))`.
 
     Give its `lifespan` to the application that it is mounted in, so that it ends in order; without that it starts with
-    its first request. Somebody must be told from others by `config.auth`, or `allow_unauthenticated` be said; raises
-    `ConfigError` otherwise.
+    its first request. Configure `auth`, or pass `identify`, which takes a request's headers by name and returns its
+    `Caller` or None, or pass `allow_unauthenticated=True`; raises `ConfigError` otherwise.
     """
     runtime = create_server(ServerOptions(config=make_config(config), tools=tools, **options))
-    app = runtime.http()
+    app = runtime.http(identify=identify)
     if not (app.is_authenticated or allow_unauthenticated or runtime.config.auth.allow_unauthenticated):
         reason = "nobody is authenticated; set up auth, or pass allow_unauthenticated=True"
         raise ConfigError([("auth", reason)])

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -584,16 +584,22 @@ class Settings(msgspec.Struct, frozen=True):
         file: Path | None = None,
         environ: Mapping[str, str] | None = None,
         flags: Mapping[str, Any] | None = None,
+        *,
+        below: Iterable[tuple[str, Mapping[str, Any]]] = (),
+        searches: bool = True,
     ) -> Settings:
         """Layer a file, the environment and flags (by dotted name; None is not given) over the defaults.
 
-        Raises `ConfigError` with everything that is wrong, and where it stands.
+        `below` are a program's own layers, the weakest first: where each comes from, and its values as a file holds
+        them. The file comes after them. With `searches` False, no file is looked for in the working directory. Raises
+        `ConfigError` with everything that is wrong, and where it stands.
         """
-        path = file or _found_file()
+        path = file or (_found_file() if searches else None)
         found: list[Problem] = []
         values: dict[str, Any] = {}
         sources: dict[str, str] = {}
-        for source, raw in _layers(path, os.environ if environ is None else environ, flags or {}):
+        layers = _layers(path, os.environ if environ is None else environ, flags or {})
+        for source, raw in (*below, *layers):
             _refuse_half_characters(raw, source)
             problems: list[Problem] = []
             layer = respell(Config, raw, problems)

@@ -361,6 +361,23 @@ def test_a_question_is_asked_and_answered(visit: Opener) -> None:
     expect(page.get_by_role("region", name="Result")).to_contain_text("Ada likes blue")
 
 
+def test_a_module_that_needs_approval_runs_only_after_a_yes_in_the_page(visit: Opener) -> None:
+    modules = str(Path(__file__).parents[2] / "examples" / "extensions")
+    with serving("tools_on_show.py", "--allow-execute", "--extensions-dir", modules) as bridge:
+        page = visit(bridge.address, tool="notes.forget")
+        page.get_by_label("containing").fill("Ada")
+        question, result = page.get_by_role("form", name="Question"), page.get_by_role("region", name="Result")
+        page.get_by_role("button", name="Run", exact=True).click()
+        expect(question).to_contain_text("May notes.forget run? Forget all notes that contain a text.")
+        expect(question).to_contain_text('{"containing": "Ada"}')
+        question.get_by_role("button", name="Decline").click()
+        expect(result).to_contain_text("APPROVAL_DENIED")
+        page.get_by_role("button", name="Run", exact=True).click()
+        question.get_by_label("approve").check()
+        question.get_by_role("button", name="Answer").click()
+        expect(result).to_contain_text("call Ada")
+
+
 # For everybody, everywhere.
 
 

@@ -56,6 +56,8 @@ def test_help_shows_every_flag_with_its_type_default_and_purpose() -> None:
         "--explorer ",
         "--explorer-prefix STR",
         "--allow-execute",
+        "--allowed-host NAME",
+        "--config PATH",
     ):
         assert flag in told, flag
 

@@ -90,6 +90,36 @@ def test_flags_win_over_the_environment_the_environment_over_the_file_the_file_o
     )
 
 
+def test_the_layers_of_a_program_lie_below_the_file_and_a_found_file_is_read_only_if_searched_for(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "dragoman.toml").write_text('[logging]\nlevel = "error"')
+    below = (
+        ("a", {"tools": {"maxPayloadBytes": 1, "max_state_bytes": 1}, "server": {"name": "a"}}),
+        ("b", {"tools": {"max_payload_bytes": 2}, "limits": {"max_array_size": None}}),
+    )
+    file = tmp_path / "settings.toml"
+    file.write_text("[tools]\nmax_state_bytes = 3\n")
+    settings = Settings.load(file, {}, {"server.name": "c"}, below=below)
+    assert settings.config == make_config(
+        {
+            "server": {"name": "c"},
+            "tools": {"max_payload_bytes": 2, "max_state_bytes": 3},
+            "limits": {"max_array_size": None},
+        }
+    )
+    assert settings.sources == {
+        "server.name": "server.name",
+        "tools.max_payload_bytes": "b",
+        "tools.max_state_bytes": str(file),
+        "limits.max_array_size": "b",
+    }
+    assert Settings.load(environ={}, below=below).config.logging.level == "error"
+    assert Settings.load(environ={}, below=below, searches=False).config.logging.level == "info"
+    with pytest.raises(ConfigError, match=r"server\.name.*\(b\)"):
+        Settings.load(environ={}, below=(("b", {"server": {"name": ""}}),), searches=False)
+
+
 def test_both_spellings_name_the_same_setting_in_every_source(tmp_path: Path) -> None:
     file = tmp_path / "settings.json"
     file.write_text(json.dumps({"tools": {"maxPayloadBytes": 1, "adminPolicy": {"tokenEnvVar": "A"}}}))

@@ -151,7 +151,7 @@ async def _open(source: Registry | Executor) -> _Served:
     from apcore_mcp.server.serve import attach, settings
     from dragoman.app import ServerOptions, create_server
 
-    runtime = create_server(ServerOptions(config=settings("openai", None, {}), has_health=False))
+    runtime = create_server(ServerOptions(config=settings("openai"), has_health=False))
     listener = attach(runtime, source, dynamic=True)
     await runtime.start()
     return _Served(runtime, listener)

@@ -84,8 +84,9 @@ def make_context(call: ToolContext) -> tuple[Context[Any], WayBack]:
 
 def identity_of(caller: Caller) -> Identity | None:
     """The caller as access rules see it, with the roles that a verifier granted; None for one who said nothing."""
-    if caller is ANONYMOUS:
-        return None
+    if caller is ANONYMOUS or caller.identity is not None:
+        identity: Identity | None = caller.identity
+        return identity
     facts = {"issuer": caller.issuer, "client_id": caller.client_id}
     known = {name: value for name, value in facts.items() if value is not None}
     return Identity(id=caller.name, roles=tuple(sorted(caller.roles)), attrs=known)

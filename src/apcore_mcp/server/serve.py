@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from apcore_mcp.server.approval import let_clients_approve
 from apcore_mcp.server.factory import MCPServerFactory
 from apcore_mcp.server.listener import RegistryListener
 from apcore_mcp.server.quicken import quicken
 from apcore_mcp.server.router import ExecutionRouter
-from dragoman.app import Runtime, ServerOptions, create_server
-from dragoman.config import Config, make_config
-from dragoman.edge.address import is_loopback
-from dragoman.errors import ConfigError
-from dragoman.offers.catalogue import Offers
-from dragoman.serving import serve_until_stopped
-from dragoman.telemetry.python_logging import log_to_python
-from dragoman.version import __version__
+from dragoman.access.callers import ANONYMOUS, Caller
+from dragoman.app import Runtime
+from dragoman.config import Config
+from dragoman.frameworks import Framework, Hook, call_hook, framework_settings, make_app, refuse, serve_framework
 
 if TYPE_CHECKING:
-    from apcore import Executor, Registry
+    from apcore import ACL, Executor, Identity, Middleware, Registry
+
+    from dragoman.edge.http.app import HttpApp
 
 logger = logging.getLogger(__name__)
 
-Hook: TypeAlias = Callable[[], Any]
 
-TRANSPORTS = ("stdio", "streamable-http", "sse")
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-LONGEST_NAME = 255
+class Authenticator(Protocol):
+    """Tells who sends a request, by its headers, whose names are in lower case."""
+
+    def authenticate(self, headers: dict[str, str], /) -> Identity | Awaitable[Identity | None] | None: ...
 
 
 def serve(
@@ -63,78 +60,113 @@ def serve(
 
     Raises `TypeError` and `ValueError` for what cannot be served, and `OSError` for an address that cannot be had.
     """
-    executor, kind = executor_of(registry_or_executor), transport.lower()
-    is_http, level = kind != "stdio", None if log_level is None else log_level.upper()
-    _refuse(
-        (kind not in TRANSPORTS, f"Unknown transport: {transport!r}. Must be one of: {', '.join(TRANSPORTS)}"),
-        (is_http and not host, "Host must not be empty"),
-        (is_http and not 1 <= port <= 65_535, f"Port must be between 1 and 65535, got {port}"),
-        (is_http and not explorer_prefix.startswith("/"), "explorer_prefix must start with '/'"),
-        (not name, "name must not be empty"),
-        (len(name) > LONGEST_NAME, f"name must not exceed {LONGEST_NAME} characters"),
-        (version == "", "version must not be empty"),
-        (not all(tags or ()), "Tag values must not be empty"),
-        (prefix == "", "prefix must not be empty"),
-        (level not in (None, *LEVELS), f"Unknown log level: {log_level!r}. Must be one of: {', '.join(LEVELS)}"),
-    )
-    for hook, which in ((on_startup, "on_startup"), (on_shutdown, "on_shutdown")):
-        if not (hook is None or callable(hook)):
-            raise TypeError(f"{which} must be callable or None, got {type(hook).__name__}")
-    page = {"enabled": explorer, "prefix": explorer_prefix, "allow_execute": allow_execute}
-    config = settings(name, version, {"http": {"host": host, "port": port}, "explorer": page} if is_http else {})
-    if level is not None:
-        logging.basicConfig(level=level)
-        logging.getLogger("apcore_mcp").setLevel(level)
+    run(**locals())
 
-    @asynccontextmanager
-    async def lifespan(runtime: Runtime) -> AsyncIterator[None]:
+
+def run(registry_or_executor: Registry | Executor, *, transport: str, **more: Any) -> None:
+    """`serve`, which may be given a `file` of settings too, and `allowed_hosts`, the names that it is reached by."""
+    parts = _parts(registry_or_executor, transport.lower(), more)
+    serve_framework(*parts, transport=transport, nothing="No modules registered", **more)
+
+
+def app(
+    registry_or_executor: Registry | Executor,
+    *,
+    name: str = "apcore-mcp",
+    version: str | None = None,
+    on_startup: Hook | None = None,
+    on_shutdown: Hook | None = None,
+    tags: list[str] | None = None,
+    prefix: str | None = None,
+    dynamic: bool = False,
+    validate_inputs: bool = False,
+    explorer: bool = False,
+    explorer_prefix: str = "/explorer",
+    allow_execute: bool = False,
+    authenticator: Authenticator | None = None,
+    require_auth: bool = True,
+    acl: ACL | None = None,
+    middleware: Sequence[Middleware] = (),
+    allowed_hosts: Sequence[str] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> HttpApp:
+    """Modules as an ASGI application with MCP at `/mcp`: for any ASGI server, or to be mounted in another application.
+
+    Give its `lifespan` to the application that it is mounted in, so that it ends in order.
+
+    `authenticator` has a method `authenticate(headers)`, sync or async, that returns apcore's `Identity` of the caller,
+    or None. A request without an identity is refused or, if `require_auth` is False, served without one. `acl` and
+    `middleware` are added to the executor, also to one that is given. `allowed_hosts` are the names that the server is
+    reached by. `config` holds other settings, nested as in a file. The other parameters are those of `serve`.
+
+    Raises `TypeError` and `ValueError` for what cannot be served.
+    """
+    given = dict(locals())  # A copy: from Python 3.12 on, the names in a comprehension may become part of `locals()`.
+    shared = {each: value for each, value in given.items() if each not in _OWN}
+    executor = executor_of(registry_or_executor)
+
+    async def identify(headers: dict[str, str]) -> Caller | None:
+        identity = None if authenticator is None else await call_hook(authenticator.authenticate, headers)
+        if identity is None:
+            return None if require_auth else ANONYMOUS
+        return Caller(str(identity.id), frozenset(identity.roles), identity=identity)
+
+    shared |= {"flags": {"http.allowed_hosts": allowed_hosts}, "identify": None if authenticator is None else identify}
+    made = make_app(*_parts(executor, "streamable-http", shared), **shared)
+    for each in middleware:
+        executor.use(each)
+    if acl is not None:
+        executor.set_acl(acl)
+    return made
+
+
+_OWN = ("registry_or_executor", "authenticator", "require_auth", "acl", "middleware", "allowed_hosts")
+"""The parameters of `app` that are not for `make_runtime`."""
+
+
+@asynccontextmanager
+async def async_serve(registry_or_executor: Registry | Executor, **options: Any) -> AsyncIterator[HttpApp]:
+    """What `app` makes with these options, started; at the end of the block it is stopped in order."""
+    made = app(registry_or_executor, **options)
+    async with made.lifespan():
+        yield made
+
+
+def _parts(source: Registry | Executor, kind: str, given: dict[str, Any]) -> tuple[Framework, Hook, Hook]:
+    """What makes a runtime a server of modules; takes from what was `given` all that is about modules."""
+    which = {each: given.pop(each) for each in ("tags", "prefix", "dynamic", "validate_inputs") if each in given}
+    refuse(
+        (not all(which.get("tags") or ()), "Tag values must not be empty"),
+        (which.get("prefix") == "", "prefix must not be empty"),
+    )
+    executor = executor_of(source)
+
+    def announce(runtime: Runtime) -> None:
         count = len(runtime.catalogue)
         logger.info("apcore-mcp server started: %d tools registered, transport=%s", count, kind)
-        await _call(on_startup)
-        try:
-            yield
-        finally:
-            listener.stop()
-            await _call(on_shutdown)
 
-    log, offers = log_to_python("apcore_mcp.runtime"), Offers(config.tools, config.timeouts, expected=["resources"])
-    options = ServerOptions(config=config, logger=log, offers=offers, has_health=False, lifespan=lifespan)
-    runtime = create_server(options)
-    listener = attach(runtime, executor, tags=tags, prefix=prefix, dynamic=dynamic, validate_inputs=validate_inputs)
-    for is_so, warning in (
-        (not listener.tools, "No modules registered; server starting with zero tools"),
-        (kind == "sse", "SSE transport is deprecated; use streamable-http instead"),
-        (is_http and not is_loopback(host), "Others can reach this address, and nobody is authenticated"),
-    ):
-        if is_so:
-            logger.warning(warning)
-    try:
-        serve_until_stopped(runtime, kind)
-    finally:
-        listener.stop()
+    # With `sse` every result is an event, and clients end the connection when one is above a mebibyte.
+    framework = ("apcore_mcp", {**_DEFAULTS, "response": _SMALL}) if kind == "sse" else _FRAMEWORK
+    return framework, lambda runtime: attach(runtime, executor, **which).stop, announce
 
 
-def _refuse(*rules: tuple[bool, str]) -> None:
-    for is_broken, rule in rules:
-        if is_broken:
-            raise ValueError(rule)
+def settings(name: str) -> Config:
+    """The settings of a runtime for modules that is not served."""
+    return framework_settings(_FRAMEWORK, name)
 
 
-def settings(name: str, version: str | None, more: dict[str, Any]) -> Config:
-    """The runtime's settings for a server of modules. Whom a module is for, the executor's access rules say."""
-    server = {"name": name, "version": version or __version__, "shutdown_timeout_ms": 5000}
-    limits = dict.fromkeys(("max_array_size", "max_string_length", "max_object_depth", "max_object_members"))
-    chosen = {
-        "server": server,
-        "resources": {"max_concurrent_executions": 100},
-        "limits": {**limits, "tool_array_limits": {}},
-        "response": {"dialect": "plain"},
-        "auth": {"allow_unauthenticated": True},
-    }
-    try:
-        return make_config({**chosen, **more})
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
+_SMALL = {"dialect": "plain"}
+# A result has the output twice: as text, in which JSON takes up to twice its length, and as structured content.
+_LARGE = {**_SMALL, "max_response_bytes": 4 * 1024 * 1024}
+# Where a server of modules differs from Dragoman's defaults. The executor's access rules decide who may call what.
+_DEFAULTS = {
+    "server": {"shutdown_timeout_ms": 5000},
+    "resources": {"max_concurrent_executions": 100},
+    "limits": dict.fromkeys(("max_array_size", "max_string_length", "max_object_depth", "max_object_members")),
+    "response": _LARGE,
+    "auth": {"allow_unauthenticated": True},
+}
+_FRAMEWORK: Framework = ("apcore_mcp", _DEFAULTS)
 
 
 def attach(
@@ -170,9 +202,3 @@ def executor_of(registry_or_executor: Any) -> Executor:
 
         return Executor(registry_or_executor)
     raise TypeError(f"Expected Registry or Executor instance, got {type(registry_or_executor).__name__}")
-
-
-async def _call(hook: Hook | None) -> None:
-    value = None if hook is None else hook()
-    if inspect.isawaitable(value):
-        await value

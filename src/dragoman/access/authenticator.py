@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from dragoman.access.callers import Caller
 from dragoman.access.metadata import metadata_url
@@ -29,6 +30,7 @@ MOST_DISTRUSTED = 1024
 MOST_TOKEN = 16_384
 
 T = TypeVar("T")
+Identify: TypeAlias = Callable[[dict[str, str]], Caller | Awaitable[Caller | None] | None]
 
 
 class Authenticator:
@@ -50,6 +52,14 @@ class Authenticator:
         if entry is None or self._monotonic() >= entry[0]:
             return None
         return entry[1]
+
+    def known_by(self, headers: Mapping[bytes, bytes]) -> Caller | None:
+        """`known`, for the headers of a request."""
+        return self.known(headers.get(b"authorization"))
+
+    async def authenticate_by(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """`authenticate`, for the headers of a request."""
+        return await self.authenticate(headers.get(b"authorization"))
 
     async def authenticate(self, authorization: bytes | None) -> Caller:
         """The caller; raises `Unauthenticated`, or `VerifierUnavailable`."""
@@ -96,6 +106,28 @@ class Authenticator:
         if caller.expires_at is None:
             return TRUST_SECONDS
         return min(TRUST_SECONDS, caller.expires_at - self._clock.now().timestamp())
+
+
+class CustomAuthenticator(Authenticator):
+    """Asks the application about every request, and remembers nothing, so that what it revokes is refused at once.
+
+    `identify` takes the headers, by name in lower case, and returns the caller, or None for credentials that are
+    missing or wrong. It may be async. To serve requests without credentials, it returns `ANONYMOUS` for them.
+    """
+
+    def __init__(self, identify: Identify, clock: Clock) -> None:
+        super().__init__((), clock)
+        self._identify = identify
+
+    def known_by(self, headers: Mapping[bytes, bytes]) -> Caller | None:
+        return None
+
+    async def authenticate_by(self, headers: Mapping[bytes, bytes]) -> Caller:
+        found = self._identify({name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()})
+        caller = await found if inspect.isawaitable(found) else found
+        if caller is None:
+            raise Unauthenticated("The credentials are missing or wrong", None)
+        return caller
 
 
 def make_authenticator(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 SCOPE_PREFIX = "tool:"
 LEEWAY_SECONDS = 30
@@ -30,6 +31,8 @@ class Caller:
     """The program that the token was given to."""
     expires_at: float | None = field(default=None, compare=False)
     """When the token does, in seconds of the epoch; None: never."""
+    identity: Any = field(default=None, compare=False, repr=False)
+    """What an authenticator of the application's own knows about the caller; None where the settings decide."""
     principal: str = field(init=False, repr=False)
     """Whose data and limits these are, through whatever client: the name, together with its issuer if it has one."""
 

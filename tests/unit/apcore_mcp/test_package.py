@@ -95,8 +95,8 @@ def test_every_logger_is_under_the_packages_name_and_nobody_uses_the_root() -> N
 
 USES = """
 import asyncio
-from apcore import Executor, Registry
-from apcore_mcp import attach, call_openai_tool, load_extensions, serve, to_openai_tools
+from apcore import Executor, Identity, Registry
+from apcore_mcp import app, attach, call_openai_tool, load_extensions, serve, to_openai_tools
 from apcore_mcp.adapters.errors import ErrorMapper
 from dragoman.app import ServerOptions, create_server
 
@@ -106,6 +106,12 @@ tools: list[dict[str, object]] = [{**tool} for tool in to_openai_tools(registry,
 message: dict[str, str] = asyncio.run(call_openai_tool(registry, {}))
 text: str = ErrorMapper().text(ValueError())
 serve(registry, transport="sse", on_startup=lambda: None)
+
+class Keys:
+    async def authenticate(self, headers: dict[str, str]) -> Identity | None:
+        return None
+
+authenticated: bool = app(registry, authenticator=Keys(), allowed_hosts=["a"]).is_authenticated
 """
 MISUSES = {
     "load_extensions(5)": "arg-type",
@@ -113,6 +119,7 @@ MISUSES = {
     "to_openai_tools(registry, api='files')": "arg-type",
     "serve(registry, port='8000')": "arg-type",
     "serve(registry, 'stdio')": "call-arg",
+    "app(registry, authenticator=object())": "arg-type",
     "length: int = to_openai_tools(registry)": "assignment",
 }
 

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +22,8 @@ from apcore import Executor, Registry
 
 import apcore_mcp
 from apcore_mcp import serve
-from apcore_mcp.server import serve as serving_module
 from apcore_mcp.server.serve import executor_of
+from dragoman import frameworks
 from dragoman.app import Runtime
 from tests.unit.apcore_mcp.modules import Resize, registry_of
 
@@ -40,7 +41,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Runtime, str]]:
         seen.append((runtime, transport))
         return asyncio.run(live())
 
-    monkeypatch.setattr(serving_module, "serve_until_stopped", come_and_go)
+    monkeypatch.setattr(frameworks, "serve_until_stopped", come_and_go)
     return seen
 
 
@@ -183,6 +184,33 @@ def test_where_it_listens_and_what_else_it_shows_are_as_told(served: list[tuple[
     assert (other.http.host, other.http.port, other.explorer.enabled) == ("127.0.0.1", 1, False)
 
 
+def test_other_settings_come_from_the_environment_and_parameters_win(
+    served: list[tuple[Runtime, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_HTTP__ALLOWED_HOSTS", '["mcp.example.org"]')
+    monkeypatch.setenv("DRAGOMAN_HTTP__PORT", "1234")
+    monkeypatch.setenv("DRAGOMAN_RESPONSE__MAX_RESPONSE_BYTES", "8388608")
+    monkeypatch.setenv("DRAGOMAN_LIMITS__MAX_ARRAY_SIZE", "7")
+    serve(registry_of(a=Resize()), transport="streamable-http")
+    ((runtime, _),) = served
+    config = runtime.config
+    assert (config.http.allowed_hosts, config.http.port) == (("mcp.example.org",), 8000)
+    assert (config.response.max_response_bytes, config.response.dialect) == (8_388_608, "plain")
+    assert (config.limits.max_array_size, config.limits.max_string_length) == (7, None)
+    monkeypatch.setenv("DRAGOMAN_HTTP__ALLOWED_HOSTS", "5")
+    with pytest.raises(ValueError, match=r"http\.allowed_hosts: must be a list.*DRAGOMAN_HTTP__ALLOWED_HOSTS"):
+        serve(registry_of(a=Resize()), transport="streamable-http")
+
+
+def test_a_settings_file_in_the_working_directory_is_not_read(
+    served: list[tuple[Runtime, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "dragoman.toml").write_text("[response]\nmax_response_bytes = 2048\n")
+    monkeypatch.chdir(tmp_path)
+    serve(registry_of(a=Resize()))
+    assert served[0][0].config.response.max_response_bytes == 4_194_304
+
+
 @pytest.mark.requirement("FR-SERVER-006", "FR-LOG-001", "FR-FILTER-001", "FR-FILTER-002")
 @pytest.mark.parametrize("told", [{}, {"tags": ["none"]}, {"prefix": "none."}])
 def test_no_module_is_no_tool_and_a_warning(
@@ -209,6 +237,14 @@ def test_an_address_that_others_can_reach_is_a_warning(
 ) -> None:
     serve(registry_of(a=Resize()), transport="streamable-http", host=host)
     assert len(caplog.messages) == warned
+
+
+def test_an_address_that_others_can_reach_is_no_warning_where_callers_are_authenticated(
+    served: list[tuple[Runtime, str]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_AUTH__CALLERS", '{"ada": {"token": "0123456789abcdef"}}')
+    serve(registry_of(a=Resize()), transport="streamable-http", host="0.0.0.0")
+    assert caplog.messages == []
 
 
 @pytest.mark.requirement("SRS-API-02", "FR-SERVER-005", "SRS-API-13")

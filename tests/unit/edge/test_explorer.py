@@ -20,7 +20,7 @@ from dragoman.app import Runtime, ServerOptions, create_server
 from dragoman.calls.call import Call
 from dragoman.config import make_config
 from dragoman.edge.http.app import HttpApp
-from dragoman.edge.http.explorer import Explorer
+from dragoman.edge.http.explorer import NOT_ASKED, Explorer
 from dragoman.edge.http.recent_calls import MOST_LISTED, RecentCalls, Ring
 from dragoman.errors import ConfigError, InvalidArgument, NotFound
 from dragoman.telemetry.log import CompletionRecord
@@ -626,6 +626,25 @@ async def test_a_question_is_not_waited_for_when_nobody_looks_any_longer() -> No
         leaves.set()
         await running
         assert await page.runtime.runner.drain(5)
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_a_call_whose_questions_nobody_can_find_is_answered_without_waiting(is_taken: bool) -> None:
+    async with explorer() as page, asyncio.timeout(20):
+        leaves = asyncio.Event()
+        headers = {**page.credentials(), "x-correlation-id": "q"}
+        first = asyncio.create_task(
+            page.request("POST", "/explorer/tools/asking/call", b'{"name":"Ada"}', headers, leaves=leaves)
+        )
+        await until(page, "q", lambda each: each.get("questions"))
+        answer = await page.call("asking", {"name": "Ben"}, **({"x-correlation-id": "q"} if is_taken else {}))
+        leaves.set()
+        await first
+        assert (answer.status, answer.json) == (
+            500,
+            {"error": f"The client cannot be asked about 'sure'. {NOT_ASKED}"},
+        )
+        assert (await page.call("image-resize", {"width": 1})).status == 200
 
 
 # Who is asking.

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 import dragoman
+from dragoman.access.authenticator import Authenticator
 from dragoman.access.callers import Caller
 from dragoman.app import Runtime, ServerOptions, create_server
+from dragoman.clock import SystemClock
 from dragoman.config import make_config
 from dragoman.edge.http.asgi import Bodies, Disconnected, Refused, TooLarge
 from dragoman.errors import ConfigError, Unauthenticated, VerifierUnavailable
@@ -299,8 +301,11 @@ async def test_a_call_of_the_lane_can_be_cancelled_before_and_after_it_became_a_
 # Who is asking.
 
 
-class Tokens:
+class Tokens(Authenticator):
     """An authenticator whose tokens say themselves what they are good for: `name:scope,scope`."""
+
+    def __init__(self) -> None:
+        super().__init__((), SystemClock())
 
     def known(self, authorization: bytes | None) -> Caller | None:
         return None
@@ -313,14 +318,11 @@ class Tokens:
         name, _, scopes = authorization.decode().removeprefix("Bearer ").partition(":")
         return Caller(name, scopes=frozenset(scopes.split(",")))
 
-    def challenge(self, error: str | None, *, reason: str) -> bytes:
-        return b"Bearer"
-
 
 @pytest.mark.parametrize("as_stream", [False, True], ids=["lane", "SDK"])
 async def test_in_a_session_the_token_of_the_request_decides_and_not_the_one_that_opened_it(as_stream: bool) -> None:
     async with scene() as here:
-        here.app._authenticator = Tokens()  # type: ignore[assignment]
+        here.app._authenticator = Tokens()
         opened = await here.ask(request(INITIALIZE, {"authorization": "Bearer ada:tool:*"}))
         session = {"mcp-session-id": opened.headers["mcp-session-id"]}
         await here.ask(request(INITIALIZED, {**session, "authorization": "Bearer ada:tool:*"}))
@@ -340,10 +342,74 @@ async def test_in_a_session_the_token_of_the_request_decides_and_not_the_one_tha
 
 async def test_a_token_that_cannot_be_verified_now_may_be_tried_again() -> None:
     async with scene() as here:
-        here.app._authenticator = Tokens()  # type: ignore[assignment]
+        here.app._authenticator = Tokens()
         answered = await here.ask(modern_call("echo", {"authorization": "Bearer later"}, message="hi"))
         assert (answered.status, answered.code, answered.headers["retry-after"]) == (503, -32603, "5")
         assert "issuer" not in answered.body.decode()
+
+
+@dragoman.tool
+async def whose(ctx: dragoman.ToolContext) -> dict[str, Any]:
+    """Tells who calls."""
+    return {"name": ctx.caller.name, "identity": ctx.caller.identity}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_an_application_can_identify_callers_by_any_header(is_async: bool) -> None:
+    def identify(headers: dict[str, str]) -> Caller | None:
+        known = {"key-of-ada": Caller("ada", identity={"team": "maps"})}
+        return known.get(headers.get("x-api-key", ""))
+
+    async def identify_later(headers: dict[str, str]) -> Caller | None:
+        await asyncio.sleep(0)
+        return identify(headers)
+
+    app = dragoman.http_app([whose], identify=identify_later if is_async else identify)
+    assert app.is_authenticated
+    here = Driver(app)
+    known = await here.ask(modern_call("whose", {"x-api-key": "key-of-ada"}))
+    assert text_in(known) == {"name": "ada", "identity": {"team": "maps"}}
+    for headers in ({}, {"x-api-key": "other"}):
+        refused = await here.ask(modern_call("whose", headers))
+        assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
+    opened = await here.ask(request(INITIALIZE, {"x-api-key": "key-of-ada"}))
+    session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+    assert (await here.ask(request(INITIALIZED, {**session, "x-api-key": "other"}))).status == 401
+    assert (await here.ask(HEALTH)).status == 200
+    await app.stop(0)
+
+
+async def test_an_application_that_fails_to_identify_a_caller_serves_nobody() -> None:
+    def fail(headers: dict[str, str]) -> Caller | None:
+        raise RuntimeError("the directory is down")
+
+    app = dragoman.http_app([whose], identify=fail)
+    answered = await Driver(app).ask(modern_call("whose"))
+    assert (answered.status, answered.code, "directory" in answered.body.decode()) == (500, -32603, False)
+    await app.stop(0)
+
+
+def test_callers_are_identified_by_the_settings_or_by_the_application_and_not_by_both() -> None:
+    settings = {"auth": {"callers": {"ada": {"token": "a" * 16}}}}
+    with pytest.raises(ConfigError, match="authenticator of the application's own"):
+        dragoman.http_app([whose], settings, identify=lambda headers: None)
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "status"),
+    [
+        ("box.example.org", "box.example.org:8000", 200),
+        ("box.example.org", "other.example.org", 421),
+        ("0.0.0.0", "box.example.org", 421),
+        ("0.0.0.0", "192.0.2.7:8000", 200),
+        ("*", "box.example.org", 421),
+    ],
+)
+async def test_the_name_that_a_server_listens_at_is_its_own(host: str, name: str, status: int) -> None:
+    app = dragoman.http_app([echo], {"http": {"host": host}}, allow_unauthenticated=True)
+    asked = request(None, {"host": name}, method="GET", path="/health")
+    assert (await Driver(app).ask(asked)).status == status
+    await app.stop(0)
 
 
 def test_an_application_that_anybody_may_call_has_to_be_asked_for() -> None:

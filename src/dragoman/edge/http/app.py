@@ -151,7 +151,9 @@ class HttpApp:
         self._authenticator = authenticator
         self.explorer = explorer
         self._siblings = siblings
-        self._guard = Guard(config.http.allowed_hosts, config.http.allowed_origins)
+        # The name that the operator listens at is the server's own, whoever else's names point here.
+        own = {config.http.host} - {"*"}
+        self._guard = Guard((*config.http.allowed_hosts, *own), config.http.allowed_origins)
         self._modern = modern_reader(services.identity, services.ids.connection_correlation_id())
         self._in_session = running_reader(services.identity, services.ids.connection_correlation_id())
         self._accepts: dict[bytes | None, tuple[bool, bool]] = {}
@@ -229,7 +231,7 @@ class HttpApp:
             return False
         caller = ANONYMOUS
         if self._authenticator is not None:
-            known = self._authenticator.known(headers.get(b"authorization"))
+            known = self._authenticator.known_by(headers)
             if known is None:
                 return False
             caller = known
@@ -365,12 +367,11 @@ class HttpApp:
         authenticator = self._authenticator
         if authenticator is None:
             return ANONYMOUS
-        authorization = headers.get(b"authorization")
-        known = authenticator.known(authorization)
+        known = authenticator.known_by(headers)
         if known is not None:
             return known
         try:
-            return await authenticator.authenticate(authorization)
+            return await authenticator.authenticate_by(headers)
         except Unauthenticated as error:
             self._logger.warn("caller refused", {"reason": error.reason})
             challenge = authenticator.challenge(error.error, reason=error.reason)

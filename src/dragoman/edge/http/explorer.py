@@ -44,6 +44,10 @@ from dragoman.version import __version__
 RUN_ID = b"x-run-id"
 CORRELATION_ID = b"x-correlation-id"
 TOKEN = b"x-explorer-token"
+NOT_ASKED = (
+    "The tool has a question, and nobody can be asked: run it from the page, or send an X-Correlation-Id that is not "
+    "in use, and answer at running/<that id>"
+)
 MOST_ANSWER = 64 * 1024
 """Bytes of an answer to a question."""
 
@@ -217,8 +221,13 @@ class Explorer:
         except (ValueError, RecursionError):  # Of either kind: not JSON, or not UTF-8.
             return _error(400, "Input validation failed: the body must be a JSON object")
         wanted = correlation_id_in({"correlationId": headers.get(CORRELATION_ID, b"").decode("latin-1")})
-        call, outcome, encoded = await self._runs.run(name, arguments, wanted, caller, receive)
-        reply = _Reply(200, b'{"result":%b}' % encoded) if outcome.error is None else _failure(call, outcome.error)
+        call, outcome, encoded, has_missed = await self._runs.run(name, arguments, wanted, caller, receive)
+        if outcome.error is None:
+            reply = _Reply(200, b'{"result":%b}' % encoded)
+        elif has_missed:
+            reply = _error(500, f"{clean_message(outcome.error.message)}. {NOT_ASKED}")
+        else:
+            reply = _failure(call, outcome.error)
         return reply._replace(headers=(*_DATA, (RUN_ID, call.run_id.encode())))
 
     async def _answer_question(self, correlation_id: str, receive: Receive, caller: Caller) -> _Reply:

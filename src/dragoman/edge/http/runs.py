@@ -31,18 +31,28 @@ MOST_DETAILS, MOST_DETAIL_BYTES = 200, 2 * 1024 * 1024
 
 
 class Run:
-    """The client of one call: the person before the page, who can be asked as long as the page waits."""
+    """The client of one call: the person before the page, who can be asked as long as the page waits.
+
+    With `is_followed` False the caller named no correlation id, so it cannot find the questions, and none are asked.
+    """
 
     capabilities: ClassVar[Mapping[str, Any]] = {"elicitation": {"form": {}}}
     log_level = "info"
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, *, is_followed: bool = True) -> None:
         self.caller = caller
-        self.can_be_asked = True
+        self.has_missed = False
+        """Whether there was a question that could not be asked."""
+        self._is_open = is_followed
         self._progress: dict[str, Any] | None = None
         self._said: deque[dict[str, str]] = deque(maxlen=MOST_SAID)
         self._ids = count(1)
         self._asked: dict[int, tuple[Mapping[str, Any], asyncio.Future[dict[str, Any]]]] = {}
+
+    @property
+    def can_be_asked(self) -> bool:
+        self.has_missed = self.has_missed or not self._is_open  # Read only where there is a question.
+        return self._is_open
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
         """The tool says how far it is; from any thread."""
@@ -87,7 +97,7 @@ class Run:
 
     def close(self) -> None:
         """Nobody waits any longer, so nobody answers."""
-        self.can_be_asked = False
+        self._is_open = False
         for _, answered in self._asked.values():
             if not answered.done():
                 answered.set_exception(ClientCannotBeAsked("a question"))
@@ -111,6 +121,8 @@ class Finished(NamedTuple):
     call: Call
     outcome: Outcome
     encoded: bytes
+    has_missed: bool
+    """Whether there was a question that nobody could be asked."""
 
 
 class Runs:
@@ -126,6 +138,7 @@ class Runs:
     ) -> Finished:
         """Call a tool, traced, and wait for the answer. Raises `Disconnected` when whoever asked has left."""
         runtime = self._runtime
+        is_followed = correlation_id is not None and correlation_id not in self._open
         correlation_id = correlation_id or runtime.ids.correlation_id()
         answered: asyncio.Future[tuple[Outcome, bytes, list[Span]]] = asyncio.get_running_loop().create_future()
 
@@ -134,7 +147,7 @@ class Runs:
                 encoded = self._encoded(call, outcome)
                 answered.set_result((outcome, encoded, spans(call.trace, runtime.clock.monotonic())))
 
-        run = Run(caller)
+        run = Run(caller, is_followed=is_followed)
         call = Call(name, arguments, runtime.ids.run_id(), correlation_id, reply, caller, "explorer")
         call.client, call.progress, call.trace = run, run.progress, []
         is_first = self._open.setdefault(correlation_id, run) is run
@@ -147,7 +160,7 @@ class Runs:
                 del self._open[correlation_id]
         outcome, encoded, stages = answered.result()
         self._keep_details(call, outcome, stages)
-        return Finished(call, outcome, encoded)
+        return Finished(call, outcome, encoded, run.has_missed)
 
     def find(self, correlation_id: str, caller: Caller) -> Run | None:
         """A call of the caller's that was not answered yet."""

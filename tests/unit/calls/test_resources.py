@@ -155,11 +155,14 @@ def test_payload_that_is_not_json_does_not_pass_as_nothing(make: Any) -> None:
 
 @pytest.mark.requirement("FND-RES-04", "FND-RES-05")
 def test_telemetry_says_what_is_in_use() -> None:
-    resources = slots(3)
+    clock = LateClock()
+    resources = Resources(ResourcesConfig(max_concurrent_executions=3), clock=clock)
     resources.try_acquire_slot()
+    resources.lag.start()
+    clock.elapsed = 0.3
     telemetry = msgspec.to_builtins(resources.get_telemetry())
     memory = telemetry.pop("memoryUsageBytes")
-    assert telemetry == {"eventLoopDelayMs": 0.0, "concurrentExecutions": 1, "maxConcurrentExecutions": 3}
+    assert telemetry == {"eventLoopDelayMs": 250.0, "concurrentExecutions": 1, "maxConcurrentExecutions": 3}
     assert isinstance(memory, int)
     assert 1_000_000 < memory < 1_000_000_000_000  # An interpreter takes megabytes, whatever the unit is taken for.
 

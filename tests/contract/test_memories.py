@@ -25,7 +25,8 @@ from dragoman.adapters.sqlite_memories import SqliteMemories
 from dragoman.errors import ErrorCode, ResourceExhausted
 from dragoman.testing import ManualClock
 from dragoman.tools.builtin.memory import Entry, Item, Matches, Memories, Page, Space, Stored
-from dragoman.tools.words import beginnings_of, text_in, words_in
+from dragoman.tools.words import text_in, words_in
+from tests.unit.tools import beginnings_of
 
 ADA, BOB = Space("ada", "default"), Space("bob", "default")
 NOW = "2024-01-15T10:30:00.000Z"

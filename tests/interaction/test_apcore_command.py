@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -231,12 +230,13 @@ def test_a_signal_is_an_orderly_stop(number: int) -> None:
 
 
 @pytest.mark.requirement("SRS-API-06")
-def test_the_script_is_the_same_program() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["scripts"]["apcore-mcp"] == "apcore_mcp.cli:main"
-    code = "import sys; from apcore_mcp.cli import main; main(sys.argv[1:])"
-    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, env=environment(), timeout=30)
-    assert (done.returncode, done.stdout.startswith(b"usage: apcore-mcp ")) == (0, True)
+@pytest.mark.parametrize("arguments", [("--help",), ("--extensions-dir", "/no/such/folder")])
+def test_the_installed_script_is_the_same_program(arguments: tuple[str, ...]) -> None:
+    script = Path(sys.executable).with_name("apcore-mcp")
+    done = subprocess.run([script, *arguments], capture_output=True, text=True, env=environment(), timeout=PATIENCE)
+    module = run(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (module.returncode, module.stdout, module.stderr)
+    assert done.stdout.startswith("usage: apcore-mcp ") is (done.returncode == 0)
 
 
 def test_dragoman_serves_modules_beside_native_tools(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from dragoman import ToolContext, tool
 
@@ -11,6 +12,12 @@ from dragoman import ToolContext, tool
 async def echo(message: str) -> dict[str, str]:
     """Returns the message it was given."""
     return {"message": message}
+
+
+@tool(read_only=True)
+async def take(data: dict[str, Any]) -> int:
+    """Counts the members of an object."""
+    return len(data)
 
 
 @tool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import chain
@@ -24,7 +25,8 @@ from dragoman.adapters.sqlite_memories import SqliteMemories
 from dragoman.errors import ErrorCode, ResourceExhausted
 from dragoman.testing import ManualClock
 from dragoman.tools.builtin.memory import Entry, Item, Matches, Memories, Page, Space, Stored
-from dragoman.tools.words import beginnings_of, text_in, words_in
+from dragoman.tools.words import text_in, words_in
+from tests.unit.tools import beginnings_of
 
 ADA, BOB = Space("ada", "default"), Space("bob", "default")
 NOW = "2024-01-15T10:30:00.000Z"
@@ -71,13 +73,17 @@ class Opened:
             connection.close()
             assert sorted(indexed) == sorted((row, term) for row, terms in entries for term in terms.split())
 
-    async def work(self, operation: Callable[[], Awaitable[object]]) -> int:
-        """Virtual machine steps in SQLite; lines in Python. The same every time, unlike seconds."""
+    async def work(self, operation: Callable[[], Awaitable[object]]) -> tuple[int, int]:
+        """Steps and allocated bytes, the same every time, unlike seconds.
+
+        In SQLite, the steps of its virtual machine. In Python, lines and comparisons of keys; functions written in C,
+        such as `sorted`, run no lines, but compare or allocate.
+        """
         if self._database is not None:
             before = self._database.steps
             await operation()
-            return self._database.steps - before
-        lines = 0
+            return self._database.steps - before, 0
+        lines, Key.comparisons = 0, 0
 
         def trace(frame: FrameType, event: str, _: Any) -> Any:
             nonlocal lines
@@ -87,12 +93,30 @@ class Opened:
             return trace
 
         outer = sys.gettrace()
+        tracemalloc.start()
         sys.settrace(trace)
         try:
             await operation()
         finally:
             sys.settrace(outer)
-        return lines
+            allocated = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        return lines + Key.comparisons, allocated
+
+
+class Key(str):
+    """A key that counts how often one is compared with another."""
+
+    __slots__ = ()
+    comparisons = 0
+
+    def __lt__(self, other: str) -> bool:
+        Key.comparisons += 1
+        return str.__lt__(self, other)
+
+    def __gt__(self, other: str) -> bool:
+        Key.comparisons += 1
+        return str.__gt__(self, other)
 
 
 @asynccontextmanager
@@ -447,14 +471,14 @@ OPERATIONS: dict[str, Callable[[Memories], Awaitable[object]]] = {
 }
 
 
-async def works(kind: str, folder: Path, entries: int) -> dict[str, int]:
+async def works(kind: str, folder: Path, entries: int) -> dict[str, tuple[int, int]]:
     """The work of each operation among so many entries, half of which are somebody else's."""
     async with opened(kind, folder) as made:
         memories = made.memories
         await memories.store(ADA, "zz rare", "common")
         for start in range(0, entries // 2, 250):
             numbers = range(start, min(start + 250, entries // 2))
-            stores = [memories.store(space, f"key{n:04}", value_of(n)) for n in numbers for space in (ADA, BOB)]
+            stores = [memories.store(space, Key(f"key{n:04}"), value_of(n)) for n in numbers for space in (ADA, BOB)]
             await asyncio.gather(*stores)
         made.tidy()
         await memories.retrieve(ADA, "warm up")
@@ -468,8 +492,10 @@ async def test_no_operation_does_more_work_among_many_entries_than_among_few(
 ) -> None:
     few = await works(kind, tmp_path / "few", 200)
     many = await works(kind, tmp_path / "many", entries)
-    assert min(few.values()) > 0
-    assert {name: (few[name], work) for name, work in many.items() if work > 2 * few[name]} == {}
+    assert min(few.values()) > (0, 0)
+    assert {name: (few[name][0], steps) for name, (steps, _) in many.items() if steps > 2 * few[name][0]} == {}
+    reads = {name: (few[name][1], size) for name, (_, size) in many.items() if name not in ("store", "delete")}
+    assert {name: sizes for name, sizes in reads.items() if sizes[1] > 2 * sizes[0]} == {}
 
 
 # Against a model.

@@ -58,15 +58,17 @@ def listening(*arguments: str, command: list[str] | None = None) -> Iterator[tup
 
 
 @asynccontextmanager
-async def connected(transport: str, mode: str, **options: Any) -> AsyncIterator[Client]:
+async def connected(
+    transport: str, mode: str, *, command: list[str] = COMMAND, **options: Any
+) -> AsyncIterator[Client]:
     async with asyncio.timeout(3 * PATIENCE):
         if transport == "stdio":
-            server = StdioServerParameters(command=COMMAND[0], args=COMMAND[1:], env=environment())
+            server = StdioServerParameters(command=command[0], args=command[1:], env=environment())
             with open("/dev/null", "w") as nowhere:  # noqa: ASYNC230
                 async with Client(stdio_client(server, nowhere), mode=mode, **options) as client:
                     yield client
             return
-        with listening("--transport", transport) as (root, _):
+        with listening("--transport", transport, command=command) as (root, _):
             made: Any = sse_client(f"{root}/sse") if transport == "sse" else streamable_http_client(f"{root}/mcp")
             async with Client(made, mode=mode, **options) as client:
                 yield client
@@ -348,3 +350,63 @@ async def test_a_module_that_means_to_end_the_program_ends_its_call(tmp_path: Pa
                 result = await client.call_tool("leaves", {})
                 assert (result.is_error, text_of(result)) == (True, "Internal error occurred")
             assert [tool.name for tool in (await client.list_tools()).tools] == ["leaves"]
+
+
+# Other clients, other platforms
+
+
+@pytest.mark.requirement("NFR-COMPAT-004")
+@pytest.mark.parametrize("transport", ["stdio", "streamable-http"])
+async def test_fastmcps_client_finds_and_calls_modules(transport: str) -> None:
+    fastmcp = pytest.importorskip("fastmcp", reason="FastMCP is not installed: make clients")
+    transports = pytest.importorskip("fastmcp.client.transports")
+
+    async def use(server: Any) -> None:
+        async with asyncio.timeout(3 * PATIENCE), fastmcp.Client(server) as client:
+            assert [tool.name for tool in await client.list_tools()] == MODULES
+            called = await client.call_tool("text.slugify", {"title": "Hello there"})
+            assert called.structured_content == {"slug": "hello-there"}
+            failed = await client.call_tool("text.slugify", {}, raise_on_error=False)
+            assert (failed.is_error, failed.content[0].text.partition("\n")[0]) == (True, "Input validation failed:")
+
+    if transport == "stdio":
+        await use(transports.StdioTransport(COMMAND[0], COMMAND[1:], env=environment()))
+    else:
+        with listening("--transport", transport) as (root, _):
+            await use(f"{root}/mcp")
+
+
+WITHOUT_POSIX = """
+import asyncio, os, select, signal, socket, sys
+import mcp.server, psutil  # Their own code for Linux needs what is taken away here.
+
+for name in ("fcntl", "resource", "termios", "pwd", "grp", "uvloop"):
+    sys.modules[name] = None
+for module, names in {
+    os: "fork register_at_fork sched_getaffinity getuid geteuid getgid get_blocking set_blocking mkfifo writev",
+    select: "poll epoll",
+    signal: "SIGHUP SIGUSR1 SIGUSR2 SIGCHLD SIGPIPE SIGALRM pthread_sigmask setitimer",
+    socket: "SO_REUSEPORT",
+}.items():
+    for name in names.split():
+        delattr(module, name)
+
+def refuse(*arguments):
+    raise NotImplementedError
+
+for name in ("add_reader", "add_writer", "add_signal_handler"):
+    setattr(asyncio.SelectorEventLoop, name, refuse)
+
+from apcore_mcp.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.requirement("NFR-PORT-001")
+@pytest.mark.parametrize("transport", ["stdio", "streamable-http"])
+async def test_modules_are_served_without_what_only_posix_systems_have(transport: str) -> None:
+    command = [sys.executable, "-c", WITHOUT_POSIX, "--extensions-dir", EXTENSIONS]
+    async with connected(transport, "legacy", command=command) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == MODULES
+        result = await client.call_tool("text.slugify", {"title": "Hello there"})
+        assert result.structured_content == {"slug": "hello-there"}

@@ -417,3 +417,32 @@ def test_the_server_runs_on_either_event_loop(code: str, tmp_path: Path) -> None
         ran = subprocess.run([sys.executable, "-c", code], stdin=given, capture_output=True, timeout=30)
     assert ran.returncode == 0, ran.stderr
     assert decode(ran.stdout.splitlines()[-1])["result"]["content"] == [{"type": "text", "text": '{"message":"hi"}'}]
+
+
+SPEAKS = """
+import logging, warnings
+from dragoman import tool
+
+@tool
+def speak() -> int:
+    "Logs as libraries do."
+    log = logging.getLogger("a.library")
+    log.info("not important")
+    log.warning("%d of %d", 1, 2)
+    warnings.warn("old")
+    return 1
+"""
+
+
+def test_what_libraries_log_and_warn_of_becomes_entries_of_the_log(tmp_path: Path) -> None:
+    target = tmp_path / "speaks.py"
+    target.write_text(SPEAKS)
+    with ServerProcess(str(target)) as server:
+        server.handshake()
+        assert server.call("speak")["isError"] is False
+        assert server.leave() == 0
+        said = [(each["level"], each["logger"], each["message"]) for each in server.log() if "logger" in each]
+    (first, second) = said
+    assert first == ("warn", "a.library", "1 of 2")
+    assert second[:2] == ("warn", "py.warnings")
+    assert "UserWarning: old" in second[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman import tool
 from dragoman.config import (
     DEFAULT_ARRAY_LIMITS,
     DEFAULT_REDACT_KEYS,
@@ -27,6 +29,7 @@ from dragoman.config import (
 )
 from dragoman.errors import ConfigError
 from dragoman.sections import every_setting, is_marked
+from dragoman.testing import ManualClock, open_server
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +54,48 @@ def test_nothing_has_to_be_set() -> None:
     assert (config.resources.max_concurrent_executions, config.server.shutdown_timeout_ms) == (10, 10_000)
     assert config.logging.level == "info"
     assert config.logging.redact_keys == DEFAULT_REDACT_KEYS
+
+
+@pytest.mark.requirement("FND-CONF-03")
+@pytest.mark.parametrize(
+    ("settings", "timeout", "slots", "most"),
+    [
+        ({}, 30_000, 10, 1_048_576),
+        (
+            {
+                "tools": {"defaultTimeoutMs": 77, "maxPayloadBytes": 99},
+                "resources": {"maxConcurrentExecutions": 2},
+                "server": {"shutdownTimeoutMs": 5},
+            },
+            77,
+            2,
+            99,
+        ),
+    ],
+)
+async def test_the_numbers_are_in_force(settings: dict[str, Any], timeout: int, slots: int, most: int) -> None:
+    clock, release = ManualClock(), asyncio.Event()
+
+    @tool
+    async def hold(text: str = "") -> None:
+        """Waits."""
+        await release.wait()
+
+    unlimited = {"limits": {"max_string_length": None}}
+    async with open_server([hold], {**settings, **unlimited}, clock=clock) as server:
+        client = await server.client()
+        calls = [client.begin("tools/call", {"name": "hold"}) for _ in range(slots)]
+        full = await client.call_tool("hold")
+        large = await client.call_tool("hold", {"text": "x" * (most - len('{"text":""}') + 1)})
+        clock.advance(timeout / 1000)
+        late = [(await client.answer(call))["result"] for call in calls]
+        release.set()
+        assert await server.runtime.runner.drain(5)
+        exact = await client.call_tool("hold", {"text": "x" * (most - len('{"text":""}'))})
+    told = [json.loads(each["content"][0]["text"]) for each in (full, large, *late)]
+    assert [error["code"] for error in told] == ["RESOURCE_EXHAUSTED"] * 2 + ["TIMEOUT"] * slots
+    assert [error["details"]["reason"] for error in told[:2]] == ["no_free_slot", "payload_too_large"]
+    assert exact["isError"] is False
 
 
 @pytest.mark.requirement("FND-CONF-04")

@@ -27,6 +27,7 @@ from dragoman.testing import ManualClock, MemoryClient, SequentialIds, TestServe
 from dragoman.testing.connection import CLIENT_INFO
 from dragoman.testing.wire import decode
 from dragoman.tools.catalogue import Catalogue, RegisteredTool
+from dragoman.tools.context import ToolContext
 from dragoman.tools.tool import Tool, ToolDefinition, define_tool, tool
 
 TRANSPORTS: list[TransportType] = ["stdio", "sse", "http"]
@@ -182,10 +183,18 @@ async def test_the_core_serves_any_type_of_transport_without_standard_streams(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     monkeypatch.setattr(sys, "stdout", None)
-    async with open_server([ok]) as server:
+    seen: list[str] = []
+
+    @tool
+    async def note(context: ToolContext) -> None:
+        """Notes how it was reached."""
+        seen.append(context.transport)
+
+    async with open_server([note]) as server:
         client = await server.connect(transport).handshake()
-        assert [entry["name"] for entry in await client.list_tools()] == ["health", "ok"]
-        assert (await client.call_tool("ok"))["content"] == [{"type": "text", "text": '"ok"'}]
+        assert [entry["name"] for entry in await client.list_tools()] == ["health", "note"]
+        assert (await client.call_tool("note"))["isError"] is False
+        assert seen == [transport]
         assert (await client.request("ping"))["result"] == {}
     assert capfd.readouterr() == ("", "")
 
@@ -347,7 +356,6 @@ async def test_a_kernel_that_fails_is_an_internal_error_and_the_server_lives_on(
 # The server's parts
 
 
-@pytest.mark.requirement("FND-LIFE-08")
 def test_a_server_is_made_of_the_parts_it_is_given() -> None:
     config = make_config({"server": {"name": "atlas"}})
     clock, ids = ManualClock(), SequentialIds()
@@ -364,7 +372,7 @@ def test_a_server_is_made_of_the_parts_it_is_given() -> None:
     assert server.catalogue is catalogue, "an empty catalogue is a catalogue"
 
 
-@pytest.mark.requirement("FND-LIFE-08", "FND-LIFE-07")
+@pytest.mark.requirement("FND-LIFE-07")
 async def test_with_injected_clock_and_ids_two_runs_are_the_same_to_the_byte() -> None:
     async def run() -> tuple[list[bytes], bytes]:
         async with open_server(
@@ -383,7 +391,7 @@ async def test_with_injected_clock_and_ids_two_runs_are_the_same_to_the_byte() -
     assert (len(first[0]), b"conn-1" in first[1], b"run-2" in first[1]) == (5, True, True)
 
 
-@pytest.mark.requirement("FND-LIFE-08", "FND-LIFE-10")
+@pytest.mark.requirement("FND-LIFE-10")
 async def test_start_server_serves_a_pair_of_descriptors_until_the_client_leaves() -> None:
     server = create_server(ServerOptions(clock=ManualClock(), ids=SequentialIds(), tools=[ok]))
     (input, client_output), (client_input, output) = os.pipe(), os.pipe()

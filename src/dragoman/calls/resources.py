@@ -23,8 +23,6 @@ UNHEALTHY_LAG_MS = 500
 UNHEALTHY_REFUSALS = 3
 _BUSY = 0.8
 
-_encode = msgspec.json.Encoder().encode
-
 
 class Telemetry(msgspec.Struct, frozen=True, rename="camel"):
     """How much is in use at this moment."""
@@ -130,16 +128,3 @@ class _Slot(msgspec.Struct, eq=False):
             resources.in_use -= 1
             if resources.waiting:
                 resources.wake_next()
-
-
-def utf8_length(text: str) -> int:
-    """How many bytes `text` takes on the wire."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-
-
-def safe_stringify(value: Any) -> str | None:
-    """`value` as JSON text, or None when it has none: circular, or of a type without a JSON form."""
-    try:
-        return _encode(value).decode()
-    except (TypeError, ValueError, RecursionError, OverflowError):
-        return None

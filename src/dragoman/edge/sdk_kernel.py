@@ -94,10 +94,6 @@ class SdkKernel:
         self._listen: ListenHandler | None = None
 
     @property
-    def is_loaded(self) -> bool:
-        return self._server is not None
-
-    @property
     def server(self) -> Server[Any]:
         """The SDK's server, once it is loaded."""
         assert self._server is not None

@@ -96,8 +96,9 @@ class PipeWire:
         self._size = 0
         self._flush_due = False
         self._waiting = False
-        self._was_blocking = os.get_blocking(descriptor)
+        self._was_blocking: bool | None = None
         if _can_poll(descriptor):
+            self._was_blocking = os.get_blocking(descriptor)
             os.set_blocking(descriptor, False)
 
     @property
@@ -144,7 +145,8 @@ class PipeWire:
             self._waiting = False
             self._loop.remove_writer(self._descriptor)
         # Whoever shares the descriptor with us did not ask for it to be non-blocking.
-        os.set_blocking(self._descriptor, self._was_blocking)
+        if self._was_blocking is not None:
+            os.set_blocking(self._descriptor, self._was_blocking)
 
     def _flush_now(self) -> None:
         self._flush_due = False
@@ -157,6 +159,8 @@ class PipeWire:
 
 
 def _can_poll(descriptor: int) -> bool:
+    if not hasattr(select, "poll"):  # Windows can poll neither pipes nor files.
+        return False
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 

@@ -84,11 +84,6 @@ def finds_longer_words(word: str) -> bool:
     return FEWEST_LETTERS_OF_A_BEGINNING <= len(word) < MOST_LETTERS
 
 
-def beginnings_of(word: str) -> tuple[str, ...]:
-    """Everything that finds `word` when it is looked for."""
-    return (*(word[:length] for length in range(FEWEST_LETTERS_OF_A_BEGINNING, len(word))), word)
-
-
 def text_in(value: Any) -> str:
     """The strings and numbers in a JSON value, one per line; the names of members are not among them."""
     found: list[str] = []

@@ -6,8 +6,9 @@ from typing import Any
 
 import mcp_types as types
 import pytest
-from apcore import ModuleAnnotations, Registry
+from apcore import Executor, ModuleAnnotations, Registry
 
+from apcore_mcp import to_openai_tools
 from apcore_mcp.server.factory import MCPServerFactory
 from dragoman import Tool
 from tests.unit.apcore_mcp.modules import Does, Resize, Streams, registry_of, serving, text_of
@@ -149,6 +150,9 @@ async def test_what_a_filter_leaves_out_is_neither_listed_nor_called(
     registry = registry_of(
         api__a=named("api.a", "public", "stable"), api__b=named("api.b", "stable"), web__a=named("web.a", "public")
     )
+    assert [each.name for each in MCPServerFactory().build_tools(registry, tags, prefix)] == expected
+    offered = to_openai_tools(registry, tags=tags, prefix=prefix)
+    assert [each["function"]["name"].replace("-", ".") for each in offered] == expected
     async with serving(registry, tags=tags, prefix=prefix) as server:
         client = await server.client()
         assert [each["name"] for each in await client.list_tools()] == expected
@@ -169,12 +173,25 @@ async def test_a_hidden_module_is_neither_listed_nor_called() -> None:
 # Arguments
 
 
+class Noting(Executor):
+    """Keeps the arguments of the calls that reach it."""
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__(registry)
+        self.seen: list[Any] = []
+
+    async def call_async(self, module_id: str, inputs: Any = None, *rest: Any, **options: Any) -> Any:
+        self.seen.append(inputs)
+        return await super().call_async(module_id, inputs, *rest, **options)
+
+
 @pytest.mark.requirement("SRS-API-04")
 async def test_arguments_can_be_checked_before_the_executor_sees_them() -> None:
     ran: list[Any] = []
     module = Does(lambda inputs, context: ran.append(inputs) or {}, input_schema={**OBJECT, "required": ["n"]})
-    for checks in (False, True):
-        async with serving(registry_of(a=module), validate_inputs=checks) as server:
+    for checks, seen in ((False, [{"n": 1}, {"n": "one"}, {}]), (True, [{"n": 1}])):
+        executor = Noting(registry_of(a=module))
+        async with serving(executor, validate_inputs=checks) as server:
             client = await server.client()
             assert text_of(await client.call_tool("a", {"n": 1})) == "{}"
             wrong = text_of(await client.call_tool("a", {"n": "one"}))
@@ -183,6 +200,7 @@ async def test_arguments_can_be_checked_before_the_executor_sees_them() -> None:
             assert missing.startswith("Input validation failed:\n- n: ")
             assert missing.endswith("(required)")
             assert '"one"' not in wrong
+        assert executor.seen == seen
     assert ran == [{"n": 1}] * 2
 
 

@@ -134,6 +134,10 @@ def test_its_types_are_complete_and_those_who_use_it_have_them(tmp_path: Path) -
     config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
     checked = [str(ROOT / "src" / "apcore_mcp"), str(program)]
     done = subprocess.run([*command, *config, *checked], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    exempt = [
+        name for each in PROJECT["tool"]["mypy"]["overrides"] for name in [each["module"]] if "apcore_mcp" in name
+    ]
+    assert exempt == []
     found = re.findall(r"(\w+\.py):(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE)
     expected = [("program.py", str(line), code) for line, code in enumerate(MISUSES.values(), first)]
     assert found == expected, done.stdout + done.stderr
@@ -154,7 +158,6 @@ def test_its_coverage_counts_by_itself(covered: int, enough: bool) -> None:
     assert "apcore_mcp" in PROJECT["tool"]["coverage"]["run"]["source"]
 
 
-@pytest.mark.requirement("NFR-COMPAT-001", "C-04")
 def test_it_is_written_in_the_oldest_python_that_it_is_for() -> None:
     versions = SpecifierSet(PROJECT["project"]["requires-python"])
     assert [minor for minor in range(8, 15) if f"3.{minor}" in versions] == [11, 12, 13, 14]
@@ -199,13 +202,3 @@ def test_only_accelerators_and_what_stands_in_for_them_depend_on_the_platform() 
     wanted = [*project["dependencies"], *project["optional-dependencies"]["apcore"]]
     marked = {re.split(r"[<>=~;]", each)[0] for each in wanted if ";" in each}
     assert marked == {"uvloop", "psutil"}
-
-
-@pytest.mark.requirement("NFR-PORT-001")
-def test_it_makes_no_call_of_one_platform_only() -> None:
-    own = {"fcntl", "resource", "termios", "pwd", "grp", "signal", "select", "winreg", "msvcrt"}
-    for path in SOURCES:
-        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
-        named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-        named |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
-        assert not named & own, path

@@ -314,6 +314,22 @@ async def test_calls_and_errors_are_logged_under_the_packages_own_name(caplog: p
     ]
 
 
+class Unforeseen(Executor):
+    """Raises what is no error of apcore's."""
+
+    async def call_async(self, *arguments: Any, **options: Any) -> Any:
+        raise LookupError("no such thing")
+
+
+@pytest.mark.requirement("FR-LOG-003")
+async def test_an_error_that_is_not_apcores_is_logged_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+    await told(ExecutionRouter(Unforeseen(registry_of(a=Resize()))), "a")
+    (logged,) = [each for each in caplog.records if each.getMessage().startswith("Tool call error")]
+    assert (logged.levelname, logged.getMessage()) == ("ERROR", "Tool call error: a - LookupError: no such thing")
+    assert logged.exc_info is not None
+    assert isinstance(logged.exc_info[1], LookupError)
+
+
 # Stopping
 
 

@@ -25,7 +25,8 @@ from apcore_mcp import serve
 from apcore_mcp.server.serve import executor_of
 from dragoman import frameworks
 from dragoman.app import Runtime
-from tests.unit.apcore_mcp.modules import Resize, registry_of
+from dragoman.tools.schema import ANY_OBJECT
+from tests.unit.apcore_mcp.modules import Does, Resize, registry_of
 
 
 @pytest.fixture
@@ -225,6 +226,32 @@ def test_no_module_is_no_tool_and_a_warning(
     ]
 
 
+@pytest.mark.requirement("FR-FILTER-003", "FR-SERVER-008", "FR-SERVER-009", "SRS-API-04")
+@pytest.mark.parametrize("checks", [False, True])
+def test_filters_and_the_check_of_arguments_hold_for_what_is_served(
+    checks: bool, served: list[tuple[Runtime, str]]
+) -> None:
+    registry = registry_of(api__a=Resize(), api__b=Does(None), web__a=Resize())
+    serve(registry, tags=["public"], prefix="api.", validate_inputs=checks)
+    ((runtime, _),) = served
+    assert [each.definition.name for each in runtime.catalogue] == ["api.a"]
+    (registered,) = runtime.catalogue
+    assert (registered.validator is not ANY_OBJECT) is checks
+
+
+@pytest.mark.requirement("SRS-API-03")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_modules_that_come_later_are_served_only_if_asked_for(dynamic: bool, served: list[tuple[Runtime, str]]) -> None:
+    registry, found = registry_of(a=Resize()), list[bool]()
+
+    def add() -> None:
+        registry.register("later", Resize())
+        found.append(served[0][0].catalogue.get("later") is not None)
+
+    serve(registry, dynamic=dynamic, on_startup=add)
+    assert found == [dynamic]
+
+
 @pytest.mark.requirement("FR-SERVER-003", "FR-TRANSPORT-004")
 def test_sse_is_said_to_be_deprecated(served: list[tuple[Runtime, str]], caplog: pytest.LogCaptureFixture) -> None:
     serve(registry_of(a=Resize()), transport="sse")
@@ -292,6 +319,17 @@ def test_importing_and_serving_set_up_no_logging_by_themselves() -> None:
     )
     assert (run.returncode, run.stdout) == (0, "[]\n"), run.stderr
     assert run.stderr == "No modules registered; server starting with zero tools\n"
+
+
+@pytest.mark.requirement("FR-LOG-005", "FR-SERVER-010")
+def test_a_log_level_alone_makes_the_log_appear_on_stderr() -> None:
+    code = "from apcore import Registry\nimport apcore_mcp\napcore_mcp.serve(Registry(), log_level='info')\n"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL
+    )
+    assert (run.returncode, run.stdout) == (0, "")
+    started = "INFO:apcore_mcp.server.serve:apcore-mcp server started: 0 tools registered, transport=stdio"
+    assert started in run.stderr.splitlines()
 
 
 # Real processes

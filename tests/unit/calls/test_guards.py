@@ -28,6 +28,20 @@ async def test_policy_lists_four_gates_in_order_each_with_a_check_that_can_be_aw
         assert gate.name
         assert gate.description
         assert msgspec.to_builtins(await gate.check(Facts())) == {"passed": True}
+    everything = Facts(
+        pressure_level="critical",
+        request_size_bytes=11,
+        max_request_bytes=10,
+        array_size_violations=(Violation("/a", ARRAY_TOO_LARGE, "", 3, 4),),
+        duration_ms=90,
+        timeout_ms=100,
+    )
+    verdicts = [msgspec.to_builtins(await gate.check(everything)) for gate in POLICY.gates]
+    assert [verdict["passed"] for verdict in verdicts] == [False, False, False, True]
+    reasons = [str(verdict.get("reason") or verdict["audit"]["event"]).split(" (")[0] for verdict in verdicts]
+    assert reasons == [
+        "Memory pressure is critical", "Request size", "Array size violations: /a has 4 items", "near_timeout",
+    ]  # fmt: skip
 
 
 @pytest.mark.requirement("PRD-GUARD-02", "PRD-GUARD-03")

@@ -60,6 +60,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("INV-MCP-LIMIT-001", "INV-MCP-LIMIT-002", "INV-MCP-LIMIT-004", "PRD-LIMIT-06", "PRD-P4")
+@pytest.mark.requirement("PRD-LIMIT-01", "PRD-LIMIT-02", "PRD-LIMIT-03")
 @pytest.mark.parametrize(
     ("passes", "fails", "told"),
     [
@@ -107,6 +108,18 @@ async def test_exactly_at_the_limit_passes_and_one_more_is_refused_before_the_ha
         assert {key: value for key, value in violation.items() if key != "message"} == told
         assert str(told["limit"]) in violation["message"]
         assert server.runtime.resources.in_use == 0
+
+
+@pytest.mark.requirement("INV-MCP-LIMIT-002", "FND-CALL-05")
+async def test_exactly_the_most_bytes_pass_and_one_more_is_refused_before_the_handler() -> None:
+    spy = Spy()
+    async with open_server([spy.tool], {"tools": {"max_payload_bytes": 20}}) as server:
+        client = await server.client()
+        assert (await client.call_tool("spy", {"x": "ü" * 6}))["isError"] is False
+        error = await refusal(client, {"x": "ü" * 6 + "x"})
+        assert error["code"] == "RESOURCE_EXHAUSTED"
+        assert error["details"] == {"reason": "payload_too_large", "limit": 20, "actual": 21, "retryable": False}
+        assert spy.calls == 1
 
 
 @pytest.mark.requirement("INV-MCP-LIMIT-001")
@@ -176,6 +189,20 @@ async def test_limit_of_the_tool_wins_whether_higher_or_lower(limit: int, size: 
             assert (await client.call_tool("spy", {"list": [0] * size}))["isError"] is refused
             assert (await client.call_tool("other", {"list": [0] * 101}))["isError"] is True
             assert (await client.call_tool("other", {"list": [0] * 100}))["isError"] is False
+
+
+@pytest.mark.requirement("PRD-LIMIT-04")
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("bugfix_scan", 100), ("refactor_scan", 100), ("memory_bulk_delete", 1000), ("ability_inject", 20)],
+)
+async def test_well_known_tools_have_an_array_limit_of_their_own(name: str, limit: int) -> None:
+    spy = Spy(name)
+    async with open_server([spy.tool], {"limits": {"max_array_size": 50}}) as server:
+        client = await server.client()
+        assert (await client.call_tool(name, {"list": [0] * limit}))["isError"] is False
+        (violation,) = (await refusal(client, {"list": [0] * (limit + 1)}, name))["details"]["errors"]
+        assert (violation["limit"], spy.calls) == (limit, 1)
 
 
 @pytest.mark.parametrize(
@@ -265,12 +292,21 @@ async def test_limits_can_be_turned_off() -> None:
 @pytest.mark.requirement("PRD-METRIC-04")
 async def test_every_tool_is_covered_built_in_and_unknown_ones_included() -> None:
     spy = Spy()
-    async with open_server([spy.tool]) as server:
+    config = {
+        "tools": {"memory_enabled": True, "adminRegistrationEnabled": True},
+        "security": {"dynamicRegistrationEnabled": True},
+        "storage": {"engine": "memory"},
+    }
+    async with open_server([spy.tool], config) as server:
         client = await server.client()
-        for name in ("spy", "nobody", "health"):
+        names = [each["name"] for each in await client.list_tools()]
+        assert {"spy", "health", "memory_store", "admin/registerTool"} < {*names}
+        for name in (*names, "nobody"):
             result = await client.call_tool(name, {"x": "y" * 2_000_000})
             assert error_in(result)["details"]["reason"] == "payload_too_large"
-        assert error_in(await client.call_tool("nobody", {"x": [0] * 101}))["code"] == "INVALID_ARGUMENT"
+            if name != "health":  # A server under pressure must still answer it.
+                error = await refusal(client, {"x": [0] * 1001}, name)
+                assert [each["code"] for each in error["details"]["errors"]] == [ARRAY_TOO_LARGE]
 
 
 async def test_arguments_from_python_are_measured_as_the_json_that_they_are() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from dragoman.config import CategoryTimeouts, ToolsConfig, make_config
 from dragoman.errors import ConfigError, InvalidTool
 from dragoman.testing import ManualClock, open_server
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
-from tests.unit.calls import Held, begin, error_in
+from tests.unit.calls import Held, Hung, begin, error_in, happened
 
 BY_CATEGORY = {
     "query": {
@@ -108,3 +109,44 @@ async def test_handler_that_never_returns_is_answered_at_its_category_s_deadline
         assert error_in(result)["code"] == "TIMEOUT"
         assert result["_meta"]["dragoman/durationMs"] == limit
         held.release.set()
+
+
+@pytest.mark.requirement("INV-MCP-TIMEOUT-001", "PRD-P2", "PRD-METRIC-02")
+@pytest.mark.parametrize("category", CATEGORIES)
+async def test_sync_handler_that_never_returns_is_answered_at_its_category_s_deadline(category: str) -> None:
+    clock, hung = ManualClock(), Hung()
+    async with open_server([tool(name="hung", category=category)(hung._run)], clock=clock) as server:
+        client = await server.client()
+        call = begin(client, "hung")
+        await happened(hung.begun)
+        clock.advance(getattr(CategoryTimeouts(), category) / 1000)
+        assert error_in((await client.answer(call))["result"])["code"] == "TIMEOUT"
+        hung.release.set()
+        await happened(hung.finished)
+
+
+@pytest.mark.requirement("INV-MCP-TIMEOUT-005")
+@pytest.mark.parametrize("dialect", ["structured", "envelope", "plain"])
+async def test_every_result_carries_the_time_since_its_call_came_in(dialect: str) -> None:
+    clock = ManualClock()
+
+    @tool
+    async def work(fails: bool = False) -> dict[str, int]:
+        """Takes a second and a half."""
+        clock.advance(1.5)
+        if fails:
+            raise ValueError
+        return {"a": 1}
+
+    async with open_server([work], {"response": {"dialect": dialect}}, clock=clock) as server:
+        client = await server.client()
+        for name, arguments, took in (
+            ("work", {}, 1500),
+            ("work", {"fails": True}, 1500),
+            ("work", {"fails": 5}, 0),
+            ("nobody", {}, 0),
+        ):
+            result = await client.call_tool(name, arguments)
+            assert result["_meta"]["dragoman/durationMs"] == took
+            if dialect == "envelope":
+                assert json.loads(result["content"][0]["text"])["metadata"]["durationMs"] == took

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import dragoman
-from dragoman import Image, Text, errors
+from dragoman import Image, Outcome, Text, ToolDefinition, define_tool, errors
 from dragoman.config import ResponseConfig
 from dragoman.errors import EnvelopeCode, ToolError
 from dragoman.replies.failures import EnvelopeError, code_of
+from dragoman.testing import open_server
 from dragoman.tools.schema import compile_schema
 from dragoman.tools.tool import Hints
 from tests.unit.replies import Desk, body_of
@@ -46,7 +44,7 @@ def test_error_is_wrapped_with_its_metadata() -> None:
 @pytest.mark.parametrize(("duration", "told"), [(0.0, 0), (0.999, 0), (1.0, 1), (1234.567, 1234)])
 def test_duration_is_in_whole_milliseconds(duration: float, told: int) -> None:
     desk = Desk()
-    for outcome in (dragoman.Outcome(1), dragoman.Outcome(error=errors.NotFound("m"))):
+    for outcome in (Outcome(1), Outcome(error=errors.NotFound("m"))):
         call = desk.call()
         call.duration_ms = duration
         found = body_of(desk.answer(outcome, call))["metadata"]["durationMs"]
@@ -249,21 +247,7 @@ def test_when_to_repeat_is_told_where_it_is_known(details: dict[str, Any], told:
     assert body_of(Desk().fail(error))["error"].get("retryAfterMs") == told
 
 
-# One place
-
-
-@pytest.mark.requirement("PRD-P3")
-def test_nothing_but_the_dialects_words_results() -> None:
-    source = Path(dragoman.__file__).parent
-    made_in = {
-        path.relative_to(source).parts[0]
-        for path in source.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("ToolResult", "TextBlock")
-    }
-    assert made_in == {"replies", "protocol"}
+# Limits
 
 
 @pytest.mark.requirement("PRD-RESP-05")
@@ -271,3 +255,27 @@ def test_limits_are_these_unless_told_otherwise() -> None:
     config = ResponseConfig()
     assert (config.max_response_bytes, config.max_list_items, config.max_string_length) == (1_048_576, 100, 10_000)
     assert config.truncation_suffix == "... [truncated]"
+
+
+@pytest.mark.requirement("PRD-RESP-05")
+@pytest.mark.parametrize(
+    ("settings", "value", "shown"),
+    [
+        ({"max_list_items": 3}, [1, 2, 3], [1, 2, 3]),
+        ({"max_list_items": 3}, [1, 2, 3, 4], [1, 2, 3]),
+        ({"max_string_length": 20}, "x" * 20, "x" * 20),
+        ({"max_string_length": 20, "truncation_suffix": "~"}, "x" * 21, "x" * 19 + "~"),
+        ({}, [0] * 101, [0] * 100),
+        ({}, "x" * 10_001, "x" * (10_000 - len("... [truncated]")) + "... [truncated]"),
+    ],
+)
+async def test_each_limit_of_responses_is_the_one_that_is_set(settings: dict[str, Any], value: Any, shown: Any) -> None:
+    async def give(arguments: dict[str, Any], context: Any) -> Any:
+        return {"value": value}
+
+    definition = ToolDefinition(name="give", description="", input_schema={"type": "object"})
+    config = {"response": {"dialect": "envelope", **settings}}
+    async with open_server([define_tool(definition, give)], config) as server:
+        result = await (await server.client()).call_tool("give")
+    body = body_of(result)
+    assert (body["data"], body["metadata"]["truncated"]) == ({"value": shown}, shown != value)

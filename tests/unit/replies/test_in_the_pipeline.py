@@ -59,6 +59,68 @@ async def test_every_answer_of_every_tool_is_an_envelope() -> None:
                 assert "secret" not in json.dumps(result)
 
 
+EVERY_TOOL = {
+    "tools": {
+        "memory_enabled": True,
+        "admin_registration_enabled": True,
+        "admin_policy": {"mode": "local_stdio_only"},
+    },
+    "security": {"dynamic_registration_enabled": True},
+    "storage": {"engine": "memory"},
+    "response": {"max_list_items": 5},
+}
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("memory_store", {"key": "k", "value": "some words"}),
+    ("memory_retrieve", {"key": "k"}),
+    ("memory_list", {}),
+    ("memory_search", {"query": "words"}),
+    ("memory_delete", {"key": "k"}),
+    ("memory_bulk_delete", {"keys": ["k"]}),
+    ("admin/registerTool", {"toolType": "echo", "name": "mine"}),
+    ("mine", {"message": "hi"}),
+    ("admin/unregisterTool", {"name": "mine"}),
+    ("health", {}),
+]
+"""In an order in which each succeeds."""
+
+
+@pytest.mark.requirement("PRD-P3", "PRD-METRIC-03")
+async def test_each_dialect_words_the_results_and_errors_of_every_tool_of_the_server() -> None:
+    results: dict[str, list[Any]] = {}
+    for dialect in ("structured", "envelope", "plain"):
+        config = {**EVERY_TOOL, "response": {**EVERY_TOOL["response"], "dialect": dialect}}
+        async with open_server([count], config, clock=ManualClock()) as server:
+            client = await server.client()
+            listed = {each["name"] for each in await client.list_tools()} - {"count", "result_continue"}
+            assert listed == {name for name, _ in CALLS} - {"mine"}
+            results[dialect] = []
+            for name, arguments in CALLS:
+                for given, fails in ((arguments, False), ({"no": "such"}, True)):
+                    result = await client.call_tool(name, given)
+                    assert result["isError"] is fails, (dialect, name, result)
+                    (block,) = result["content"]
+                    body = block["text"] if fails and dialect == "plain" else json.loads(block["text"])
+                    if name == "health" and not fails:
+                        del body.get("data", body)["resources"]  # These differ from moment to moment.
+                    results[dialect].append(body)
+    assert all(isinstance(value, dict) for value in results["structured"])
+    assert results["plain"][::2] == results["structured"][::2] == [each["data"] for each in results["envelope"][::2]]
+    for structured, envelope, plain in zip(*(results[each][1::2] for each in results), strict=True):
+        assert structured["code"] == "INVALID_ARGUMENT"
+        assert envelope["error"].keys() >= {"code", "message", "retryable"}
+        assert plain.startswith("Input validation failed")
+
+
+@pytest.mark.requirement("PRD-P3")
+async def test_a_result_that_was_cut_goes_on_in_the_same_envelope() -> None:
+    async with open_server([count], {"response": {"dialect": "envelope", "max_list_items": 5}}) as server:
+        client = await server.client()
+        cut = await client.call_tool("count", {"to": 9})
+        result = await client.call_tool("result_continue", {"cursor": cut["_meta"]["dragoman/nextCursor"]})
+        assert said(result).keys() == {"success", "data", "metadata"}
+        assert said(result)["data"]["items"] == [5, 6, 7, 8]
+
+
 @pytest.mark.requirement("INV-MCP-TIMEOUT-004")
 async def test_call_that_passes_its_deadline_is_a_tool_timeout() -> None:
     clock, held = ManualClock(), Held(timeout_ms=100)

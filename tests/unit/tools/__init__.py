@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dragoman.tools.words import FEWEST_LETTERS_OF_A_BEGINNING
+
 
 class Counted:
     """A value that counts how often it is written as JSON."""
@@ -20,3 +22,8 @@ class Counted:
     def __str__(self) -> str:
         self.times += 1
         return "x" * (self.length - 2)
+
+
+def beginnings_of(word: str) -> tuple[str, ...]:
+    """Everything that finds `word` when it is looked for."""
+    return (*(word[:length] for length in range(FEWEST_LETTERS_OF_A_BEGINNING, len(word))), word)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from itertools import product
 from typing import Any
 
@@ -83,6 +84,26 @@ async def test_policy_decides_by_mode_and_transport(mode: str, transport: Transp
             assert await names(client) == before
 
 
+@pytest.mark.requirement("FND-ADMIN-05")
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        (REGISTER, {"toolType": "echo", "name": "a", "inputSchema": {}}),
+        (REGISTER, {"toolType": "agentProxy", "name": "a"}),
+        (REGISTER, {"toolType": "echo", "name": "health"}),
+        (REGISTER, {"toolType": "echo", "name": "zebra"}),
+        (UNREGISTER, {"name": "health"}),
+        (UNREGISTER, {"name": "nobody"}),
+    ],
+    ids=str,
+)
+async def test_a_call_that_the_policy_refuses_learns_nothing_else(name: str, arguments: dict[str, Any]) -> None:
+    async with open_server([zebra], switched()) as server:
+        error = error_in(await (await server.connect("http").handshake()).call_tool(name, arguments))
+        assert (error["code"], error["message"]) == ("UNAUTHORIZED", "Admin operations only allowed via stdio")
+        assert error_in(await (await server.client()).call_tool(name, arguments))["message"] != error["message"]
+
+
 async def test_calls_that_do_not_come_over_stdio_are_not_local() -> None:
     async with open_server([], switched()) as server:
         outcome = await server.runtime.call(REGISTER, {"toolType": "echo", "name": "a"})
@@ -90,7 +111,6 @@ async def test_calls_that_do_not_come_over_stdio_are_not_local() -> None:
         assert outcome.error.code == "UNAUTHORIZED"
 
 
-@pytest.mark.requirement("FND-ADMIN-06")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -115,7 +135,6 @@ async def test_what_cannot_be_registered_is_refused_and_nothing_changes(argument
         assert await names(client) == before
 
 
-@pytest.mark.requirement("FND-ADMIN-07", "FND-ADMIN-09")
 @pytest.mark.parametrize(
     ("kind", "schema"),
     [
@@ -137,12 +156,14 @@ async def test_registered_tool_has_the_canonical_schema_and_the_built_in_handler
         (mine,) = [each for each in listed if each["name"] == "m/mine"]
         assert mine["description"] == "Mine."
         assert {key: value for key, value in mine["inputSchema"].items() if key != "$schema"} == schema
-        arguments = {"message": "hi"} if kind == "echo" else {}
-        assert (await client.call_tool("m/mine", arguments))["isError"] is False
+        answered = await client.call_tool("m/mine", {"message": "hi"} if kind == "echo" else {})
+        told = json.loads(answered["content"][0]["text"])
+        assert (answered["isError"], told.get("message"), "status" in told) == (
+            (False, "hi", False) if kind == "echo" else (False, None, True)
+        )
         assert error_in(await client.call_tool("m/mine", {"message": 5}))["code"] == "INVALID_ARGUMENT"
 
 
-@pytest.mark.requirement("FND-ADMIN-07")
 async def test_agent_proxy_has_a_schema_and_cannot_be_registered_while_there_are_no_agents() -> None:
     assert CANONICAL_SCHEMAS["agentProxy"] == {
         "type": "object",

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.tools.words import beginnings_of, finds_longer_words, text_in, words_in
+from dragoman.tools.words import finds_longer_words, text_in, words_in
+from tests.unit.tools import beginnings_of
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ from apcore_mcp import call_openai_tool, to_openai_tools
 from apcore_mcp.adapters.schema import SchemaConverter
 from apcore_mcp.converters import openai
 from apcore_mcp.converters.openai import OpenAIConverter, Remark
+from dragoman.tools.schema import DRAFT_2020_12
+from tests.unit.apcore_mcp.modules import serving
 
 CIRCULAR = {"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"$ref": "#/$defs/A"}}}
 
@@ -348,13 +350,30 @@ def test_a_schema_that_is_not_for_strict_mode_is_there_with_a_warning(
     assert record.getMessage() == f"Schema for module 'a.module' uses {what}, which is {why}: {path}"
 
 
+@pytest.mark.requirement("FR-SCHEMA-001", "FR-SCHEMA-003", "FR-SCHEMA-004")
+@pytest.mark.parametrize("root", [{"type": "string"}, {"type": "array", "items": {}}, {"type": ["object", "null"]}])
+async def test_parameters_are_an_object_whatever_the_root_of_a_schema_is_and_the_same_as_for_mcp(
+    root: dict[str, Any],
+) -> None:
+    registry = registry_of(a=Module(root))
+    (made,) = to_openai_tools(registry)
+    async with serving(registry) as server:
+        (listed,) = await (await server.client()).list_tools()
+    assert made["function"]["parameters"]["type"] == "object"
+    assert {**made["function"]["parameters"], "$schema": DRAFT_2020_12} == {
+        "$schema": DRAFT_2020_12,
+        **listed["inputSchema"],
+    }
+    (strict,) = to_openai_tools(registry, strict=True)
+    assert strict["function"]["parameters"]["type"] == "object"
+
+
 @pytest.mark.requirement("FR-OPENAI-003", "UC-008")
 @pytest.mark.parametrize(
     ("keyword", "value", "what"),
     [
         ("anyOf", [{"type": "object", "properties": {}}], "anyOf at the top"),
         ("enum", [{}], "enum at the top"),
-        ("type", ["object", "null"], "a top that is not just an object"),
     ],
 )
 def test_what_openai_refuses_only_at_the_top_is_warned_of_there_and_nowhere_else(
@@ -558,7 +577,7 @@ async def test_a_call_of_either_api_as_object_or_dict_is_answered_in_kind() -> N
         ("m", 7, "Invalid input: the arguments are not a JSON object"),
         ("none", "{}", "Module not found: none"),
         ("", "{}", "Module not found: "),
-        ("m", '{"fail": 1}', "Module error: MODULE_EXECUTE_ERROR"),
+        ("m", '{"fail": 1}', "Internal error occurred"),
         (None, "{}", "Invalid input: the tool call names no function"),
         (7, "{}", "Invalid input: the tool call names no function"),
     ],
@@ -580,10 +599,10 @@ async def test_what_is_no_call_is_answered_as_well(alien: Any) -> None:
 
 async def test_arguments_that_do_not_fit_are_explained() -> None:
     assert await content(registry_of(m=Module(Picture)), "m", '{"size": {}}') == (
-        "Input validation failed:\n- name: Field required (required)\n- size.width: Field required (required)"
+        "Input validation failed:\n- name: Field required (missing)\n- size.width: Field required (missing)"
     )
     assert await content(registry_of(m=Module(Picture)), "m", '{"name": 1, "size": {"width": 1}}') == (
-        "Input validation failed:\n- name: Input should be a valid string (type)"
+        "Input validation failed:\n- name: Input should be a valid string (string_type)"
     )
 
 
@@ -611,7 +630,7 @@ async def test_nulls_of_strict_mode_are_taken_for_what_is_left_out() -> None:
         }
     }
     without_size = await content(registry_of(m=Module(Options)), "m", '{"size": null}')
-    assert without_size == "Input validation failed:\n- size: Input should be a valid object (type)"
+    assert without_size == "Input validation failed:\n- size: Input should be a valid object (dict_type)"
 
 
 async def test_a_tool_with_a_name_that_was_cut_can_be_called() -> None:

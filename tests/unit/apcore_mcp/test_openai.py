@@ -350,6 +350,21 @@ def test_a_schema_that_is_not_for_strict_mode_is_there_with_a_warning(
     assert record.getMessage() == f"Schema for module 'a.module' uses {what}, which is {why}: {path}"
 
 
+class Listing:
+    """A registry with just what making tools needs."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.list = registry.list
+        self.get_definition = registry.get_definition
+
+
+@pytest.mark.requirement("FR-EXEC-006", "SRS-API-08")
+def test_a_registry_without_events_has_the_same_tools() -> None:
+    registry = registry_of(a=Module(), b=Module())
+    listing: Any = Listing(registry)
+    assert to_openai_tools(listing) == to_openai_tools(registry)
+
+
 @pytest.mark.requirement("FR-SCHEMA-001", "FR-SCHEMA-003", "FR-SCHEMA-004")
 @pytest.mark.parametrize("root", [{"type": "string"}, {"type": "array", "items": {}}, {"type": ["object", "null"]}])
 async def test_parameters_are_an_object_whatever_the_root_of_a_schema_is_and_the_same_as_for_mcp(

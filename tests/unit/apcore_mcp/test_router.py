@@ -17,7 +17,9 @@ from apcore.config import Config
 from apcore.errors import InvalidInputError, ModuleError, SchemaValidationError
 from apcore.errors import ModuleNotFoundError as ApcoreNotFound
 from apcore.middleware import Middleware
-from apcore.utils.redaction import REDACTED_VALUE
+from apcore.utils.redaction import REDACTED_VALUE, redact_sensitive
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from apcore_mcp import MCP_PROGRESS_KEY, report_progress
@@ -26,6 +28,7 @@ from apcore_mcp.server.router import ExecutionRouter
 from dragoman import Caller
 from dragoman.access.callers import ANONYMOUS, LOCAL
 from dragoman.tools.schema import compile_schema
+from dragoman.tools.sensitive import redact
 from tests.unit.apcore_mcp.modules import (
     SECRET,
     Anything,
@@ -614,3 +617,38 @@ async def test_an_output_with_marks_that_cannot_be_written_is_not_quoted_in_the_
     assert await told(ExecutionRouter(Executor(registry)), "a") == (True, "Failed to serialize module output")
     assert SECRET not in caplog.text
     assert "Tool call error: a - RuntimeError" in caplog.text
+
+
+marks = st.just({"type": "string", "x-sensitive": True})
+references = st.sampled_from([{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}, {"$ref": "#", "x-sensitive": False}])
+schemas = st.recursive(
+    marks | references | st.just({}),
+    lambda inner: st.one_of(
+        st.fixed_dictionaries({"properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=3)}),
+        st.fixed_dictionaries({"items": inner}),
+        st.fixed_dictionaries({"prefixItems": st.lists(inner, max_size=2), "items": inner}),
+        *(
+            st.fixed_dictionaries({keyword: st.lists(inner, min_size=1, max_size=2)})
+            for keyword in ("anyOf", "allOf", "oneOf")
+        ),
+    ),
+    max_leaves=8,
+)
+outputs = st.recursive(
+    st.none() | st.integers() | st.just("text"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(
+    properties=st.dictionaries(st.sampled_from("abc"), schemas, max_size=3),
+    a=schemas,
+    b=schemas,
+    output=st.dictionaries(st.sampled_from("abc"), outputs, max_size=3),
+)
+def test_marked_values_of_a_result_are_those_that_apcore_redacts(
+    properties: dict[str, Any], a: dict[str, Any], b: dict[str, Any], output: dict[str, Any]
+) -> None:
+    schema = {"type": "object", "properties": properties, "$defs": {"A": a, "B": b}}
+    assert redact(schema, output, REDACTED_VALUE) == redact_sensitive(output, schema, sensitive_keys=[])

@@ -197,6 +197,8 @@ class InvalidArgument(Refused):
     envelope_code = EnvelopeCode.INVALID_INPUT
     keywords: frozenset[str] = frozenset()
     """The schema's keywords that were not met, where a schema was asked."""
+    rules: tuple[str, ...] = ()
+    """The codes of those rules, one for each entry of `details["errors"]`; see `rule_code`."""
 
 
 class LimitExceeded(InvalidArgument):

@@ -122,11 +122,11 @@ async def test_a_client_finds_and_calls_every_kind_of_module(transport: str, mod
         ]
         for name, arguments, told in (
             ("no.such", {}, "Module not found: no.such"),
-            ("text.slugify", {}, "Input validation failed:\n- title: Field required (required)"),
+            ("text.slugify", {}, "Input validation failed:\n- title: Field required (missing)"),
             (
                 "text.slugify",
                 {"title": "x", "longest": 0},
-                "Input validation failed:\n- longest: Input should be greater than or equal to 1 (minimum)",
+                "Input validation failed:\n- longest: Input should be greater than or equal to 1 (greater_than_equal)",
             ),
         ):
             failed = await client.call_tool(name, arguments)
@@ -197,7 +197,7 @@ def test_the_explorer_shows_modules_and_runs_them_through_the_executor() -> None
         assert [each["name"] for each in get("/look/tools")[1]] == MODULES
         assert get("/look/tools/text.slugify/call", {"title": "Hi"}) == (200, {"result": {"slug": "hi"}})
         status, body = get("/look/tools/text.slugify/call", {})
-        assert (status, body) == (400, {"error": "Input validation failed: /title: Field required (required)"})
+        assert (status, body) == (400, {"error": "Input validation failed: /title: Field required (missing)"})
         assert get("/look/tools/no.such/call", {}) == (404, {"error": "Tool 'no.such' not found"})
 
 

@@ -3,6 +3,7 @@
 Errors are told apart by class: one class has several codes. What an exception says itself is shown for
 `InvalidInputError` alone, which is written for the caller. Of arguments that do not fit, a client is told where and
 which rule, in words made from the schema: messages of validators repeat what they were given, and that may be secret.
+An exception that is not apcore's is unexpected, also where the executor has wrapped it in a `ModuleExecuteError`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from apcore_mcp.adapters.schema import Schema
+from dragoman.telemetry.clean import one_line
 from dragoman.telemetry.python_logging import log_failure
 from dragoman.tools.rules import explain, rule_in_words
 from dragoman.tools.sensitive import Hide, hiding
@@ -26,13 +28,13 @@ logger = logging.getLogger(__name__)
 
 _MOST_FINDINGS = 20
 _LONGEST_FIELD = 200
-_LONGEST_TEXT = 500
 _BY_CLASS = {
     "ACLDeniedError": "Access denied",
     "CallDepthExceededError": "Call depth limit exceeded",
     "CircularCallError": "Circular call detected",
     "CallFrequencyExceededError": "Call frequency limit exceeded",
 }
+UNEXPECTED = "Internal error occurred"
 _QUOTATION = re.compile(r"['\"`]")
 
 
@@ -49,33 +51,37 @@ class ErrorMapper:
         """
         from mcp_types import CallToolResult, TextContent
 
-        text = self.text(error, schema, arguments, hiding(schema or {}, arguments))
+        hide = hiding(schema or {}, arguments)
+        text = self.text(error, schema, arguments, hide)
+        if text == UNEXPECTED:
+            log_failure(logger, "A module call ended in an unexpected error", error, hide)
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 
     def text(
-        self, error: Exception, schema: Schema | None = None, arguments: Any = None, hide: Hide | None = None
+        self, error: BaseException, schema: Schema | None = None, arguments: Any = None, hide: Hide | None = None
     ) -> str:
-        """What `to_mcp_error` answers, without what is around it. `hide` takes sensitive values out of it."""
-        from apcore.errors import ModuleError
-
-        if isinstance(error, ModuleError):
+        """The text of `to_mcp_error`'s answer. `hide` removes sensitive values from it."""
+        try:
             text = _worded(error, schema or {}, arguments)
-            return text if hide is None else hide(text)
-        log_failure(logger, "A module call ended in an unexpected error", error, hide)
-        return "Internal error occurred"
+        except Exception:  # A module may put anything into the attributes of an error, and their methods may raise.
+            return UNEXPECTED
+        return text if hide is None else hide(text)
 
 
-def _worded(error: ModuleError, schema: Schema, arguments: Any) -> str:
+def _worded(error: BaseException, schema: Schema, arguments: Any) -> str:
     from apcore import errors
 
+    wrapped = error.cause if isinstance(error, errors.ModuleExecuteError) else None
+    if not isinstance(error, errors.ModuleError) or not isinstance(wrapped, errors.ModuleError | None):
+        return UNEXPECTED
     for name, text in _BY_CLASS.items():
         if isinstance(error, getattr(errors, name)):
             return text
     match error:
         case errors.ModuleNotFoundError():
-            text = f"Module not found: {error.details.get('module_id', '')}"
+            text = f"Module not found: {_details(error).get('module_id', '')}"
         case errors.ModuleTimeoutError():
-            text = f"Module timed out after {error.details.get('timeout_ms', 0)}ms"
+            text = f"Module timed out after {_details(error).get('timeout_ms', 0)}ms"
         case errors.InvalidInputError():
             text = f"Invalid input: {error.message}"
         case errors.SchemaValidationError() if _is_about_the_arguments(error):
@@ -83,26 +89,32 @@ def _worded(error: ModuleError, schema: Schema, arguments: Any) -> str:
             return "\n- ".join(["Input validation failed:", *findings]).removesuffix(":")
         case _:
             text = f"Module error: {error.code}"
-    return _fit(text)
+    return one_line(text)
+
+
+def _details(error: ModuleError) -> Mapping[str, Any]:
+    return error.details if isinstance(error.details, Mapping) else {}
 
 
 def _is_about_the_arguments(error: ModuleError) -> bool:
     """Not so for a result, or for the arguments that a module has made up for another one."""
-    chain = error.details.get("call_chain")
+    chain = _details(error).get("call_chain")
     is_nested = isinstance(chain, list) and len(chain) > 1
     step = getattr(error.__context__, "step_name", "")  # The only difference, where a module has a plain schema.
-    return not is_nested and step != "output_validation" and not error.message.startswith("Output validation failed")
+    return (
+        not is_nested and step != "output_validation" and not str(error.message).startswith("Output validation failed")
+    )
 
 
 def _findings(error: SchemaValidationError, schema: Schema, arguments: Any) -> list[str]:
-    """A line for each rule that is not kept, as far as there is room."""
-    reported = error.details.get("errors")
+    """A line for each rule that is not kept, as far as there is room. Names come from clients: none can add a line."""
+    reported = _details(error).get("errors")
     entries = [each for each in reported if isinstance(each, Mapping)] if isinstance(reported, list) else []
     lines: dict[str, None] = {}
     for entry in entries:
         found = _as_written(entry) if "field" in entry else _as_validated(entry, schema, arguments)
         for field, message, code in islice(found, _MOST_FINDINGS + 1):
-            lines[f"{_fit(field, _LONGEST_FIELD)}: {_fit(message)} ({_fit(code)})"] = None
+            lines[f"{one_line(field, _LONGEST_FIELD)}: {one_line(message)} ({one_line(code)})"] = None
         if len(lines) > _MOST_FINDINGS:
             return [*list(lines)[:_MOST_FINDINGS], "and others"]
     return list(lines)
@@ -118,14 +130,6 @@ def _as_validated(entry: Mapping[str, Any], schema: Schema, arguments: Any) -> I
     """An entry of apcore's. If it is about fields that are missing or too many, it does not say which: all are."""
     keyword, path = str(entry.get("keyword", "invalid")), str(entry.get("path", ""))
     try:
-        found = list(explain(schema, arguments, path, keyword))
+        yield from list(explain(schema, arguments, path, keyword))
     except (AttributeError, TypeError):  # It is no schema, as `{"required": [5]}`, but apcore's validator has used it.
-        found = list(explain({}, None, path, keyword))
-    for field, words in found:
-        yield field, words, keyword
-
-
-def _fit(text: str, most: int = _LONGEST_TEXT) -> str:
-    """One line of bounded length: names come from clients, and could pretend to be further findings."""
-    line = "".join(character if character.isprintable() else " " for character in text[: most + 1])
-    return line if len(line) <= most else line[: most - 1] + "…"
+        yield from explain({}, None, path, keyword)

@@ -1,6 +1,7 @@
 """A module's schemas, as MCP clients and OpenAI take them.
 
 `x-sensitive` is a note of the module's to itself: neither it nor the defaults and examples of such a field are shown.
+Clients receive a token in place of such a value in a result, so the schema that they are shown accepts any value there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dragoman.tools.references import inline_references
+from dragoman.tools.sensitive import open_marked
 
 if TYPE_CHECKING:
     from apcore import ModuleDescriptor
@@ -28,12 +30,13 @@ class SchemaConverter:
 
     def convert_output_schema(self, descriptor: ModuleDescriptor) -> Schema:
         """The schema of a tool's result, `{}` if the module has none. Raises as for the input."""
-        return self._inline_refs(descriptor.output_schema or {})
+        return self._inline_refs(open_marked(descriptor.output_schema or {}))
 
     def _inline_refs(self, schema: Mapping[str, Any]) -> Schema:
         return inline_references(schema, private="x-sensitive")
 
     def _ensure_object_type(self, schema: Schema) -> Schema:
-        if not schema:
-            return {"type": "object", "properties": {}}
-        return schema if "type" in schema else {"type": "object", **schema}
+        if schema and schema.get("type", "object") == "object":
+            return {"type": "object", **schema}
+        # A module takes named inputs, whatever its schema says.
+        return {"type": "object", "properties": {}} | {**schema, "type": "object"}

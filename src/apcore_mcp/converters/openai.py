@@ -110,7 +110,7 @@ def to_openai_tools(
     Raises `TypeError` and `ValueError` for what cannot be asked for.
     """
     registry: Any = getattr(registry_or_executor, "registry", registry_or_executor)
-    if not all(hasattr(registry, name) for name in ("list", "get_definition", "on")):
+    if not all(hasattr(registry, name) for name in ("list", "get_definition")):
         raise TypeError(f"Expected Registry or Executor instance, got {type(registry_or_executor).__name__}")
     if not all(tags or ()) or prefix == "":
         raise ValueError("Tag values and prefix must not be empty")

@@ -109,9 +109,7 @@ class MCPServerFactory:
     def _handler(self, descriptor: ModuleDescriptor, schema: dict[str, Any], *, is_asked: bool) -> Handler:
         if self._router is None:
             return _not_routed
-        is_streaming = bool(getattr(descriptor.annotations, "streaming", False))
-        module_id, own = descriptor.module_id, descriptor.input_schema
-        return self._router.handler(module_id, schema, own, is_streaming=is_streaming, is_asked=is_asked)
+        return self._router.handler(descriptor, schema, is_asked=is_asked)
 
 
 def _listable(schema: dict[str, Any]) -> dict[str, Any] | None:

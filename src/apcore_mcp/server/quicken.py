@@ -3,95 +3,73 @@
 Three steps of its pipeline have Pydantic generate a module's JSON Schema each time that they need it, which takes
 longer than all the rest of a call. Here it is kept until modules are registered or unregistered. That changes nothing
 in what apcore answers, and no step of its pipeline is left out.
+
+That holds for the functions of apcore that were read, whatever the number of its release. Where one of them is another,
+nothing is changed: calls are slower, their answers are the same, and the log says so once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable
-from copy import deepcopy
-from functools import lru_cache, partial
+import logging
+from collections.abc import Awaitable, Callable
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 from weakref import finalize
 
 import apcore
-from apcore import redact_sensitive
-from apcore.observability import RedactionConfig
 
-Data: TypeAlias = dict[str, Any]
-Execute: TypeAlias = Callable[[apcore.PipelineContext], Awaitable[apcore.StepResult]]
-Redact: TypeAlias = Callable[[Data, Any], Data]
+from dragoman.tools.quick_copies import QuickCopies, first_unread
 
-# The releases whose steps were read. Another one runs as it is: slower, and right.
-_KNOWN_RELEASES = {"0.32.2"}
-_EVENTS = ("register", "unregister")
-_ATOMS = {str, int, float, bool, type(None)}
-_MOST_KEPT = 4096
+logger = logging.getLogger(__name__)
+
+Execute: TypeAlias = "Callable[[apcore.PipelineContext], Awaitable[apcore.StepResult]]"
+
+_READ = {
+    "BuiltinModuleLookup.execute": "4d4682a52ea2ee22",
+    "BuiltinInputValidation.execute": "2f154aa5d1a1a720",
+    "BuiltinOutputValidation.execute": "30a2a984c425ccc5",
+    "redact_sensitive": "47d1c8fab905af14",
+    "utils.redaction._redact_by_keys_and_regex": "eb61d395d9ea556e",
+    "utils.redaction._redact_in_list": "d90a16c0adf03615",
+}
+"""The functions that this module relies on, and the fingerprints of their sources."""
 
 
-def quicken(executor: apcore.Executor) -> bool:
-    """Make redacted copies quicker in the three steps that make them; False where there are none that can be.
+def quicken(executor: Any) -> bool:
+    """Make redacted copies quicker in the three steps that make them; False, and a warning, where that cannot be done.
 
     Looking a module up, validating its inputs and validating its output each leave a copy without secrets in the
     context, for middleware that logs. Each step still runs: the original one, and all of it but for that copy, which is
     made here, by apcore's own function from a schema that is kept, or as a plain copy where no name and no schema
     calls for more. Steps that are not apcore's own, and whatever else the pipeline holds, stay as they are.
     """
-    is_known = isinstance(executor, apcore.Executor) and apcore.__version__ in _KNOWN_RELEASES
-    steps = executor.current_strategy.steps if is_known else []
-    ours = [step for step in steps if type(step) in _QUICKER and isinstance(_rules(step), RedactionConfig)]
-    for step in ours:
+    if not isinstance(executor, apcore.Executor):
+        return _is_off(f"{type(executor).__name__} is not apcore's Executor")
+    if unread := first_unread(apcore, _READ):
+        return _is_off(f"{unread} of apcore {apcore.__version__} is not the function that was checked")
+    steps = [step for step in executor.current_strategy.steps if _quicker(step) and getattr(step, "_redaction", None)]
+    for step in steps:
         if "execute" not in vars(step):  # a strategy may serve several executors
-            vars(step)["execute"] = _QUICKER[type(step)](step.execute, _redactor(step, executor.registry))
-    return bool(ours)
+            vars(step)["execute"] = _quicker(step)(step.execute, _copies(step, executor.registry))
+    return bool(steps) or _is_off("the pipeline of the executor has none of apcore's own steps")
 
 
-def _rules(step: apcore.Step) -> Any:
-    return getattr(step, "_redaction", None)
+@cache
+def _is_off(reason: str) -> bool:
+    logger.warning("Calls of modules are slower than they could be: %s", reason)
+    return False
 
 
-def _redactor(step: apcore.Step, registry: apcore.Registry) -> Redact:
-    """Copies data without its secrets, exactly as `apcore.redact_sensitive` does by the schema of a model."""
-    rules = _rules(step)
-    names, patterns = rules.sensitive_keys, rules.compiled_regex_patterns
-    redact = partial(redact_sensitive, sensitive_keys=names, regex_patterns=patterns, replacement=rules.replacement)
-
-    @lru_cache(_MOST_KEPT)
-    def is_secret(name: str) -> bool:
-        return redact({name: 0}, {}) != {name: 0}
-
-    @lru_cache(_MOST_KEPT)
-    def marks_of(model: Any) -> Data:
-        """The model's schema, or an empty one: without a mark in it, it makes no difference."""
-        schema: Data = model.model_json_schema()
-        return schema if "x-sensitive" in repr(schema) else {}
-
-    def plain_copy(value: Any) -> Any:
-        """Raises `LookupError` where there is, or may be, something to redact."""
-        if type(value) in _ATOMS:
-            return value
-        if type(value) is list:
-            return [plain_copy(each) for each in value]
-        if type(value) is dict and not any(map(is_secret, value)):
-            return {name: plain_copy(each) for name, each in value.items()}
-        if isinstance(value, dict | list):
-            raise LookupError
-        return deepcopy(value)
-
-    def redacted(data: Data, model: Any) -> Data:
-        marks = marks_of(model) if isinstance(model, Hashable) else model.model_json_schema()
-        try:
-            return redact(data, marks) if marks or patterns else plain_copy(data)
-        except LookupError:
-            return redact(data, marks)
-
-    def forget(*_: Any) -> None:
-        marks_of.cache_clear()
-
-    for event in _EVENTS:
-        registry.on(event, forget)
-        finalize(step, registry.off, event, forget).atexit = False  # Registries outlive executors.
-    return redacted
+def _copies(step: Any, registry: apcore.Registry) -> QuickCopies:
+    rules = step._redaction
+    names, patterns, token = rules.sensitive_keys, rules.compiled_regex_patterns, rules.replacement
+    redact = partial(apcore.redact_sensitive, sensitive_keys=names, regex_patterns=patterns, replacement=token)
+    copies = QuickCopies(redact, looks_at_values=bool(patterns))
+    for event in ("register", "unregister"):
+        registry.on(event, copies.forget)
+        finalize(step, registry.off, event, copies.forget).atexit = False  # Registries outlive executors.
+    return copies
 
 
 class _Unredacted:
@@ -106,7 +84,7 @@ class _Unredacted:
         return getattr(self._model, name)
 
 
-def _quicker_lookup(execute: Execute, redacted: Redact) -> Execute:
+def _quicker_lookup(execute: Execute, redacted: QuickCopies) -> Execute:
     async def quicker(ctx: apcore.PipelineContext) -> apcore.StepResult:
         context = ctx.context
         if not hasattr(context, "redacted_inputs") or not isinstance(ctx.inputs, dict):
@@ -124,7 +102,7 @@ def _quicker_lookup(execute: Execute, redacted: Redact) -> Execute:
     return quicker
 
 
-def _quicker_validation(side: str, schema: str, execute: Execute, redacted: Redact) -> Execute:
+def _quicker_validation(side: str, schema: str, execute: Execute, redacted: QuickCopies) -> Execute:
     async def quicker(ctx: apcore.PipelineContext) -> apcore.StepResult:
         module, data = ctx.module, getattr(ctx, side)
         model = getattr(module, schema, None)
@@ -142,8 +120,13 @@ def _quicker_validation(side: str, schema: str, execute: Execute, redacted: Reda
     return quicker
 
 
-_QUICKER: dict[type, Callable[[Execute, Redact], Execute]] = {
-    apcore.BuiltinModuleLookup: _quicker_lookup,
-    apcore.BuiltinInputValidation: partial(_quicker_validation, "inputs", "input_schema"),
-    apcore.BuiltinOutputValidation: partial(_quicker_validation, "output", "output_schema"),
+def _quicker(step: Any) -> Any:
+    """What makes the `execute` of one of apcore's own steps quicker; None for any other."""
+    return _QUICKER.get(type(step).__name__) if type(step) is getattr(apcore, type(step).__name__, None) else None
+
+
+_QUICKER: dict[str, Callable[[Execute, QuickCopies], Execute]] = {
+    "BuiltinModuleLookup": _quicker_lookup,
+    "BuiltinInputValidation": partial(_quicker_validation, "inputs", "input_schema"),
+    "BuiltinOutputValidation": partial(_quicker_validation, "output", "output_schema"),
 }

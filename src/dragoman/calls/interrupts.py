@@ -1,4 +1,4 @@
-"""Whether a `KeyboardInterrupt` is Ctrl-C, or a function that raised it."""
+"""Whether a `KeyboardInterrupt` is Ctrl-C, or a function that raised it; and the same for a cancellation."""
 
 from __future__ import annotations
 
@@ -21,6 +21,14 @@ def is_interrupt(error: BaseException) -> bool:
 def raise_interrupt(error: BaseException) -> None:
     """Raise `error` again if Ctrl-C may have raised it."""
     if is_interrupt(error):
+        raise error
+
+
+def raise_if_stopped(error: BaseException) -> None:
+    """Raise `error` again if Ctrl-C may have raised it, or if it is the cancellation of the current task."""
+    raise_interrupt(error)
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
         raise error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 from msgspec import Raw, Struct, to_builtins
@@ -99,15 +100,14 @@ def _findings(error: InvalidArgument, found: list[Any]) -> list[str]:
 
     A field that is missing is named in the message alone; whoever has to supply it looks for it in front.
     """
-    keyword = next(iter(error.keywords)) if len(error.keywords) == 1 else ErrorCode.INVALID_ARGUMENT.lower()
     lines = []
-    for each in found:
+    for each, rule in zip_longest(found, error.rules[: len(found)], fillvalue=ErrorCode.INVALID_ARGUMENT.lower()):
         written = to_builtins(each) if isinstance(each, Struct) else each
         facts = written if isinstance(written, Mapping) else {"message": written}
         missing = _REQUIRED.fullmatch(str(facts.get("message", "")))
         steps = [*str(facts.get("path", "")).strip("/").split("/"), missing[1] if missing is not None else ""]
         field = facts.get("field", ".".join(filter(None, steps)) or "arguments")
-        lines.append(f"{field}: {facts.get('message', '')} ({facts.get('code', keyword)})")
+        lines.append(f"{field}: {facts.get('message', '')} ({facts.get('code', rule)})")
     return lines
 
 

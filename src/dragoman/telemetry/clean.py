@@ -22,6 +22,20 @@ def sanitize(text: str) -> str:
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
+def text_of(value: object) -> str:
+    """`str(value)`, also for an object whose `__str__` raises."""
+    try:
+        return str(value)
+    except Exception:
+        return f"<str() of {type(value).__name__} failed>"
+
+
+def one_line(text: str, most: int = 500) -> str:
+    """`text` as one line of at most so many characters, with blanks in place of what cannot be printed."""
+    line = "".join(character if character.isprintable() else " " for character in text[: most + 1])
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
 # Drawn as nothing although Unicode has them as letters, marks or symbols: fillers, variation selectors, blanks.
 _BLANK = frozenset(
     (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2800, 0x3164, 0xFFA0, *range(0xFE00, 0xFE10))

@@ -47,7 +47,7 @@ def _level(number: int) -> Level:
 
 
 def log_failure(
-    log: logging.Logger, text: str, error: Exception | None, hide: Callable[[str], str] | None = None
+    log: logging.Logger, text: str, error: BaseException | None, hide: Callable[[str], str] | None = None
 ) -> None:
     """Log an error, with the trace of an exception if one is given, and without what `hide` takes out of both."""
     if hide is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -152,6 +152,15 @@ def is_longer(value: Any, most: int) -> bool:
         return encode_within(value, most, _encode_anything_into) is None
     except Exception:  # An author's own types may do anything, and whoever encodes the value says what.
         return False
+
+
+def merge_into(base: dict[str, Any], part: Mapping[str, Any], deepest: int) -> None:
+    """Add the members of `part` to `base`. Objects are merged down to a depth of `deepest`, other values replaced."""
+    for key, value in part.items():
+        if deepest > 0 and isinstance(value, dict) and isinstance(base.get(key), dict):
+            merge_into(base[key], value, deepest - 1)
+        else:
+            base[key] = value
 
 
 def encode_within(

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import jsonschema_rs
 
 from dragoman.errors import InvalidArgument
+from dragoman.tools.rules import rule_code
 
 Schema: TypeAlias = Mapping[str, Any]
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
@@ -57,6 +58,7 @@ class Validator:
 def _refusal(errors: list[jsonschema_rs.ValidationError], found: list[dict[str, str]]) -> InvalidArgument:
     refusal = InvalidArgument("Arguments do not match the tool's schema", {"errors": found})
     refusal.keywords = frozenset(each.kind.name for each in errors)
+    refusal.rules = tuple(rule_code(each.kind.name, getattr(each.kind, "types", ())) for each in errors)
     return refusal
 
 

@@ -94,7 +94,7 @@ def test_calls_between_modules_are_not_retold(error: ModuleError, code: str, exp
 def test_what_nobody_foresaw_is_logged_and_not_told(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(type(error)) as raised:
         raise error
-    assert mapper.text(raised.value) == "Internal error occurred"
+    assert text(raised.value) == "Internal error occurred"
     [record] = caplog.records
     assert record.name.startswith("apcore_mcp.")
     assert record.levelno == logging.ERROR
@@ -242,40 +242,40 @@ async def answer(module: Echo, arguments: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("arguments", "findings"),
     [
-        ({}, ["name: Field required (required)", "size: Field required (required)"]),
-        ({"name": "ab", "size": {}}, ["size.width: Field required (required)"]),
+        ({}, ["name: Field required (missing)", "size: Field required (missing)"]),
+        ({"name": "ab", "size": {}}, ["size.width: Field required (missing)"]),
         (
             {"name": "ab", "size": {"width": 1}, "sizes": [{"width": 1}, {"unit": SECRET}]},
             [
-                "sizes.1.width: Field required (required)",
+                "sizes.1.width: Field required (missing)",
                 'sizes.1.unit: Input should be one of "px", "cm" (enum)',
             ],
         ),
         (
             {"name": SECRET, "size": {"width": 0}, "count": 10, "password": SECRET, "by_name": {"k": SECRET}},
             [
-                "name: String should have at most 3 characters (maxLength)",
-                "size.width: Input should be greater than or equal to 1 (minimum)",
-                "count: Input should be less than 9 (exclusiveMaximum)",
-                "password: String should match the pattern ^a+$ (pattern)",
-                "by_name.k: Input should be a valid integer (type)",
+                "name: String should have at most 3 characters (string_too_long)",
+                "size.width: Input should be greater than or equal to 1 (greater_than_equal)",
+                "count: Input should be less than 9 (less_than)",
+                "password: String should match the pattern ^a+$ (string_pattern_mismatch)",
+                "by_name.k: Input should be a valid integer (int_type)",
             ],
         ),
         (
             {"name": "a", "size": {"width": 10, "more": SECRET}, "count": 3, "also": SECRET},
             [
-                "name: String should have at least 2 characters (minLength)",
-                "size.width: Input should be less than or equal to 9 (maximum)",
-                "size.more: Extra inputs are not permitted (additionalProperties)",
-                "count: Input should be a multiple of 2 (multipleOf)",
-                "also: Extra inputs are not permitted (additionalProperties)",
+                "name: String should have at least 2 characters (string_too_short)",
+                "size.width: Input should be less than or equal to 9 (less_than_equal)",
+                "size.more: Extra inputs are not permitted (extra_forbidden)",
+                "count: Input should be a multiple of 2 (multiple_of)",
+                "also: Extra inputs are not permitted (extra_forbidden)",
             ],
         ),
         (
             {"name": "ab", "size": {"width": "1"}, "either": SECRET, "checked": SECRET, "loud": SECRET},
             [
-                "size.width: Input should be a valid integer (type)",
-                "either: Input should be a valid integer or array or null (type)",
+                "size.width: Input should be a valid integer (int_type)",
+                "either: Input should be a valid integer or array or null (int_type)",
                 "checked: Input is not valid (format)",
                 "loud: Input is not valid (type)",
             ],
@@ -283,10 +283,10 @@ async def answer(module: Echo, arguments: dict[str, Any]) -> str:
         (
             {"name": "ab", "size": {"width": 1}, "either": [1, SECRET], "sizes": [{"width": 1}] * 3, "count": -2},
             [
-                "count: Input should be greater than 0 (exclusiveMinimum)",
-                "sizes: List should have at most 2 items (maxItems)",
-                "either: Input should be a valid integer or array or null (type)",
-                "either.1: Input should be a valid integer (type)",
+                "count: Input should be greater than 0 (greater_than)",
+                "sizes: List should have at most 2 items (too_long)",
+                "either: Input should be a valid integer or array or null (int_type)",
+                "either.1: Input should be a valid integer (int_type)",
             ],
         ),
     ],
@@ -300,22 +300,22 @@ async def test_a_client_learns_where_and_which_rule_and_never_what_it_sent(
 @pytest.mark.requirement("FR-ERROR-002", "NFR-SEC-002")
 async def test_so_it_is_for_a_module_with_a_plain_schema() -> None:
     assert await answer(Echo(PLAIN), {}) == (
-        "Input validation failed:\n- a: Field required (required)\n- it's: Field required (required)"
+        "Input validation failed:\n- a: Field required (missing)\n- it's: Field required (missing)"
     )
     arguments = {"a": SECRET, "s": SECRET, "m": SECRET, "k": SECRET, "t": [], "u": [SECRET] * 2, "it's": SECRET, "z": 1}
     assert set((await answer(Echo(PLAIN), arguments)).split("\n- ")) == {
         "Input validation failed:",
-        "a: Input should be a valid integer (type)",
-        "s: String should have at most 3 characters (maxLength)",
+        "a: Input should be a valid integer (int_type)",
+        "s: String should have at most 3 characters (string_too_long)",
         'm: Input should be one of "x", 1, null (enum)',
-        "k: Input should be true (const)",
-        "t: List should have at least 1 items (minItems)",
+        "k: Input should be true (literal_error)",
+        "t: List should have at least 1 items (too_short)",
         "u: Input is not valid (uniqueItems)",
-        "it's: String should match the pattern ^a (pattern)",
-        "z: Extra inputs are not permitted (additionalProperties)",
+        "it's: String should match the pattern ^a (string_pattern_mismatch)",
+        "z: Extra inputs are not permitted (extra_forbidden)",
     }
     assert await answer(Echo(PLAIN), {"a": 1, "it's": None, "t": [{}]}) == (
-        "Input validation failed:\n- t.0.q: Field required (required)"
+        "Input validation failed:\n- t.0.q: Field required (missing)"
     )
 
 
@@ -324,17 +324,17 @@ async def test_findings_are_bounded_in_number_and_length() -> None:
     many = {f"extra{number}": 1 for number in range(1000)}
     lines = (await answer(Echo(), {"name": "ab", "size": {"width": 1}, **many})).split("\n- ")
     assert lines[0] == "Input validation failed:"
-    assert lines[1:21] == [f"extra{n}: Extra inputs are not permitted (additionalProperties)" for n in range(20)]
+    assert lines[1:21] == [f"extra{n}: Extra inputs are not permitted (extra_forbidden)" for n in range(20)]
     assert lines[21:] == ["and others"]
     long = await answer(Echo(), {"name": "ab", "size": {"width": 1}, "x" * 100_000: 1})
-    assert long == f"Input validation failed:\n- {'x' * 199}…: Extra inputs are not permitted (additionalProperties)"
+    assert long == f"Input validation failed:\n- {'x' * 199}…: Extra inputs are not permitted (extra_forbidden)"
 
 
 async def test_a_name_cannot_pretend_to_be_a_finding() -> None:
     said = await answer(Echo(), {"name": "ab", "size": {"width": 1}, "x\n- password: hacked\x1b[2J": 1})
     assert said.splitlines() == [
         "Input validation failed:",
-        "- x - password: hacked [2J: Extra inputs are not permitted (additionalProperties)",
+        "- x - password: hacked [2J: Extra inputs are not permitted (extra_forbidden)",
     ]
 
 
@@ -345,8 +345,8 @@ async def test_what_is_not_about_the_client_s_arguments_is_not_retold() -> None:
 
 
 @pytest.mark.requirement("NFR-SEC-002", "UC-004")
-async def test_a_module_s_own_exception_is_only_a_code() -> None:
-    assert await answer(Echo({}), {"fail": True}) == "Module error: MODULE_EXECUTE_ERROR"
+async def test_a_module_s_own_exception_is_an_internal_error() -> None:
+    assert await answer(Echo({}), {"fail": True}) == "Internal error occurred"
 
 
 async def test_arguments_that_a_module_made_up_for_another_are_not_the_client_s() -> None:
@@ -400,4 +400,55 @@ def test_a_schema_that_is_none_is_no_reason_to_raise(schema: dict[str, Any], key
 
 async def test_a_module_with_a_schema_that_only_its_validator_takes_is_answered_all_the_same() -> None:
     odd = Echo({"type": "object", "required": [5]})
-    assert await answer(odd, {}) == "Input validation failed:\n- arguments: Field required (required)"
+    assert await answer(odd, {}) == "Input validation failed:\n- arguments: Field required (missing)"
+
+
+class Unspeakable:
+    """An object that cannot be a text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Unsaid(ModuleError):
+    """An error that never called its base class."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def with_details(error: ModuleError, details: Any) -> ModuleError:
+    error.details = details
+    return error
+
+
+@pytest.mark.requirement("FR-ERROR-001", "FR-ERROR-002", "FR-ERROR-004", "FR-ERROR-011", "FR-EXEC-007")
+@pytest.mark.parametrize("details", [None, 5, "text", ["a"], Unspeakable()])
+def test_details_that_are_no_mapping_say_nothing(details: Any) -> None:
+    assert text(with_details(errors.ModuleNotFoundError("m"), details)) == "Module not found: "
+    assert text(with_details(errors.ModuleTimeoutError("m", 5), details)) == "Module timed out after 0ms"
+    assert text(with_details(errors.SchemaValidationError(), details)) == "Input validation failed"
+
+
+@pytest.mark.requirement("FR-ERROR-009", "FR-ERROR-011", "FR-EXEC-007")
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModuleError(Unspeakable(), "m"),  # type: ignore[arg-type]
+        errors.InvalidInputError(Unspeakable()),  # type: ignore[arg-type]
+        with_details(errors.ModuleNotFoundError("m"), {"module_id": Unspeakable()}),
+        errors.SchemaValidationError(errors=[{"field": Unspeakable()}]),
+        Unsaid(),
+    ],
+)
+def test_an_error_that_has_no_text_is_an_internal_error(error: ModuleError, caplog: pytest.LogCaptureFixture) -> None:
+    assert text(error) == "Internal error occurred"
+    assert caplog.records[-1].exc_info is not None
+
+
+@pytest.mark.requirement("FR-ERROR-009", "FR-ERROR-010", "UC-004")
+def test_only_an_exception_that_apcore_has_wrapped_is_unexpected() -> None:
+    assert text(errors.ModuleExecuteError(cause=RuntimeError("disk full"))) == "Internal error occurred"
+    assert text(errors.ModuleExecuteError(message="deliberate")) == "Module error: MODULE_EXECUTE_ERROR"
+    inner = errors.ModuleExecuteError(cause=ModuleError("HOUSE_RULE", "m"))
+    assert text(inner) == "Module error: MODULE_EXECUTE_ERROR"

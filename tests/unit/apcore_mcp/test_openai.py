@@ -31,6 +31,8 @@ from apcore_mcp import attach, call_openai_tool, to_openai_tools
 from apcore_mcp.adapters.schema import SchemaConverter
 from apcore_mcp.converters import openai
 from apcore_mcp.converters.openai import OpenAIConverter, Remark
+from dragoman.tools.schema import DRAFT_2020_12
+from tests.unit.apcore_mcp.modules import serving
 
 CIRCULAR = {"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"$ref": "#/$defs/A"}}}
 
@@ -349,13 +351,45 @@ def test_a_schema_that_is_not_for_strict_mode_is_there_with_a_warning(
     assert record.getMessage() == f"Schema for module 'a.module' uses {what}, which is {why}: {path}"
 
 
+class Listing:
+    """A registry with just what making tools needs."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.list = registry.list
+        self.get_definition = registry.get_definition
+
+
+@pytest.mark.requirement("FR-EXEC-006", "SRS-API-08")
+def test_a_registry_without_events_has_the_same_tools() -> None:
+    registry = registry_of(a=Module(), b=Module())
+    listing: Any = Listing(registry)
+    assert to_openai_tools(listing) == to_openai_tools(registry)
+
+
+@pytest.mark.requirement("FR-SCHEMA-001", "FR-SCHEMA-003", "FR-SCHEMA-004")
+@pytest.mark.parametrize("root", [{"type": "string"}, {"type": "array", "items": {}}, {"type": ["object", "null"]}])
+async def test_parameters_are_an_object_whatever_the_root_of_a_schema_is_and_the_same_as_for_mcp(
+    root: dict[str, Any],
+) -> None:
+    registry = registry_of(a=Module(root))
+    (made,) = to_openai_tools(registry)
+    async with serving(registry) as server:
+        (listed,) = await (await server.client()).list_tools()
+    assert made["function"]["parameters"]["type"] == "object"
+    assert {**made["function"]["parameters"], "$schema": DRAFT_2020_12} == {
+        "$schema": DRAFT_2020_12,
+        **listed["inputSchema"],
+    }
+    (strict,) = to_openai_tools(registry, strict=True)
+    assert strict["function"]["parameters"]["type"] == "object"
+
+
 @pytest.mark.requirement("FR-OPENAI-003", "UC-008")
 @pytest.mark.parametrize(
     ("keyword", "value", "what"),
     [
         ("anyOf", [{"type": "object", "properties": {}}], "anyOf at the top"),
         ("enum", [{}], "enum at the top"),
-        ("type", ["object", "null"], "a top that is not just an object"),
     ],
 )
 def test_what_openai_refuses_only_at_the_top_is_warned_of_there_and_nowhere_else(
@@ -560,7 +594,7 @@ async def test_a_call_of_either_api_as_object_or_dict_is_answered_in_kind() -> N
         ("m", 7, "Invalid input: the arguments are not a JSON object"),
         ("none", "{}", "Module not found: none"),
         ("", "{}", "Module not found: "),
-        ("m", '{"fail": 1}', "Module error: MODULE_EXECUTE_ERROR"),
+        ("m", '{"fail": 1}', "Internal error occurred"),
         (None, "{}", "Invalid input: the tool call names no function"),
         (7, "{}", "Invalid input: the tool call names no function"),
     ],
@@ -588,10 +622,10 @@ async def test_deeply_nested_arguments_are_answered_too(depth: int) -> None:
 
 async def test_arguments_that_do_not_fit_are_explained() -> None:
     assert await content(registry_of(m=Module(Picture)), "m", '{"size": {}}') == (
-        "Input validation failed:\n- name: Field required (required)\n- size.width: Field required (required)"
+        "Input validation failed:\n- name: Field required (missing)\n- size.width: Field required (missing)"
     )
     assert await content(registry_of(m=Module(Picture)), "m", '{"name": 1, "size": {"width": 1}}') == (
-        "Input validation failed:\n- name: Input should be a valid string (type)"
+        "Input validation failed:\n- name: Input should be a valid string (string_type)"
     )
 
 
@@ -619,7 +653,7 @@ async def test_nulls_of_strict_mode_are_taken_for_what_is_left_out() -> None:
         }
     }
     without_size = await content(registry_of(m=Module(Options)), "m", '{"size": null}')
-    assert without_size == "Input validation failed:\n- size: Input should be a valid object (type)"
+    assert without_size == "Input validation failed:\n- size: Input should be a valid object (dict_type)"
 
 
 async def test_a_tool_with_a_name_that_was_cut_can_be_called() -> None:

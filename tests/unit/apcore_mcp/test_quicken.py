@@ -8,6 +8,7 @@ import datetime
 import gc
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 import apcore
@@ -19,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from apcore_mcp.server.quicken import quicken
+from apcore_mcp.server.quicken import _READ, _is_off, quicken
+from tests.unit.apcore_mcp.modules import serving
 
 
 class Address(BaseModel):
@@ -378,18 +380,72 @@ def test_steps_that_are_not_apcores_own_stay_as_they_are() -> None:
     assert changed == ["module_lookup"]
 
 
-def test_a_release_that_was_not_read_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def are_quick(executor: apcore.Executor) -> list[str]:
+    return [step.name for step in executor.current_strategy.steps if "execute" in vars(step)]
+
+
+@pytest.fixture
+def _nothing_said_yet() -> None:
+    _is_off.cache_clear()
+
+
+@pytest.mark.usefixtures("_nothing_said_yet")
+def test_another_release_with_the_same_functions_is_quickened(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(apcore, "__version__", "0.32.99")
     executor = an_executor()
+    assert quicken(executor)
+    assert are_quick(executor) == ["module_lookup", "input_validation", "output_validation"]
+    assert caplog.records == []
+
+
+@pytest.mark.usefixtures("_nothing_said_yet")
+@pytest.mark.parametrize("name", _READ)
+@pytest.mark.parametrize("change", ["other source", "no source", "gone"])
+def test_a_function_that_was_not_read_leaves_everything_as_it_is_and_the_log_says_so_once(
+    name: str, change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def other(self: Any, ctx: Any) -> Any:
+        return await original(self, ctx)
+
+    holder, _, attribute = name.rpartition(".")
+    owner = attrgetter(holder)(apcore) if holder else apcore
+    original = getattr(owner, attribute)
+    executor, bare = an_executor(), an_executor()
+    if change == "gone":
+        monkeypatch.delattr(owner, attribute)
+    else:
+        monkeypatch.setattr(owner, attribute, other if change == "other source" else str)
     assert not quicken(executor)
-    assert not any("execute" in vars(step) for step in executor.current_strategy.steps)
+    assert not quicken(executor)
+    assert are_quick(executor) == []
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("apcore_mcp.server.quicken", "WARNING")
+    assert f"{name} of apcore {apcore.__version__} is not the function that was checked" in record.getMessage()
+    monkeypatch.undo()
+    inputs = {"number": 1, "address": {"door_code": "1234"}}
+    assert asked(executor, "shop.delivery", inputs) == asked(bare, "shop.delivery", inputs)
 
 
-def test_what_only_calls_like_an_executor_stays_as_it_is() -> None:
+@pytest.mark.usefixtures("_nothing_said_yet")
+async def test_a_server_whose_calls_are_not_quickened_says_so_at_its_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(apcore.BuiltinInputValidation, "execute", an_executor)
+    async with serving(a_registry(order=Echo())):
+        pass
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
+    assert "BuiltinInputValidation.execute" in caplog.text
+
+
+def test_what_only_calls_like_an_executor_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     class Calling:
         registry = a_registry()
 
         async def call_async(self, module_id: str, inputs: dict[str, Any]) -> Any:
             return inputs
 
-    assert not quicken(Calling())  # type: ignore[arg-type]
+    _is_off.cache_clear()
+    assert not quicken(Calling())
+    assert caplog.messages == ["Calls of modules are slower than they could be: Calling is not apcore's Executor"]

@@ -14,14 +14,21 @@ from typing import Any
 import pytest
 from apcore import ACL, ACLRule, Context, Executor, Identity, Registry
 from apcore.config import Config
-from apcore.errors import InvalidInputError, SchemaValidationError
+from apcore.errors import InvalidInputError, ModuleError, SchemaValidationError
+from apcore.errors import ModuleNotFoundError as ApcoreNotFound
 from apcore.middleware import Middleware
+from apcore.utils.redaction import REDACTED_VALUE, redact_sensitive
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
 
 from apcore_mcp import MCP_PROGRESS_KEY, report_progress
 from apcore_mcp.server.calls import identity_of
 from apcore_mcp.server.router import ExecutionRouter
 from dragoman import Caller
 from dragoman.access.callers import ANONYMOUS, LOCAL
+from dragoman.tools.schema import compile_schema
+from dragoman.tools.sensitive import redact
 from tests.unit.apcore_mcp.modules import (
     SECRET,
     Anything,
@@ -86,7 +93,7 @@ class Double:
 
     async def call_async(self, module_id: str, inputs: dict[str, Any], context: Any = None) -> Any:
         self.called.append((module_id, inputs))
-        if isinstance(self.output, Exception):
+        if isinstance(self.output, BaseException):
             raise self.output
         return self.output
 
@@ -149,6 +156,66 @@ async def test_no_exception_gets_through(error: Exception, caplog: pytest.LogCap
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
 
 
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def wrong(error: ModuleError, **attributes: Any) -> ModuleError:
+    vars(error).update(attributes)
+    return error
+
+
+@pytest.mark.requirement("FR-EXEC-007", "FR-ERROR-009", "FR-ERROR-011")
+@pytest.mark.parametrize(
+    "error",
+    [
+        Speechless(),
+        wrong(SchemaValidationError(), message=Unspeakable()),
+        wrong(InvalidInputError(), message=Unspeakable(), details=7, code=Unspeakable()),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        asyncio.CancelledError(),
+        BaseExceptionGroup("several", [SystemExit(1), ValueError()]),
+    ],
+)
+async def test_an_exception_of_any_kind_is_an_error_result(error: BaseException) -> None:
+    called: Any = Double(error)
+    assert await told(ExecutionRouter(called), "a") == (True, "Internal error occurred")
+    if isinstance(error, SystemExit | KeyboardInterrupt):  # apcore's own task would raise it in the event loop as well.
+        return
+    registry = registry_of(a=Does(lambda inputs, context: raise_(error)))
+    assert await told(ExecutionRouter(Executor(registry)), "a") == (True, "Internal error occurred")
+    async with serving(registry) as server:
+        result = await (await server.client()).call_tool("a", {})
+        assert (result["isError"], text_of(result)) == (True, "Internal error occurred")
+
+
+def raise_(error: BaseException) -> Any:
+    raise error
+
+
+@pytest.mark.requirement("FR-EXEC-007", "FR-ERROR-001")
+async def test_an_error_whose_details_are_no_mapping_keeps_its_text() -> None:
+    double: Any = Double(wrong(ApcoreNotFound("m"), details=["not", "a", "mapping"]))
+    assert await told(ExecutionRouter(double), "a") == (True, "Module not found: ")
+
+
+async def test_a_call_whose_task_is_cancelled_is_cancelled() -> None:
+    begun = asyncio.Event()
+
+    async def wait(inputs: Any, context: Any) -> Any:
+        begun.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(told(router(a=Does(wait)), "a"))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 @pytest.mark.requirement("FR-EXEC-007", "FR-ERROR-002", "SRS-API-08")
 async def test_not_even_where_the_schema_of_what_failed_cannot_be_had() -> None:
     errors = [{"field": "width", "code": "int_type", "message": "Input should be a valid integer"}]
@@ -164,9 +231,9 @@ async def test_the_executors_own_errors_have_their_texts() -> None:
     called = router(image__resize=Resize())
     assert await told(called, "no.such") == (True, "Module not found: no.such")
     assert (await told(called, "no-such"))[1].startswith("Invalid input: ")
-    wide = "Input validation failed:\n- width: Input should be a valid integer (type)"
+    wide = "Input validation failed:\n- width: Input should be a valid integer (int_type)"
     assert await told(called, "image.resize", {"width": "wide"}) == (True, wide)
-    assert (await told(called, "image.resize"))[1] == "Input validation failed:\n- width: Field required (required)"
+    assert (await told(called, "image.resize"))[1] == "Input validation failed:\n- width: Field required (missing)"
 
 
 # What happens on the way
@@ -261,13 +328,13 @@ async def test_what_is_inside_stays_inside(caplog: pytest.LogCaptureFixture) -> 
         failed = text_of(await client.call_tool("bad", {}))
         wrong = text_of(await client.call_tool("image.resize", {"width": SECRET, "password": SECRET * 9}))
         missing = text_of(await client.call_tool("image.resize", {}))
-    assert failed == "Module error: MODULE_EXECUTE_ERROR"
+    assert failed == "Internal error occurred"
     assert wrong.splitlines() == [
         "Input validation failed:",
-        "- width: Input should be a valid integer (type)",
-        "- password: String should have at most 50 characters (maxLength)",
+        "- width: Input should be a valid integer (int_type)",
+        "- password: String should have at most 50 characters (string_too_long)",
     ]
-    assert missing == "Input validation failed:\n- width: Field required (required)"
+    assert missing == "Input validation failed:\n- width: Field required (missing)"
     assert SECRET not in failed + wrong + missing
     (trace,) = [record for record in caplog.records if record.exc_info]
     assert trace.getMessage().startswith("Tool call error: bad - ModuleExecuteError: ")
@@ -400,7 +467,7 @@ async def test_a_stream_without_chunks_is_an_empty_result_and_one_that_fails_an_
     assert (sent, text_of(result), result["isError"]) == ([], "{}", False)
     sent, result = await streamed({"a": 1}, RuntimeError(SECRET), {"b": 1})
     assert (len(sent), result["isError"]) == (1, True)
-    assert text_of(result) == "Module error: MODULE_EXECUTE_ERROR"
+    assert text_of(result) == "Internal error occurred"
 
 
 @pytest.mark.requirement("FR-STREAM-001")
@@ -493,3 +560,111 @@ async def test_an_exception_that_quotes_a_sensitive_argument_is_told_and_logged_
     outside = await ExecutionRouter(Executor(registry)).handle_call("a", arguments)
     assert SECRET not in told + logged + caplog.text + str(outside)
     assert "cannot log in with [REDACTED] at width 12345" in caplog.text
+
+
+# Sensitive results
+
+
+class Account(BaseModel):
+    name: str
+    pin: int = Field(json_schema_extra={"x-sensitive": True})
+
+
+class Accounts(BaseModel):
+    first: Account
+    others: list[Account] = []
+    note: str | None = Field(default=None, json_schema_extra={"x-sensitive": True})
+
+
+ACCOUNTS = {"first": {"name": "ada", "pin": 735_192}, "others": [{"name": "eve", "pin": 735_192}], "note": SECRET}
+SHOWN = {
+    "first": {"name": "ada", "pin": REDACTED_VALUE},
+    "others": [{"name": "eve", "pin": REDACTED_VALUE}],
+    "note": REDACTED_VALUE,
+}
+
+
+@pytest.mark.requirement("NFR-SEC-003")
+async def test_what_an_output_schema_marks_is_replaced_in_every_result(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    registry = registry_of(a=Does(lambda inputs, context: ACCOUNTS, output_schema=Accounts))
+    is_error, text = await told(ExecutionRouter(Executor(registry)), "a")
+    assert (is_error, json.loads(text)) == (False, SHOWN)
+    async with serving(registry) as server:
+        client = await server.client()
+        result = await client.call_tool("a", {})
+        assert (json.loads(text_of(result)), result["structuredContent"]) == (SHOWN, SHOWN)
+        (listed,) = await client.list_tools()
+        compile_schema(listed["outputSchema"]).check(result["structuredContent"])
+        assert "x-sensitive" not in str(listed)
+    assert SECRET not in caplog.text
+    assert "735192" not in caplog.text
+
+
+@pytest.mark.requirement("NFR-SEC-003", "FR-STREAM-001")
+async def test_what_an_output_schema_marks_is_replaced_in_every_chunk_of_a_stream() -> None:
+    module = Streams(*({name: value} for name, value in ACCOUNTS.items()))
+    module.output_schema = Accounts
+    async with serving(registry_of(s=module)) as server:
+        client = await server.client()
+        result = await client.call_tool("s", {}, {"progressToken": "t"})
+        sent = [each["params"]["message"] for each in client.received() if "message" in each.get("params", {})]
+    assert [json.loads(each) for each in sent] == [{name: value} for name, value in SHOWN.items()]
+    assert json.loads(text_of(result)) == SHOWN
+
+
+class Leaking:
+    """An output that quotes its secret when it is written."""
+
+    def __str__(self) -> str:
+        raise RuntimeError(f"pin is {SECRET}")
+
+
+@pytest.mark.requirement("NFR-SEC-003", "FR-EXEC-002")
+async def test_an_output_with_marks_that_cannot_be_written_is_not_quoted_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    schema = {"type": "object", "properties": {"pin": {"type": "string", "x-sensitive": True}}}
+    registry = registry_of(a=Does(lambda inputs, context: {"pin": SECRET, "x": Leaking()}, output_schema=schema))
+    async with serving(registry) as server:
+        result = await (await server.client()).call_tool("a", {})
+        assert text_of(result) == "Failed to serialize module output"
+        assert SECRET not in server.stderr.decode()
+    assert await told(ExecutionRouter(Executor(registry)), "a") == (True, "Failed to serialize module output")
+    assert SECRET not in caplog.text
+    assert "Tool call error: a - RuntimeError" in caplog.text
+
+
+marks = st.just({"type": "string", "x-sensitive": True})
+references = st.sampled_from([{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}, {"$ref": "#", "x-sensitive": False}])
+schemas = st.recursive(
+    marks | references | st.just({}),
+    lambda inner: st.one_of(
+        st.fixed_dictionaries({"properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=3)}),
+        st.fixed_dictionaries({"items": inner}),
+        st.fixed_dictionaries({"prefixItems": st.lists(inner, max_size=2), "items": inner}),
+        *(
+            st.fixed_dictionaries({keyword: st.lists(inner, min_size=1, max_size=2)})
+            for keyword in ("anyOf", "allOf", "oneOf")
+        ),
+    ),
+    max_leaves=8,
+)
+outputs = st.recursive(
+    st.none() | st.integers() | st.just("text"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(
+    properties=st.dictionaries(st.sampled_from("abc"), schemas, max_size=3),
+    a=schemas,
+    b=schemas,
+    output=st.dictionaries(st.sampled_from("abc"), outputs, max_size=3),
+)
+def test_marked_values_of_a_result_are_those_that_apcore_redacts(
+    properties: dict[str, Any], a: dict[str, Any], b: dict[str, Any], output: dict[str, Any]
+) -> None:
+    schema = {"type": "object", "properties": properties, "$defs": {"A": a, "B": b}}
+    assert redact(schema, output, REDACTED_VALUE) == redact_sensitive(output, schema, sensitive_keys=[])

@@ -79,9 +79,27 @@ def test_the_root_is_an_object_and_keeps_what_it_has(schema: dict[str, Any], exp
 
 
 @pytest.mark.requirement("FR-SCHEMA-003")
-@pytest.mark.parametrize("schema", [{"type": "object", "properties": {"a": {"type": "string"}}}, {"type": "string"}])
-def test_a_type_that_is_stated_stays(schema: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "schema", [{"type": "object", "properties": {"a": {"type": "string"}}}, {"type": "object", "title": "Empty"}]
+)
+def test_a_schema_of_an_object_stays_as_it_is(schema: dict[str, Any]) -> None:
     assert converter._ensure_object_type(schema) == schema
+
+
+@pytest.mark.requirement("FR-SCHEMA-001", "FR-SCHEMA-003")
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": "string"}, {"type": "object", "properties": {}}),
+        ({"type": "array", "title": "All"}, {"type": "object", "properties": {}, "title": "All"}),
+        ({"type": ["object", "null"]}, {"type": "object", "properties": {}}),
+        ({"type": None}, {"type": "object", "properties": {}}),
+        ({"type": "string", "properties": {"a": {}}}, {"type": "object", "properties": {"a": {}}}),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"type": "number"}}}, {"type": "object", "properties": {}}),
+    ],
+)
+def test_a_root_of_another_type_becomes_an_object(schema: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert convert(schema) == expected
 
 
 @pytest.mark.requirement("FR-SCHEMA-001", "FR-SCHEMA-002")

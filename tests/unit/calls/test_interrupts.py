@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
 import threading
 
-from dragoman.calls.interrupts import is_interrupt
+import pytest
+
+from dragoman.calls.interrupts import is_interrupt, raise_if_stopped
 
 
 def raised() -> KeyboardInterrupt:
@@ -67,3 +70,23 @@ def test_under_asyncio_a_tool_that_interrupts_ends_its_call_and_a_second_ctrl_c_
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=20)
     assert ended.stdout == "INTERNAL\n"
     assert ended.returncode == -signal.SIGINT
+
+
+async def test_only_the_cancellation_of_the_current_task_is_raised_again() -> None:
+    async def cancelled(error: BaseException) -> str:
+        try:
+            if isinstance(error, asyncio.CancelledError):
+                raise error
+            await asyncio.Event().wait()
+        except BaseException as caught:
+            raise_if_stopped(caught)
+        return "went on"
+
+    assert await cancelled(asyncio.CancelledError()) == "went on"
+    task = asyncio.create_task(cancelled(Exception()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    raise_if_stopped(SystemExit())
+    raise_if_stopped(GeneratorExit())

@@ -261,7 +261,7 @@ def test_a_module_is_shown_and_called_as_a_tool_is(extensions: str) -> None:
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.splitlines()[-2:] == [
         "dragoman: INVALID_ARGUMENT: Input validation failed",
-        "  /pounds: Input should be a valid number (type)",
+        "  /pounds: Input should be a valid number (float_type)",
     ]
 
 

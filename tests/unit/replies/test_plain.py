@@ -25,9 +25,9 @@ def test_result_is_its_json_text(value: Any) -> None:
     assert (body_of(answer), answer["isError"]) == (value, False)
 
 
-def findings(*found: Any, keywords: frozenset[str] = frozenset()) -> errors.InvalidArgument:
+def findings(*found: Any, rules: tuple[str, ...] = ()) -> errors.InvalidArgument:
     error = errors.InvalidArgument("m", {"errors": list(found)})
-    error.keywords = keywords
+    error.rules = rules
     return error
 
 
@@ -43,9 +43,11 @@ def findings(*found: Any, keywords: frozenset[str] = frozenset()) -> errors.Inva
         ),
         (
             findings(
-                {"path": "/a/0", "message": "is bad"}, {"path": "", "message": "too"}, keywords=frozenset({"type"})
+                {"path": "/a/0", "message": "is bad"},
+                {"path": "", "message": "too"},
+                rules=("int_type", "missing", "x"),
             ),
-            "Input validation failed:\n- a.0: is bad (type)\n- arguments: too (type)",
+            "Input validation failed:\n- a.0: is bad (int_type)\n- arguments: too (missing)",
         ),
         (findings({"path": "/a", "message": "m"}), "Input validation failed:\n- a: m (invalid_argument)"),
         (findings("odd"), "Input validation failed:\n- arguments: odd (invalid_argument)"),

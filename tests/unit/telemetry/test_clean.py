@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.config import DEFAULT_REDACT_KEYS, LoggingConfig
-from dragoman.telemetry.clean import REDACTED, Cleaner, sanitize
+from dragoman.telemetry.clean import REDACTED, Cleaner, one_line, sanitize, text_of
 from dragoman.telemetry.log import make_cleaner
 
 CLEANER = make_cleaner(LoggingConfig())
@@ -177,3 +177,17 @@ def test_a_cleaner_knows_whether_keys_are_harmless() -> None:
     cleaner = Cleaner(["Badge"])
     assert cleaner.has_no_secret_keys(["a", "badges"])
     assert not cleaner.has_no_secret_keys(["a", "bADGE"])
+
+
+def test_a_text_becomes_one_line_of_bounded_length() -> None:
+    assert one_line("a\nb\x1b[2J\ud800c", 20) == "a b [2J c"
+    assert one_line("x" * 20, 20) == "x" * 20
+    assert one_line("x" * 21, 20) == "x" * 19 + "…"
+
+
+def test_an_object_that_cannot_be_a_text_is_named_by_its_type() -> None:
+    class Unspeakable:
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert (text_of(5), text_of(Unspeakable())) == ("5", "<str() of Unspeakable failed>")

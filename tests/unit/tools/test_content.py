@@ -21,6 +21,7 @@ from dragoman.tools.content import (
     encode_json,
     encode_within,
     is_content,
+    merge_into,
 )
 from tests.unit.tools import Counted
 
@@ -145,3 +146,11 @@ def test_encoding_stops_when_the_limit_is_passed() -> None:
 def test_value_without_a_json_form_is_still_told_from_one_that_is_too_long() -> None:
     with pytest.raises(TypeError, match="has no JSON form"):
         encode_within(["x" * 2000, object()], 10_000)
+
+
+def test_parts_are_merged_to_a_depth_and_replaced_below_it() -> None:
+    base = {"a": {"b": {"c": 1}}, "l": [1]}
+    merge_into(base, {"a": {"b": {"d": 2}}, "l": [2]}, 2)
+    assert base == {"a": {"b": {"c": 1, "d": 2}}, "l": [2]}
+    merge_into(base, {"a": {"b": {"e": 3}}}, 1)
+    assert base == {"a": {"b": {"e": 3}}, "l": [2]}

@@ -10,7 +10,8 @@ from msgspec import Meta, Struct
 from dragoman import tool
 from dragoman.errors import Conflict
 from dragoman.testing import open_server
-from dragoman.tools.sensitive import hide_within, hiding, is_marked
+from dragoman.tools.schema import compile_schema
+from dragoman.tools.sensitive import hide_within, hiding, if_marked, is_marked, open_marked, redact
 
 SECRET = "hunter2-is-not-for-you"
 MARKED = {"type": "string", "x-sensitive": True}
@@ -138,3 +139,93 @@ def test_secret_is_hidden_as_ascii_quotes_it_too() -> None:
     hide = hiding({"properties": {"a": MARKED}}, {"a": "päßword"})
     assert hide is not None
     assert hide(ascii("päßword")) == "'[REDACTED]'"
+
+
+# Results
+
+
+CIRCLE = {"type": "object", "properties": {"pin": MARKED, "next": {"$ref": "#"}}}
+PAIR = {"type": "object", "properties": {"pin": MARKED, "name": {"type": "string"}}}
+
+
+class Opaque:
+    """An object that JSON has no type for."""
+
+    def __str__(self) -> str:
+        return f"pin={SECRET}"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        ({"properties": {"a": MARKED}}, {"a": SECRET, "b": 1}, {"a": "***", "b": 1}),
+        ({"properties": {"a": PAIR}}, {"a": {"pin": 1, "name": "x"}}, {"a": {"pin": "***", "name": "x"}}),
+        ({"properties": {"a": {"items": PAIR}}}, {"a": [{"pin": 1}, {}]}, {"a": [{"pin": "***"}, {}]}),
+        ({"items": {"$ref": "#/$defs/P"}, "$defs": {"P": PAIR}}, [{"pin": 1}], [{"pin": "***"}]),
+        ({"properties": {"a": {"$ref": "#/$defs/A", **MARKED}}, "$defs": {"A": {}}}, {"a": 1}, {"a": "***"}),
+        (CIRCLE, {"pin": 1, "next": {"pin": 2, "next": {}}}, {"pin": "***", "next": {"pin": "***", "next": {}}}),
+        ({"anyOf": [{"type": "null"}, PAIR]}, {"pin": 1, "name": "x"}, {"pin": "***", "name": "x"}),
+        ({"allOf": [{"properties": {"name": {}}}, PAIR]}, {"pin": 1, "name": "x"}, {"pin": "***", "name": "x"}),
+        ({"if": {}, "then": PAIR}, {"pin": 1, "name": "x"}, {"pin": "***", "name": "x"}),
+        ({"prefixItems": [{}, MARKED], "items": {}}, ["a", "b", "c"], ["a", "***", "c"]),
+        ({"items": [MARKED], "additionalItems": {}}, ["a", "b"], ["***", "b"]),
+        ({"items": [{}], "additionalItems": MARKED}, ["a", "b"], ["a", "***"]),
+        ({"properties": {"a": {}}, "additionalProperties": MARKED}, {"a": 1, "b": 1}, {"a": 1, "b": "***"}),
+        ({"patternProperties": {"^s_": MARKED, "[": {}}}, {"s_a": 1, "a": 2}, {"s_a": "***", "a": 2}),
+        ({"properties": {"1": MARKED}}, {1: SECRET, 2: "x"}, {1: "***", 2: "x"}),
+        ({"properties": {"a": MARKED}}, {"a": None}, {"a": None}),
+        ({"properties": {"a": MARKED}}, {"a": False}, {"a": "***"}),
+        ({"x-sensitive": True}, {"a": 1}, "***"),
+        ({"properties": {"a": {"$ref": "#anchor"}}}, {"a": SECRET, "b": 1}, {"a": "***", "b": 1}),
+        ({"properties": {"a": PAIR}}, {"a": Opaque()}, {"a": "***"}),
+        ({"properties": {"a": {"$ref": "#/$defs/P"}}, "$defs": {"P": PAIR}}, {"a": Opaque()}, {"a": "***"}),
+        ({"items": {"properties": {"a": MARKED}}}, ({"a": SECRET},), [{"a": "***"}]),
+    ],
+)
+def test_marked_values_of_a_result_are_replaced_and_the_others_kept(
+    schema: dict[str, Any], value: Any, expected: Any
+) -> None:
+    given = str(value)
+    assert redact(schema, value, "***") == expected
+    assert str(value) == given
+
+
+def test_an_object_without_a_marked_part_is_kept() -> None:
+    opaque = Opaque()
+    assert redact({"properties": {"a": MARKED, "b": {"type": "string"}}}, {"b": opaque, "c": opaque}) == {
+        "b": opaque,
+        "c": opaque,
+    }
+    assert redact(None, {"a": SECRET}) == {"a": SECRET}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "integer", "x-sensitive": True}}}, {"a": 5}),
+        ({"properties": {"a": {"const": SECRET, "x-sensitive": True}}, "required": ["a"]}, {"a": SECRET}),
+        (
+            {"properties": {"a": {"$ref": "#/$defs/A", "type": "integer"}}, "$defs": {"A": {"x-sensitive": True}}},
+            {"a": 5},
+        ),
+        ({"properties": {"a": {"allOf": [{"type": "integer"}, MARKED]}}}, {"a": 5}),
+        ({"items": {"anyOf": [{"type": "integer", "x-sensitive": True}, {"type": "null"}]}}, [5, None]),
+        ({"additionalProperties": {"type": "object", "x-sensitive": True}}, {"a": {}}),
+        ({"properties": {"if": {"type": "integer", "x-sensitive": True}, "b": {"type": "integer"}}}, {"if": 5, "b": 5}),
+    ],
+)
+def test_a_redacted_result_fits_the_schema_that_is_shown(schema: dict[str, Any], value: Any) -> None:
+    shown = redact(schema, value)
+    assert shown != value
+    opened = {**open_marked(schema)}
+    compile_schema({"$schema": "https://json-schema.org/draft/2020-12/schema", **opened}).check(shown)
+    assert redact(opened, value) == shown
+
+
+def test_a_schema_that_marks_nothing_is_not_copied() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    assert open_marked(schema) is schema
+    assert (if_marked(schema), if_marked(None), if_marked(5)) == (None, None, None)
+    field = {"title": "Pin", "description": "d", "type": "integer", "minimum": 1, "x-sensitive": True}
+    opened = open_marked({**schema, "properties": {"a": schema, "b": field}})
+    assert opened["properties"] == {"a": schema, "b": {"title": "Pin", "description": "d", "x-sensitive": True}}

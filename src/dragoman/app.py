@@ -278,7 +278,7 @@ class Runtime:
         if config.http.metrics:
             self._count_calls()
         prefix = "" if siblings is None else siblings.prefix
-        self.sessions = SdkSessions(self.kernel, config, self.logger, sse=sse, prefix=prefix)
+        self.sessions = SdkSessions(self.kernel, config, self.ids, self.logger, sse=sse, prefix=prefix)
         authenticator = make_authenticator(config.auth, self.clock, WebDocuments(), os.environ)
         explorer = None
         if config.explorer.enabled:
@@ -536,6 +536,7 @@ class Runtime:
             if done.future.done():
                 return
             if isinstance(outcome.error, ProtocolError):
+                outcome.error.correlation_id = call.correlation_id
                 done.future.set_exception(outcome.error)
             else:
                 done.future.set_result(self.dialect.render(call, outcome))

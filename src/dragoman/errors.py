@@ -372,6 +372,8 @@ class ProtocolError(DragomanError):
     """A message that is answered with a JSON-RPC error."""
 
     code: int = -32603
+    correlation_id: str | None = None
+    """The correlation id of the call that the error answers, for a request that became a call."""
 
     def __init__(self, message: str, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)

@@ -107,8 +107,9 @@ def refusal(call: Call, error: ToolError, not_found: Callable[[str], ProtocolErr
         answer = InvalidParams(message if call.ran else f"Invalid params: {_wrong(plain, message)}")
     else:
         answer = InternalError("Internal error" if plain == _UNSPOKEN else message)
-    facts = {"code": error.code, "retryable": may_repeat(error, code_of(error), call), "runId": call.run_id}
+    facts = {"code": error.code, "retryable": may_repeat(error, code_of(error), call)}
     answer.data = {**(answer.data or {}), **facts, **({"details": plain} if plain else {})}
+    answer.correlation_id = call.correlation_id
     return answer
 
 

@@ -19,6 +19,7 @@ DragomanError
 │   │       └── Stopping
 │   └── Failed              the handler ran, or is running still
 │       ├── TimedOut
+│       ├── Abandoned
 │       └── InternalFailure
 │           └── ResultTooLarge
 ├── ProtocolError           answers a message: a JSON-RPC error, never a tool result
@@ -63,6 +64,7 @@ from typing import Any, ClassVar
 import msgspec
 
 __all__ = [
+    "Abandoned",
     "Aborted",
     "AlreadyExists",
     "ClientCannotBeAsked",
@@ -328,6 +330,18 @@ class TimedOut(Failed):
 
     code = ErrorCode.TIMEOUT
     envelope_code = EnvelopeCode.TOOL_TIMEOUT
+
+
+class Abandoned(Failed):
+    """The server shut down before the handler had ended. The work itself may have succeeded."""
+
+    code = ErrorCode.TIMEOUT
+    envelope_code = EnvelopeCode.SERVICE_UNAVAILABLE
+
+    def __init__(self, *, retryable: bool) -> None:
+        super().__init__(
+            "The server is shutting down, and the tool had not finished", {"reason": "stopping", "retryable": retryable}
+        )
 
 
 class InternalFailure(Failed):

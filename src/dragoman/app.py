@@ -165,7 +165,7 @@ class Runtime:
         self.catalogue = (
             given
             if given is not None
-            else Catalogue(config.tools, self.logger, config.timeouts, allows_dynamic=may_change)
+            else Catalogue(config.tools, self.logger, config.timeouts, allows_dynamic=may_change, ids=self.ids)
         )
         tools, offers = _sorted_out(options.tools)
         self.offers = (
@@ -396,7 +396,7 @@ class Runtime:
             case ToolRemoved():
                 known = self.catalogue.get(change.name)
                 if known is not None and not known.is_builtin:
-                    self.catalogue.unregister(change.name)
+                    self.catalogue.unregister(change.name, is_dynamic=True, logger=self._logger_of(change))
             case ResourceUpdated():
                 self._from_any_thread(self._announce_update, change.uri)
             case ResultsOutdated():
@@ -474,7 +474,7 @@ class Runtime:
 
     def _admin_tools(self) -> tuple[Tool, ...]:
         policy = self.config.tools.admin_policy
-        return admin_tools(self.catalogue, policy, self._handlers(), self.logger, self._tell_others)
+        return admin_tools(self.catalogue, policy, self._handlers(), self._tell_others)
 
     def _tell_others(self, change: Change) -> None:
         self.share(change)
@@ -491,7 +491,12 @@ class Runtime:
             raise DuplicateTool(change.name)
         if known is not None:  # Registered here and there at the same time: the last word is the same for all.
             self.catalogue.unregister(change.name)
-        self.catalogue.register(tool, is_dynamic=True, tool_type=change.tool_type)
+        logger = self._logger_of(change)
+        self.catalogue.register(tool, is_dynamic=True, tool_type=change.tool_type, logger=logger)
+
+    def _logger_of(self, change: ToolRegistered | ToolRemoved) -> Logger | None:
+        """Logs under the id of the call that another process made the change for."""
+        return None if change.correlation_id is None else self.logger.child({"correlationId": change.correlation_id})
 
     def _from_any_thread(self, announce: Callable[[Any], None], what: str) -> None:
         loop = self._loop

@@ -167,7 +167,7 @@ class Runtime:
         self.catalogue = (
             given
             if given is not None
-            else Catalogue(config.tools, self.logger, config.timeouts, allows_dynamic=may_change)
+            else Catalogue(config.tools, self.logger, config.timeouts, allows_dynamic=may_change, ids=self.ids)
         )
         tools, offers = _sorted_out(options.tools)
         self.offers = (
@@ -282,7 +282,7 @@ class Runtime:
         if config.http.metrics:
             self._count_calls()
         prefix = "" if siblings is None else siblings.prefix
-        self.sessions = SdkSessions(self.kernel, config, self.logger, sse=sse, prefix=prefix)
+        self.sessions = SdkSessions(self.kernel, config, self.ids, self.logger, sse=sse, prefix=prefix)
         authenticator = make_authenticator(config.auth, self.clock, WebDocuments(), os.environ)
         if identify is not None:
             if authenticator is not None:
@@ -404,7 +404,7 @@ class Runtime:
             case ToolRemoved():
                 known = self.catalogue.get(change.name)
                 if known is not None and not known.is_builtin:
-                    self.catalogue.unregister(change.name)
+                    self.catalogue.unregister(change.name, is_dynamic=True, logger=self._logger_of(change))
             case ResourceUpdated():
                 self._from_any_thread(self._announce_update, change.uri)
             case ResultsOutdated():
@@ -482,7 +482,7 @@ class Runtime:
 
     def _admin_tools(self) -> tuple[Tool, ...]:
         policy = self.config.tools.admin_policy
-        return admin_tools(self.catalogue, policy, self._handlers(), self.logger, self._tell_others)
+        return admin_tools(self.catalogue, policy, self._handlers(), self._tell_others)
 
     def _tell_others(self, change: Change) -> None:
         self.share(change)
@@ -499,7 +499,12 @@ class Runtime:
             raise DuplicateTool(change.name)
         if known is not None:  # Registered here and there at the same time: the last word is the same for all.
             self.catalogue.unregister(change.name)
-        self.catalogue.register(tool, is_dynamic=True, tool_type=change.tool_type)
+        logger = self._logger_of(change)
+        self.catalogue.register(tool, is_dynamic=True, tool_type=change.tool_type, logger=logger)
+
+    def _logger_of(self, change: ToolRegistered | ToolRemoved) -> Logger | None:
+        """Logs under the id of the call that another process made the change for."""
+        return None if change.correlation_id is None else self.logger.child({"correlationId": change.correlation_id})
 
     def _from_any_thread(self, announce: Callable[[Any], None], what: str) -> None:
         loop = self._loop
@@ -544,6 +549,7 @@ class Runtime:
             if done.future.done():
                 return
             if isinstance(outcome.error, ProtocolError):
+                outcome.error.correlation_id = call.correlation_id
                 done.future.set_exception(outcome.error)
             else:
                 done.future.set_result(self.dialect.render(call, outcome))

@@ -15,12 +15,15 @@ class ToolRegistered(Struct, frozen=True, tag="toolRegistered", rename="camel"):
     name: str
     description: str
     version: str | None = None
+    correlation_id: str | None = None
+    """Of the call that asked for it."""
 
 
 class ToolRemoved(Struct, frozen=True, tag="toolRemoved", rename="camel"):
     """A tool was removed while the server runs."""
 
     name: str
+    correlation_id: str | None = None
 
 
 class ResourceUpdated(Struct, frozen=True, tag="resourceUpdated"):

@@ -19,6 +19,7 @@ DragomanError
 │   │       └── Stopping
 │   └── Failed              the handler ran, or is running still
 │       ├── TimedOut
+│       ├── Abandoned
 │       └── InternalFailure
 │           └── ResultTooLarge
 ├── ProtocolError           answers a message: a JSON-RPC error, never a tool result
@@ -63,6 +64,7 @@ from typing import Any, ClassVar
 import msgspec
 
 __all__ = [
+    "Abandoned",
     "Aborted",
     "AlreadyExists",
     "ClientCannotBeAsked",
@@ -332,6 +334,18 @@ class TimedOut(Failed):
     envelope_code = EnvelopeCode.TOOL_TIMEOUT
 
 
+class Abandoned(Failed):
+    """The server shut down before the handler had ended. The work itself may have succeeded."""
+
+    code = ErrorCode.TIMEOUT
+    envelope_code = EnvelopeCode.SERVICE_UNAVAILABLE
+
+    def __init__(self, *, retryable: bool) -> None:
+        super().__init__(
+            "The server is shutting down, and the tool had not finished", {"reason": "stopping", "retryable": retryable}
+        )
+
+
 class InternalFailure(Failed):
     """The handler raised an exception, or returned what cannot be sent. The server's log has the particulars."""
 
@@ -374,6 +388,8 @@ class ProtocolError(DragomanError):
     """A message that is answered with a JSON-RPC error."""
 
     code: int = -32603
+    correlation_id: str | None = None
+    """The correlation id of the call that the error answers, for a request that became a call."""
 
     def __init__(self, message: str, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)

@@ -139,10 +139,12 @@ def test_a_session_is_not_there_for_another_caller(server: HttpProcess) -> None:
         "a stream": session.request(None, {**theirs, "accept": "text/event-stream"}, method="GET"),
         "its end": session.request(None, theirs, method="DELETE"),
     }
-    unknown = server.ask(request(call, {**theirs, "mcp-session-id": "0" * 32}))
+    unknown = server.ask(request(call, {**theirs, "mcp-session-id": "0" * 32})).json
     for what, data in asked.items():
         answered = server.ask(data)
-        assert (what, answered.status, answered.body) == (what, 404, unknown.body)
+        assert answered.error["data"].keys() == {"correlationId"} == unknown["error"]["data"].keys()
+        told = {**answered.json, "error": {**answered.error, "data": unknown["error"]["data"]}}
+        assert (what, answered.status, told) == (what, 404, unknown)
     assert text_in(session.call("echo", message="hi")) == {"message": "hi"}
 
 

@@ -320,7 +320,8 @@ def test_sessions_of_the_deprecated_transport_take_the_same_places() -> None:
                 wire.send(asked)
                 assert wire.head()[0] == 503  # A stream that is not refused has no end.
             refused = server.ask(asked)
-            facts = {"reason": "too_many_sessions", "limit": 2, "retryable": True}
+            facts: dict[str, Any] = {"reason": "too_many_sessions", "limit": 2, "retryable": True}
+            facts["correlationId"] = refused.error["data"]["correlationId"]
             said = {"code": -32603, "message": "Too many open sessions", "data": facts}
             assert (refused.status, refused.error) == (503, said)
         other.delete()

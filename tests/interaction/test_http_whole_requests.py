@@ -95,10 +95,12 @@ def _same(response: Response) -> object:
     if not response.body:
         return headers, None
     said = response.message
-    result = said.get("result") or {}
+    result, error = said.get("result") or {}, said.get("error")
+    if error is not None:
+        del error["data"]["correlationId"]
     return (
         headers,
-        said.get("error"),
+        error,
         result.get("content") if not result.get("isError") else "an error",
         sorted(result),
     )

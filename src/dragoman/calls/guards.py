@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from dragoman.calls.call import Call
 from dragoman.calls.limits import ARRAY_TOO_LARGE, Violation, Violations
@@ -188,7 +188,7 @@ class Guards:
         rest = [each for each in violations.listed if each.code != ARRAY_TOO_LARGE]
         if rest:
             total = violations.total - facts.array_size_violation_count
-            raise LimitExceeded("Arguments exceed a limit", {"errors": rest, "total": total})
+            raise LimitExceeded("Arguments exceed a limit", {"errors": to_builtins(rest), "total": total})
 
     def after(self, call: Call) -> None:
         """Ask the gate that looks back."""
@@ -213,7 +213,7 @@ def _refusal(gate: Gate, verdict: Verdict, facts: Facts) -> ToolError:
     said: dict[str, Any] = {"gate": gate.id, "recommendation": verdict.recommendation}
     assert verdict.reason is not None
     if gate.judge is _array_size:
-        errors, total = list(facts.array_size_violations), facts.array_size_violation_count
+        errors, total = to_builtins(list(facts.array_size_violations)), facts.array_size_violation_count
         return LimitExceeded(verdict.reason, {"errors": errors, "total": total, **said})
     if gate.judge is _memory_pressure:
         return MemoryPressure(verdict.reason, {"reason": "memory_pressure", "retryable": True, **said})

@@ -15,7 +15,7 @@ from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.stages.record_completion import RecordCompletion
 from dragoman.calls.threads import Threads
 from dragoman.calls.tracing import Span, spans
-from dragoman.errors import Stopping, TimedOut, ToolError
+from dragoman.errors import Abandoned, Stopping, ToolError
 from dragoman.ids import Ids
 from dragoman.telemetry.log import Logger
 
@@ -131,7 +131,7 @@ class Runner:
         for call in abandoned:
             call.duration_ms = int((self._recorder.clock.monotonic() - call.started) * 1e6) / 1000
             call.cancellation.set("shutdown")
-            call.answer(Outcome(error=TimedOut("The server stopped before the tool had ended", {"reason": "stopping"})))
+            call.answer(Outcome(error=Abandoned(retryable=call.tool.definition.hints.are_harmless)))
             self._recorder.record(call, Completion.TIMEOUT)
             if call.task is not None:
                 call.task.cancel()

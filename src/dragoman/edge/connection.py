@@ -19,7 +19,7 @@ from dragoman.calls.call import Call, Dialect, Outcome
 from dragoman.calls.runner import Runner
 from dragoman.edge.clients import HandshakeClient, ModernClient, Questions
 from dragoman.edge.listing import Listing
-from dragoman.edge.peer import Kernel
+from dragoman.edge.peer import Kernel, log_refusal
 from dragoman.errors import InternalError, InvalidRequest, ProtocolError
 from dragoman.ids import Ids
 from dragoman.protocol import jsonrpc
@@ -238,14 +238,7 @@ class Connection:
             self._refuse(self.session.refuse(InternalError("Internal error"), event.id, meta))
 
     def _refuse(self, refusal: Refusal) -> None:
-        self.logger.warn(
-            "message refused",
-            {
-                "correlationId": refusal.correlation_id,
-                "outcome": "protocol_error",
-                "error": {"code": refusal.code, "message": refusal.message},
-            },
-        )
+        log_refusal(self.logger, refusal)
         self._send(refusal.line)
 
     def _tool_call(self, event: ToolCall) -> None:

@@ -178,6 +178,7 @@ class OfferRequests:
             elif isinstance(outcome.error, ToolError):
                 done.future.set_exception(refusal(call, outcome.error, not_found, self._max_bytes))
             else:
+                outcome.error.correlation_id = call.correlation_id
                 done.future.set_exception(outcome.error)
 
         peer = asked.peer

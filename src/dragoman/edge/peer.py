@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from dragoman.access.callers import Caller
-from dragoman.protocol.session import Request, Session
+from dragoman.protocol.session import Refusal, Request, Session
+from dragoman.telemetry.log import Logger
 from dragoman.tools.client import Client
 from dragoman.tools.context import Progress
 
@@ -82,6 +83,19 @@ class Kernel(Protocol):
     async def handle(self, peer: Peer, request: Request) -> dict[str, Any]:
         """The complete result; raises `ProtocolError`."""
         ...
+
+
+def log_refusal(logger: Logger, refusal: Refusal, facts: Mapping[str, Any] | None = None) -> None:
+    """Log a protocol error, once, under the correlation id that the client is told."""
+    logger.warn(
+        "message refused",
+        {
+            "correlationId": refusal.correlation_id,
+            "outcome": "protocol_error",
+            "error": {"code": str(refusal.code), "message": refusal.message},
+            **(facts or {}),
+        },
+    )
 
 
 def progress_of(notify: Callable[[str, Mapping[str, Any]], None], token: int | str) -> Progress:

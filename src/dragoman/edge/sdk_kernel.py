@@ -81,7 +81,7 @@ class SdkKernel:
         `may_read` tells whether a caller may read what is at a URI.
         """
         self._may_read = may_read
-        self._identity = identity
+        self.identity = identity
         self._listing = listing
         self._call_tool = call_tool
         self._handlers = handlers
@@ -146,7 +146,7 @@ class SdkKernel:
 
         self._bus = _bus_class(self._may_read)()
         self._listen = ListenHandler(self._bus)
-        info = self._identity.server_info
+        info = self.identity.server_info
         # The SDK takes results as plain dictionaries too, which its annotations do not say.
         on_list_tools: Any = self._on_list_tools
         on_call_tool: Any = self._on_call_tool
@@ -155,7 +155,7 @@ class SdkKernel:
         server: Server[Any] = Server(
             info["name"],
             version=info["version"],
-            instructions=self._identity.instructions,
+            instructions=self.identity.instructions,
             on_list_tools=on_list_tools,
             on_call_tool=on_call_tool,
             on_subscriptions_listen=on_listen,
@@ -175,10 +175,8 @@ class SdkKernel:
     async def serve(self, peer: Peer, request: Request) -> dict[str, Any]:
         """Serve one request, with the SDK loaded."""
         from mcp.server.connection import Connection as SdkConnection
-        from mcp.server.runner import ServerRunner, aclose_shielded, modern_error_data, serve_one
-        from mcp.shared.exceptions import MCPError
+        from mcp.server.runner import ServerRunner, aclose_shielded, serve_one
         from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
-        from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
 
         assert self._server is not None
         channel = _Channel(peer, request)
@@ -209,17 +207,13 @@ class SdkKernel:
                 return await runner.on_request(channel, request.method, request.params)
             finally:
                 await aclose_shielded(connection)
-        except MCPError as error:
-            if error.code == MethodNotFound.code:
-                raise MethodNotFound(f"Method not found: {request.method}") from None
-            raise SdkError(error.code, error.message, error.data) from None
         except ProtocolError:
             raise
         except Exception as error:
-            data = modern_error_data(error) if request.modern else handler_exception_to_error_data(error)
-            if data is None or data.code == InternalError.code:
+            worded = protocol_error_of(error, request.method, modern=request.modern)
+            if worded is None:
                 raise  # The connection logs it under the request's ids, and answers.
-            raise SdkError(data.code, data.message, data.data) from None
+            raise worded from None
         finally:
             channel.close()
 
@@ -260,6 +254,24 @@ class SdkKernel:
             raise
         finally:
             await client.told()
+
+
+def protocol_error_of(error: Exception, method: str, *, modern: bool) -> ProtocolError | None:
+    """The error that answers a request which raised `error`; None for a defect, whose text is only for the log."""
+    from mcp.server.runner import modern_error_data
+    from mcp.shared.exceptions import MCPError
+    from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
+
+    if isinstance(error, ProtocolError):
+        return error
+    if isinstance(error, MCPError):
+        if error.code == MethodNotFound.code:
+            return MethodNotFound(f"Method not found: {method}")
+        return SdkError(error.code, error.message, error.data)
+    data = modern_error_data(error) if modern else handler_exception_to_error_data(error)
+    if data is None or data.code == InternalError.code:
+        return None
+    return SdkError(data.code, data.message, data.data)
 
 
 def _caller_in(context: Any) -> Caller:

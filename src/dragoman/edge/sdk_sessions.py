@@ -2,7 +2,8 @@
 
 1. The SDK owns the sessions: it opens, routes, times out and ends them. The lane is told which are past their handshake
    and whose they are, so that it can answer calls in them itself.
-2. Before `initialized` nothing but `initialize` is served, and that once.
+2. Our own `Session` reads each message before the SDK does. It keeps the state gate and words the protocol errors, as
+   it does on stdio; an error that the SDK raises later is worded by it on the way out.
 3. A stream that broke is resumed where it broke: who resumes is listening before the past is replayed, so nothing falls
    between the two, and nothing that came both ways is sent twice.
 4. Whoever resumes a stream has it from then on, even if an earlier connection still looks alive.
@@ -19,27 +20,32 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from urllib.parse import parse_qs
+from uuid import UUID, uuid4
+
+import msgspec
 
 from dragoman.access.callers import Caller
 from dragoman.access.quota import Quota
 from dragoman.calls.call import Call
 from dragoman.config import Config
-from dragoman.edge.http.asgi import JSON, Receive, Refused, Scope, Send, Stopping, answer, error_body
+from dragoman.edge.http.asgi import JSON, Receive, Refused, Scope, Send, Stopping, answer
 from dragoman.edge.http.exchange import SessionCall
 from dragoman.edge.http.replay import Event, ReplayBuffer, SessionEvents
-from dragoman.edge.sdk_kernel import CALLER, TRANSPORT, SdkKernel, listener_of
-from dragoman.errors import InternalError, InvalidRequest, NotInitialized, ProtocolError, RequestCancelled
-from dragoman.protocol import jsonrpc
-from dragoman.protocol.jsonrpc import Id, encode_error
-from dragoman.protocol.session import check_progress_token
+from dragoman.edge.listing import refuse_cursor
+from dragoman.edge.peer import log_refusal
+from dragoman.edge.sdk_kernel import CALLER, TRANSPORT, SdkError, SdkKernel, listener_of, protocol_error_of
+from dragoman.errors import InternalError, InvalidRequest, RequestCancelled
+from dragoman.ids import Ids
+from dragoman.protocol.jsonrpc import Id, encode_error, error_data
+from dragoman.protocol.session import Move, Session, correlation_id_in, handshake_reader
 from dragoman.telemetry.log import Logger, exception_facts
 
 if TYPE_CHECKING:
     from mcp.server.connection import Connection as SdkConnection
 
-_HANDSHAKE_GRACE = 0.5
-"""Seconds that a request waits for an `initialized` that was acknowledged and is still on its way."""
+_READER = "dragoman.reader"
+"""Where the scope of a request has the `Session` that reads its messages."""
 _TOUCH_EVERY = 1.0
 """Seconds, at most, between two notes of a session that it is in use; one for every call would cost more than it."""
 
@@ -50,8 +56,18 @@ _LAST_WORDS = 0.5
 class LaneSession:
     """A session as the lane sees it."""
 
-    def __init__(self, session_id: str, caller: Caller, connection: SdkConnection, transport: Any) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        caller: Caller,
+        connection: SdkConnection,
+        transport: Any,
+        reader: Session,
+        logger: Logger,
+    ) -> None:
         self.id = session_id
+        self.reader = reader
+        self.logger = logger
         self.header = (b"mcp-session-id", session_id.encode())
         self.caller = caller
         self.connection = connection
@@ -61,11 +77,6 @@ class LaneSession:
         """What the lane is answering, by the request's id."""
         self._touched = 0.0
         self._touch_every = min(_TOUCH_EVERY, transport._idle_timeout / 10)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the handshake is through."""
-        return self.connection.initialized.is_set()
 
     @property
     def version(self) -> str:
@@ -113,16 +124,6 @@ class LaneSession:
             self._touched = 0.0
             self.touch(asyncio.get_running_loop().time())
 
-    def hear(self, body: bytes) -> None:
-        """Before the handshake is through: the client goes on as soon as its `initialized` is acknowledged, which the
-        SDK does before it acts on it, so it is acted on here."""
-        try:
-            message = jsonrpc.decode(body)
-        except ProtocolError:
-            return
-        if isinstance(message, jsonrpc.Message) and message.method in ("initialized", "notifications/initialized"):
-            self.connection.initialized.set()
-
     def cancel(self, request_id: Id, reason: str) -> bool:
         """Withdraw a call of the lane; False: there is none with this id."""
         found = self.calls.pop(request_id, None)
@@ -140,13 +141,29 @@ class LaneSession:
             self.cancel(request_id, "disconnect")
 
 
+class SseSession:
+    """A session of the deprecated transport: its reader, and the stream that its answers go to."""
+
+    def __init__(self, caller: Caller, reader: Session, logger: Logger, stream: Any) -> None:
+        self.caller = caller
+        self.reader = reader
+        self.logger = logger
+        self._stream = stream
+
+    async def send(self, line: bytes) -> None:
+        """Send an answer, in turn with those of the SDK."""
+        await _send(self._stream, line)
+
+
 class SdkSessions:
     """Serves what the lane does not of the handshake era over HTTP, on the kernel's server."""
 
     def __init__(
-        self, kernel: SdkKernel, config: Config, logger: Logger, *, sse: bool = False, prefix: str = ""
+        self, kernel: SdkKernel, config: Config, ids: Ids, logger: Logger, *, sse: bool = False, prefix: str = ""
     ) -> None:
         self._kernel = kernel
+        self._ids = ids
+        self._sse_sessions: dict[UUID, SseSession] = {}
         self._prefix = prefix
         self._config = config
         self._logger = logger
@@ -176,6 +193,15 @@ class SdkSessions:
             return None
         return session
 
+    def find_sse(self, scope: Scope, caller: Caller) -> SseSession | None:
+        """The session of this caller that a request to the deprecated transport names."""
+        named = parse_qs(scope["query_string"].decode("latin-1")).get("session_id", [""])[0]
+        try:
+            session = self._sse_sessions.get(UUID(hex=named))
+        except ValueError:
+            return None
+        return session if session is not None and session.caller == caller and not self._are_ending else None
+
     async def load(self) -> None:
         """Import the SDK and start its session manager, once."""
         if self._ready is None:
@@ -204,7 +230,10 @@ class SdkSessions:
     async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Serve a request at the endpoint of streamable HTTP."""
         await self._enter_transport(scope, caller, "http")
-        await self._manager.handle_request(scope, receive, send)
+        named = dict(scope["headers"]).get(b"mcp-session-id", b"").decode("latin-1")
+        session = self.find(named, caller)
+        scope[_READER] = reader = self._new_reader() if session is None else session.reader
+        await self._manager.handle_request(scope, receive, self._worded(send, reader))
 
     async def handle_sse(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Serve the stream that opens a session of the deprecated transport, for as long as it lasts."""
@@ -216,7 +245,13 @@ class SdkSessions:
         manager.by_sse += 1
         try:
             async with self._sse_transport.connect_sse(scope, receive, send) as (read, write):
-                await serve_loop(self._kernel.server, read, write, lifespan_state=manager._lifespan_state)
+                session_id = next(reversed(self._sse_transport._read_stream_writers))  # Nothing else has run since.
+                reader = self._new_reader()
+                self._sse_sessions[session_id] = SseSession(caller, reader, self._logger_for(reader), write)
+                try:
+                    await serve_loop(self._kernel.server, read, write, lifespan_state=manager._lifespan_state)
+                finally:
+                    del self._sse_sessions[session_id]
         finally:
             manager.by_sse -= 1
             manager.per_caller.give_back(holder)
@@ -224,7 +259,9 @@ class SdkSessions:
     async def handle_sse_message(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Take a message in a session of the deprecated transport."""
         await self._enter_transport(scope, caller, "sse")
-        await self._sse_transport.handle_post_message(scope, receive, send)
+        session = self.find_sse(scope, caller)
+        scope[_READER] = reader = self._new_reader() if session is None else session.reader
+        await self._sse_transport.handle_post_message(scope, receive, self._worded(send, reader))
 
     async def stream(
         self,
@@ -241,7 +278,9 @@ class SdkSessions:
         """
         transport = session.transport
         if transport.is_terminated:
-            await answer(send, 404, error_body(InvalidRequest("The session is over"), request_id))
+            refusal = session.reader.refuse(InvalidRequest("The session is over"), request_id)
+            log_refusal(session.logger, refusal, {"status": 404})
+            await answer(send, 404, refusal.line)
             return
         name = str(request_id)
         if name in transport._request_streams:  # To the SDK, 1 and "1" are one.
@@ -295,7 +334,6 @@ class SdkSessions:
                 self._buffer,
                 self._prefix,
                 self._per_caller(),
-                self._logger,
                 session_idle_timeout=http.session_idle_ms / 1000,
                 max_sessions=http.max_sessions,
                 max_request_body_size=self._config.limits.max_request_bytes,
@@ -322,10 +360,7 @@ class SdkSessions:
         return Quota(http.max_sessions_per_caller or max(1, http.max_sessions // 2))
 
     async def _guard(self, context: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Around every message of every session: the state gate, the index, and no exception text for clients."""
-        from mcp.shared.exceptions import MCPError
-        from pydantic import ValidationError
-
+        """Around every message of every session: the index, the words of errors, and no exception text for clients."""
         connection = context.session._connection
         if context.request is None or CALLER not in context.request.scope:
             return await call_next(context)  # Not one of a session: the lane has seen to it.
@@ -335,33 +370,62 @@ class SdkSessions:
                     connection.initialized.set()
                 return await call_next(context)
             if context.method == "initialize":
-                if connection.initialize_accepted:
-                    error = InvalidRequest("Invalid request: initialize was sent already")
-                    raise MCPError(error.code, error.message)
                 result = await call_next(context)
-                self._enter(connection, context.request.scope[CALLER])
+                self._enter(connection, context.request.scope)
                 return result
-            if not await _is_initialized(connection):
-                unready = NotInitialized()
-                raise MCPError(unready.code, unready.message)
-            token = ((context.params or {}).get("_meta") or {}).get("progressToken")
-            if token is not None:
-                check_progress_token(token)
+            if context.method == "tools/list":
+                refuse_cursor((context.params or {}).get("cursor"))  # Before the SDK, which has other words for it.
             self._requests += 1
             try:
                 return await call_next(context)
             finally:
                 self._requests -= 1
-        except (MCPError, ValidationError):
-            raise
-        except ProtocolError as error:
-            raise MCPError(error.code, error.message, dict(error.data) if error.data is not None else None) from None
         except Exception as error:
-            facts = {"method": context.method, **exception_facts(error, InternalError.code)}
-            self._logger.error("message failed", facts)
-            raise MCPError(InternalError.code, "Internal error") from None
+            raise self._refusal(context, error) from None
 
-    def _enter(self, connection: SdkConnection, caller: Caller) -> None:
+    def _refusal(self, context: Any, error: Exception) -> Exception:
+        """The error for the SDK to answer with, in our words; it is logged."""
+        from mcp.shared.exceptions import MCPError
+
+        reader: Session = context.request.scope[_READER]
+        meta = (context.params or {}).get("_meta") or {}
+        worded = protocol_error_of(error, context.method, modern=False)
+        logger = self._logger_for(reader)
+        if worded is None:
+            worded = InternalError("Internal error")
+            correlation_id = correlation_id_in(meta) or reader.correlation_id
+            facts = {"method": context.method, "correlationId": correlation_id}
+            logger.error("message failed", {**facts, **exception_facts(error, InternalError.code)})
+        refusal = reader.refuse(worded, context.request_id, meta)
+        log_refusal(logger, refusal)
+        return MCPError(refusal.code, refusal.message, error_data(worded, refusal.correlation_id))
+
+    def _worded(self, send: Send, reader: Session) -> Send:
+        """A `send` for the SDK: an answer that is an HTTP error, of whatever kind, becomes a JSON-RPC error of ours."""
+        refused: Any = None
+
+        async def send_worded(message: Any) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] >= 400:
+                refused = message
+            elif refused is None:
+                await send(message)
+            elif not message.get("more_body", False):  # The SDK sends such an answer in one piece.
+                status = refused["status"]
+                refusal = reader.refuse(_said_in(message.get("body", b"")), None)
+                log_refusal(self._logger_for(reader), refusal, {"status": status})
+                kept = [pair for pair in refused["headers"] if pair[0] not in (b"content-type", b"content-length")]
+                await answer(send, status, refusal.line, (JSON, *kept))
+
+        return send_worded
+
+    def _new_reader(self) -> Session:
+        return handshake_reader(self._kernel.identity, self._ids.connection_correlation_id())
+
+    def _logger_for(self, reader: Session) -> Logger:
+        return self._logger.child({"connectionCorrelationId": reader.correlation_id})
+
+    def _enter(self, connection: SdkConnection, scope: Scope) -> None:
         session_id = connection.session_id
         if session_id is None:
             self._by_sse.add(connection)
@@ -369,7 +433,11 @@ class SdkSessions:
             return
         if session_id not in self._manager._server_instances:
             return
-        session = LaneSession(session_id, caller, connection, self._manager._server_instances[session_id])
+        reader: Session = scope[_READER]
+        reader.move(Move.INITIALIZE)
+        transport, logger = self._manager._server_instances[session_id], self._logger_for(reader)
+        transport.reader = reader
+        session = LaneSession(session_id, scope[CALLER], connection, transport, reader, logger)
         self._index[session_id] = session
         connection.exit_stack.callback(self._leave, session_id)
 
@@ -379,25 +447,29 @@ class SdkSessions:
             session.close()
 
     async def _deliver(self, transport: Any, answered: asyncio.Future[bytes]) -> None:
-        import anyio
-        from mcp.shared.message import SessionMessage
-        from mcp_types import jsonrpc_message_adapter
-
-        message = jsonrpc_message_adapter.validate_json(await answered, by_name=False)
-        try:
-            await transport._write_stream.send(SessionMessage(message))
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # The session is over: there is nobody left who could ask for it.
+        await _send(transport._write_stream, await answered)
 
 
-async def _is_initialized(connection: SdkConnection) -> bool:
-    if not connection.initialized.is_set() and connection.initialize_accepted:
-        try:
-            async with asyncio.timeout(_HANDSHAKE_GRACE):
-                await connection.initialized.wait()
-        except TimeoutError:
-            return False
-    return connection.initialized.is_set()
+async def _send(stream: Any, line: bytes) -> None:
+    """Have the SDK send an answer of ours."""
+    import anyio
+    from mcp.shared.message import SessionMessage
+    from mcp_types import jsonrpc_message_adapter
+
+    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+    try:
+        await stream.send(SessionMessage(message))
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        pass  # The session is over: there is nobody left who could ask for it.
+
+
+def _said_in(body: bytes) -> SdkError:
+    """The error in an answer of the SDK, which is JSON-RPC or plain text."""
+    try:
+        error = msgspec.json.decode(body)["error"]
+        return SdkError(error["code"], error["message"], error.get("data"))
+    except (msgspec.DecodeError, LookupError, TypeError):
+        return SdkError(InvalidRequest.code, body.decode(errors="replace"), None)
 
 
 def _manager_class() -> Any:
@@ -441,6 +513,7 @@ def _manager_class() -> Any:
         """A transport whose streams are resumed without a gap."""
 
         _was_listened_to = False
+        reader: Session
 
         async def serve_stream(
             self, name: str, first: Iterable[Any], scope: Scope, receive: Receive, send: Send
@@ -473,6 +546,10 @@ def _manager_class() -> Any:
                 if held is not None and held[1] is listening:
                     self._sse_stream_writers.pop(name, None)
                     await self._clean_up_memory_streams(name)
+
+        async def _terminate_unanswered_request(self, request_id: Id) -> None:
+            refusal = self.reader.refuse(RequestCancelled(), request_id)
+            await _send(self._write_stream, refusal.line)
 
         async def _run_sse_writer(
             self, request_id: Any, sse_stream_writer: Any, request_stream_reader: Any, priming_event: Any
@@ -528,14 +605,11 @@ def _manager_class() -> Any:
     class Manager(StreamableHTTPSessionManager):
         """Gives each session streams of its own, so that ids of different sessions cannot meet."""
 
-        def __init__(
-            self, app: Any, buffer: ReplayBuffer, prefix: str, per_caller: Quota, logger: Logger, **options: Any
-        ) -> None:
+        def __init__(self, app: Any, buffer: ReplayBuffer, prefix: str, per_caller: Quota, **options: Any) -> None:
             super().__init__(app, **options)
             self._buffer = buffer
             self._prefix = prefix
             self.per_caller = per_caller
-            self._logger = logger
             self.by_sse = 0
             """How many sessions of the deprecated transport are open."""
 
@@ -543,14 +617,9 @@ def _manager_class() -> Any:
             """Take one of the places that there are for sessions, and for those of a caller; raises `Refused`."""
             assert self.max_sessions is not None
             if len(self._server_instances) + self.by_sse >= self.max_sessions:
-                raise self._refusal("Too many open sessions", self.max_sessions)
+                raise _too_many("Too many open sessions", self.max_sessions)
             if not self.per_caller.take(holder):
-                raise self._refusal("Too many open sessions of this caller", self.per_caller.most)
-
-        def _refusal(self, reason: str, limit: int) -> Refused:
-            self._logger.warn("session refused", {"reason": reason, "limit": limit})
-            facts = {"reason": "too_many_sessions", "limit": limit, "retryable": True}
-            return Refused(503, InternalError(reason, facts), ((b"retry-after", b"1"),))
+                raise _too_many("Too many open sessions of this caller", self.per_caller.most)
 
         async def _discard_session(self, session_id: str, transport: Any) -> None:
             if session_id in self._server_instances:  # It may be discarded more than once.
@@ -569,6 +638,11 @@ def _manager_class() -> Any:
             return transport
 
     return Manager
+
+
+def _too_many(reason: str, limit: int) -> Refused:
+    facts = {"reason": "too_many_sessions", "limit": limit, "retryable": True}
+    return Refused(503, InternalError(reason, facts), ((b"retry-after", b"1"),))
 
 
 def _holder(owner: Any) -> tuple[str | None, str | None]:

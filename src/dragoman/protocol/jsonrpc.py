@@ -72,11 +72,22 @@ def decode(line: bytes) -> Message | Answer:
         return _decode_message(line)
     except msgspec.ValidationError:
         pass
-    except RecursionError:
-        raise ParseError("Parse error: nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ParseError(f"Parse error: {_reason(error)}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise unreadable(error) from None
     return _diagnose(line)
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """Read a JSON object that is not a message; raises `ParseError` or `InvalidRequest`, as `decode` words them."""
+    try:
+        if not body.isascii():
+            body.decode()
+        value = _decode_any(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise unreadable(error) from None
+    if not isinstance(value, dict):
+        raise _invalid("the body must be a JSON object")
+    return value
 
 
 class Heading(Struct, gc=False):
@@ -134,20 +145,21 @@ def meta_in(params: bytes) -> Mapping[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def _reason(error: Exception) -> str:
+def unreadable(error: Exception) -> ParseError:
+    """What a decoder raised, as the error that answers the message."""
+    if isinstance(error, RecursionError):
+        return ParseError("Parse error: nested too deeply")
     if isinstance(error, UnicodeDecodeError):
-        return f"invalid UTF-8 (byte {error.start})"
-    return str(error).removeprefix("JSON is malformed: ")
+        return ParseError(f"Parse error: invalid UTF-8 (byte {error.start})")
+    return ParseError(f"Parse error: {str(error).removeprefix('JSON is malformed: ')}")
 
 
 def _diagnose(line: bytes) -> Answer:
     """Say what is wrong with JSON that is not a request; the one thing that is right about it is to be an answer."""
     try:
         message = _decode_any(line)
-    except msgspec.DecodeError as error:  # A number that no Python type can hold.
-        raise ParseError(f"Parse error: {_reason(error)}") from None
-    except RecursionError:
-        raise ParseError("Parse error: nested too deeply") from None
+    except (msgspec.DecodeError, RecursionError) as error:  # Such as a number that no Python type can hold.
+        raise unreadable(error) from None
     if isinstance(message, list):
         raise _invalid("batches are not allowed")
     if not isinstance(message, dict):
@@ -203,9 +215,14 @@ def to_json_rpc_error(
     return {"jsonrpc": "2.0", "id": id, "error": error}
 
 
+def error_data(error: ProtocolError, correlation_id: str) -> dict[str, Any]:
+    """The `data` of a JSON-RPC error, on every transport."""
+    return {**(error.data or {}), "correlationId": correlation_id}
+
+
 def encode_error(error: ProtocolError, request_id: Id | None, correlation_id: str) -> bytes:
     """The line that answers a message with `error`."""
-    data = {**(error.data or {}), "correlationId": correlation_id}
+    data = error_data(error, correlation_id)
     return encode(to_json_rpc_error(error.code, error.message, data, request_id)) + b"\n"
 
 

@@ -7,7 +7,8 @@ The rules:
 2. In the handshake era only the moves in `TRANSITIONS` change the state, and before RUNNING every method but
    `initialize` and `initialized` (`ping` too) is answered -32002 under the connection's correlation id.
 3. In the modern era each request stands by itself: its envelope is checked, and -32002 is never sent.
-4. Every error carries `data.correlationId`: the request's own when it brought one, else the connection's.
+4. Every error carries `data.correlationId`: the request's own when it brought one, else the id of the call that the
+   request became, else the connection's.
 5. Notifications are never answered. CLOSED is final, and silent.
 """
 
@@ -105,6 +106,8 @@ class Refusal(Struct, gc=False):
     code: int
     message: str
     correlation_id: str
+    id: Id | None = None
+    """The request that it answers; None when there is no valid id to repeat."""
 
 
 class ToolCall(Struct, gc=False):
@@ -223,7 +226,7 @@ class Session:
 
     def close(self) -> None:
         """The peer is gone."""
-        self._move(Move.CLOSE)
+        self.move(Move.CLOSE)
 
     def result(self, request_id: Id, result: Mapping[str, Any], *, modern: bool) -> bytes:
         """The line that answers a request."""
@@ -244,14 +247,15 @@ class Session:
         return jsonrpc.encode_result(request_id, result)
 
     def refuse(self, error: ProtocolError, request_id: Id | None, meta: Mapping[str, Any] = _NO_META) -> Refusal:
-        """The answer to a message with `error`."""
-        correlation_id = correlation_id_in(meta)
+        """The answer to a message with `error`. Every transport words its protocol errors here."""
+        correlation_id = error.correlation_id or correlation_id_in(meta)
         if correlation_id is None or isinstance(error, NotInitialized):
             correlation_id = self.correlation_id
         line = jsonrpc.encode_error(error, request_id, correlation_id)
-        return Refusal(line, error.code, error.message, correlation_id)
+        return Refusal(line, error.code, error.message, correlation_id, request_id)
 
-    def _move(self, move: Move) -> bool:
+    def move(self, move: Move) -> bool:
+        """Change the state as `TRANSITIONS` has it; False: there is no such move from where it is."""
         target = TRANSITIONS.get((self.state, move))
         if target is None:
             return False
@@ -338,7 +342,7 @@ class Session:
             return Request(request_id, method, params, False)
         if method == "initialize":
             return self._initialize(message, request_id)
-        if self.state is State.STARTING and VERSION_KEY in _meta_of(message):
+        if self.era is Era.UNDECIDED and VERSION_KEY in _meta_of(message):
             self.era = Era.MODERN
             return self._modern_request(message, request_id)
         raise NotInitialized
@@ -350,7 +354,7 @@ class Session:
         version = client["protocolVersion"]
         self.version = version if version in HANDSHAKE_VERSIONS else LATEST_HANDSHAKE
         self.era = Era.HANDSHAKE
-        self._move(Move.INITIALIZE)
+        self.move(Move.INITIALIZE)
         result: dict[str, Any] = {
             "protocolVersion": self.version,
             "capabilities": self.identity.capabilities,
@@ -399,7 +403,7 @@ class Session:
 
     def _notification(self, message: Message) -> Event | None:
         if message.method in ("initialized", "notifications/initialized"):
-            if self.era is Era.HANDSHAKE and self._move(Move.INITIALIZED):
+            if self.era is Era.HANDSHAKE and self.move(Move.INITIALIZED):
                 return Initialized()
         elif message.method == "notifications/cancelled" and (self.state is State.RUNNING or self.era is Era.MODERN):
             try:
@@ -426,10 +430,10 @@ def modern_reader(identity: Identity, correlation_id: str) -> Session:
     return session
 
 
-def running_reader(identity: Identity, correlation_id: str) -> Session:
-    """A session for messages of handshake sessions that somebody else keeps, and which are past their handshake."""
+def handshake_reader(identity: Identity, correlation_id: str) -> Session:
+    """A session that reads the messages of one HTTP session, which the SDK serves. It never speaks the modern era."""
     session = Session(identity, correlation_id, sys.maxsize)
-    session.era, session.state = Era.HANDSHAKE, State.RUNNING
+    session.era = Era.HANDSHAKE
     return session
 
 
@@ -526,10 +530,8 @@ def _decoded(decode: Callable[[bytes], T], message: Message) -> T:
         return decode(message.params)
     except msgspec.ValidationError as error:
         raise InvalidParams(f"Invalid params: {_said(error)}") from None
-    except RecursionError:
-        raise ParseError("Parse error: nested too deeply") from None
-    except msgspec.DecodeError as error:
-        raise ParseError(f"Parse error: {error}") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise jsonrpc.unreadable(error) from None
 
 
 def _kept(reduce: Callable[[bytes], dict[str, Any]], message: Message) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from dragoman.errors import EnvelopeCode, InternalFailure, InvalidArgument, Limi
 from dragoman.protocol.results import TextBlock, ToolResult
 from dragoman.replies.encoding import CUT, DETAILS_TOO_LARGE, clean_details, clean_message, meta_of
 from dragoman.tools.content import encode_json
-from dragoman.tools.tool import Hints
 
 LONGEST_MESSAGE = 1000
 WORTH_REPEATING = frozenset(
@@ -91,6 +90,16 @@ def may_repeat(error: ToolError, code: EnvelopeCode, call: Call) -> bool:
     return said if isinstance(said, bool) else code in WORTH_REPEATING
 
 
+def details_of(error: ToolError, call: Call) -> Mapping[str, Any] | None:
+    """The details of an error, in which no hint to repeat the call is left unless `may_repeat` says the same."""
+    details = error.details
+    if type(details) is not dict or not ({"retryable", "retryAfterMs"} & details.keys()):
+        return details
+    if may_repeat(error, code_of(error), call):
+        return details
+    return {**{key: fact for key, fact in details.items() if key != "retryAfterMs"}, "retryable": False}
+
+
 def _facts(error: ToolError) -> Mapping[str, Any]:
     """The details of an error; what a handler gave for them may be something else than a mapping."""
     details: Any = error.details or {}
@@ -98,8 +107,7 @@ def _facts(error: ToolError) -> Mapping[str, Any]:
 
 
 def _is_harmless(call: Call) -> bool:
-    hints = call.tool.definition.hints if call.tool is not None else Hints()
-    return bool(hints.read_only or hints.idempotent)
+    return call.tool is not None and call.tool.definition.hints.are_harmless
 
 
 def ever_smaller(call: Call, error: ToolError, most: int) -> Iterator[ToolResult]:

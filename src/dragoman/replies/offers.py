@@ -19,7 +19,7 @@ from dragoman.errors import (
 )
 from dragoman.offers.prompt import Message
 from dragoman.replies.encoding import Encoded, clean_details, clean_message, meta_of, not_serializable
-from dragoman.replies.failures import code_of, may_repeat
+from dragoman.replies.failures import code_of, details_of, may_repeat
 from dragoman.tools.content import BlobResource, Text, TextResource, encode_json, encode_within, is_content
 
 MOST_VALUES = 100
@@ -98,7 +98,7 @@ def _encoded(value: Any, most: int) -> Encoded:
 
 def refusal(call: Call, error: ToolError, not_found: Callable[[str], ProtocolError], most: int) -> ProtocolError:
     """The JSON-RPC error in place of a result. The text of an exception that was not meant for clients is not in it."""
-    details = clean_details(error.details, most // 2)
+    details = clean_details(details_of(error, call), most // 2)
     plain = msgspec.json.decode(encode_json(details))
     message = clean_message(error.message, _LONGEST_MESSAGE)
     if isinstance(error, NotFound):
@@ -107,8 +107,9 @@ def refusal(call: Call, error: ToolError, not_found: Callable[[str], ProtocolErr
         answer = InvalidParams(message if call.ran else f"Invalid params: {_wrong(plain, message)}")
     else:
         answer = InternalError("Internal error" if plain == _UNSPOKEN else message)
-    facts = {"code": error.code, "retryable": may_repeat(error, code_of(error), call), "runId": call.run_id}
+    facts = {"code": error.code, "retryable": may_repeat(error, code_of(error), call)}
     answer.data = {**(answer.data or {}), **facts, **({"details": plain} if plain else {})}
+    answer.correlation_id = call.correlation_id
     return answer
 
 

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct, to_builtins
 
 from dragoman.calls.call import Call, Outcome
 from dragoman.errors import (
+    Abandoned,
     Conflict,
     ErrorCode,
     InternalFailure,
@@ -19,6 +20,7 @@ from dragoman.errors import (
     PayloadTooLarge,
     RateLimited,
     ResultTooLarge,
+    Stopping,
     TimedOut,
     ToolError,
     Unauthorized,
@@ -82,6 +84,11 @@ def text_of(error: ToolError, call: Call) -> str:
             return f"Invalid input: {error.message}"
         case Unauthorized():
             return "Access denied"
+        case Abandoned():
+            may_repeat = "the call can be repeated" if details.get("retryable") else "its work may have been done"
+            return f"Server is shutting down: the module had not finished; {may_repeat}"
+        case Stopping():
+            return "Server is shutting down: the call was not started and can be repeated"
         case TimedOut():
             return f"Module timed out after {_timeout(details, call)}ms"
         case RateLimited():

@@ -23,6 +23,7 @@ from dragoman.replies.encoding import (
     meta_of,
     not_serializable,
 )
+from dragoman.replies.failures import details_of
 from dragoman.tools.content import ATOMS, encode_json, encode_within
 
 _DEFAULT_LIMIT = SizeLimit(ResponseConfig().max_response_bytes)
@@ -39,7 +40,8 @@ class Structured:
         """The `tools/call` result; raises `InternalFailure` when the value cannot be sent."""
         if outcome.error is not None:
             assert isinstance(outcome.error, ToolError)
-            return self._size.first_that_fits(_ever_smaller(outcome.error.structured(), call, self._most))
+            error = msgspec.structs.replace(outcome.error.structured(), details=details_of(outcome.error, call))
+            return self._size.first_that_fits(_ever_smaller(error, call, self._most))
         value = outcome.value
         kind, is_content = type(value), False
         encoded: Encoded | None

@@ -29,7 +29,7 @@ class CompletionRecord(msgspec.Struct, rename="camel", gc=False):
     duration_ms: float
     outcome: str
     payload_bytes: int
-    error_code: str | int | msgspec.UnsetType = msgspec.UNSET
+    error_code: str | msgspec.UnsetType = msgspec.UNSET
     reason: str | msgspec.UnsetType = msgspec.UNSET
     hint: str | msgspec.UnsetType = msgspec.UNSET
     cached: bool | msgspec.UnsetType = msgspec.UNSET

@@ -11,6 +11,7 @@ import msgspec
 
 from dragoman.config import TimeoutsConfig, ToolsConfig, ValidationResult
 from dragoman.errors import DuplicateTool, DynamicRegistrationOff, InvalidTool
+from dragoman.ids import Ids, RandomIds
 from dragoman.telemetry.log import Logger
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
 from dragoman.tools.questions import Question
@@ -62,8 +63,10 @@ class Catalogue:
         timeouts: TimeoutsConfig | None = None,
         *,
         allows_dynamic: bool = True,
+        ids: Ids | None = None,
     ) -> None:
         self._config = config
+        self._ids = ids or RandomIds()
         self._allows_dynamic = allows_dynamic
         self._timeouts = timeouts or TimeoutsConfig()
         self._logger = logger
@@ -85,11 +88,12 @@ class Catalogue:
         is_dynamic: bool = False,
         tool_type: str | None = None,
         is_builtin: bool = False,
+        logger: Logger | None = None,
     ) -> None:
         """Add a tool, or a decorated function; raises a `RegistrationError` and leaves the catalogue as it was.
 
         One that a client asked for `is_dynamic`; `tool_type` says which built-in handler it stands for. One that
-        `is_builtin` belongs to the server itself.
+        `is_builtin` belongs to the server itself. `logger` logs under the ids of the call that asked for it.
         """
         tool = tool_of(tool)
         name = tool.definition.name
@@ -104,7 +108,7 @@ class Catalogue:
             self.version += 1
         if is_dynamic:
             said = f"Dynamic tool registered: {name}" + (f" (type: {tool_type})" if tool_type else "")
-            self._logger.warn(said, {"toolName": name})
+            self._log(said, name, logger)
         self._changed()
 
     def _compile(self, tool: Tool, *, is_dynamic: bool = False, is_builtin: bool = False) -> RegisteredTool:
@@ -135,14 +139,23 @@ class Catalogue:
             serial=next(_serials),
         )
 
-    def unregister(self, name: str) -> bool:
-        """Remove a tool; False when there is none of that name. Calls under way are not disturbed."""
+    def unregister(self, name: str, *, is_dynamic: bool = False, logger: Logger | None = None) -> bool:
+        """Remove a tool; False when there is none of that name. Calls under way are not disturbed.
+
+        A removal that a client asked for `is_dynamic`; `logger` logs under the ids of the call that asked for it.
+        """
         with self._changing:
             if self._tools.pop(name, None) is None:
                 return False
             self.version += 1
+        if is_dynamic:
+            self._log(f"Tool unregistered: {name}", name, logger)
         self._changed()
         return True
+
+    def _log(self, said: str, name: str, logger: Logger | None) -> None:
+        logger = logger or self._logger.child({"correlationId": self._ids.correlation_id()})
+        logger.warn(said, {"toolName": name})
 
     def replace(self, leaving: Iterable[str], coming: Iterable[Tool]) -> None:
         """Remove tools and add others, all of it or, with a `RegistrationError`, nothing; listeners are told once."""

@@ -33,6 +33,11 @@ class Hints(msgspec.Struct, frozen=True, omit_defaults=True):
     idempotent: bool | None = msgspec.field(default=None, name="idempotentHint")
     open_world: bool | None = msgspec.field(default=None, name="openWorldHint")
 
+    @property
+    def are_harmless(self) -> bool:
+        """Whether a call that may have run can be repeated without harm."""
+        return bool(self.read_only or self.idempotent)
+
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """What is known about a tool without running it."""

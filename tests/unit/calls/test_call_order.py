@@ -627,7 +627,7 @@ async def test_failure_outside_the_tool_is_a_protocol_error_with_one_record() ->
         client = await server.client()
         error = await client.call_tool("echo", {"message": "hi"})
         assert error == {"code": -32603, "message": "Internal error", "data": {"correlationId": "corr-1"}}
-        assert [record["outcome"] for record in server.records] == ["protocol_error"]
+        assert [(each["outcome"], each["errorCode"]) for each in server.records] == [("protocol_error", "-32603")]
         assert server.runtime.resources.in_use == 0
         assert (await client.list_tools())[0]["name"] == "echo"
 

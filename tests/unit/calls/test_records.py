@@ -85,11 +85,20 @@ async def test_record_of_a_tool_error_names_its_code(name: str, arguments: dict[
 
 @pytest.mark.requirement("FND-TIME-08")
 async def test_record_of_a_refusal_for_lack_of_room_warns_and_tells_clients_what_to_do() -> None:
-    async with open_server([echo_tool()], {"tools": {"maxPayloadBytes": 20}}) as server:
-        await (await server.client()).call_tool("echo", {"message": "x" * 20})
-        (record,) = server.records
-    assert (record["level"], record["outcome"], record["errorCode"]) == ("warn", "tool_error", "RESOURCE_EXHAUSTED")
-    assert record["hint"] == "Clients should retry with exponential backoff and jitter."
+    async with open_server(
+        [echo_tool()], {"limits": {"callsPerMinutePerCaller": 1}, "tools": {"maxPayloadBytes": 20}}
+    ) as server:
+        client = await server.client()
+        for message in ("hi", "hi", "x" * 20):
+            await client.call_tool("echo", {"message": message})
+        _, *refused = server.records
+    for record in refused:
+        assert (record["level"], record["outcome"], record["errorCode"]) == ("warn", "tool_error", "RESOURCE_EXHAUSTED")
+    hints = [(record["reason"], record.get("hint")) for record in refused]
+    assert hints == [
+        ("rate_limited", "Clients should retry with exponential backoff and jitter."),
+        ("payload_too_large", None),
+    ]
 
 
 @pytest.mark.requirement("FND-TIME-08")

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 import dragoman
@@ -108,6 +109,44 @@ async def test_call_that_outlasts_the_time_is_abandoned_with_its_one_record(kind
                 "count": 1,
             },
         ]
+
+
+UNSURE = "The server is shutting down, and the tool had not finished"
+
+
+@pytest.mark.requirement("FND-CONN-06", "INV-MCP-RESP-006")
+@pytest.mark.parametrize(
+    "hints", [{}, {"read_only": True}, {"idempotent": True}], ids=["none", "read-only", "idempotent"]
+)
+@pytest.mark.parametrize("dialect", ["structured", "envelope", "plain"])
+async def test_an_abandoned_call_is_told_that_the_server_shuts_down_and_whether_to_repeat(
+    dialect: str, hints: dict[str, bool]
+) -> None:
+    begun = asyncio.Event()
+
+    @tool(**hints)
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    settings = {"response": {"dialect": dialect}, "server": {"shutdownTimeoutMs": 20}}
+    async with open_server([work], settings) as server:
+        client = await server.client()
+        call = begin(client, "work")
+        await begun.wait()
+        assert await server.runtime.stop() == 1
+        ((answer,),) = [each["result"]["content"] for each in answers(client, call)]
+    text, retryable = answer["text"], bool(hints)
+    if dialect == "plain":
+        then = "the call can be repeated" if retryable else "its work may have been done"
+        assert text == f"Server is shutting down: the module had not finished; {then}"
+    elif dialect == "envelope":
+        error = {"code": "SERVICE_UNAVAILABLE", "message": UNSURE, "context": {"reason": "stopping"}}
+        assert msgspec.json.decode(text)["error"] == {**error, "retryable": retryable}
+    else:
+        told = msgspec.json.decode(text)
+        assert (told["code"], told["message"]) == ("TIMEOUT", UNSURE)
+        assert told["details"] == {"reason": "stopping", "retryable": retryable}
 
 
 @pytest.mark.requirement("FND-CONN-06")

@@ -375,10 +375,9 @@ async def test_an_unknown_tool_wrong_input_and_a_failure_each_have_their_answer(
 async def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
     async with explorer() as page:
         refused = await page.call("image-resize", body)
-    assert (refused.status, refused.json) == (
-        400,
-        {"error": "Input validation failed: the body must be a JSON object"},
-    )
+    said = refused.json["error"].removeprefix("Input validation failed: ")
+    assert (refused.status, [*refused.json]) == (400, ["error"])
+    assert said.startswith("Parse error: ") or said == "the body must be a JSON object"
 
 
 async def test_a_body_that_is_too_long_is_not_read() -> None:

@@ -165,7 +165,9 @@ async def test_a_defect_of_ours_costs_one_request_and_tells_nobody_its_reasons()
         works, here.app._modern.read = here.app._modern.read, broken  # type: ignore[assignment]
         answered = await here.ask(modern_call("echo", message="hi"))
         here.app._modern.read = works
-        assert (answered.status, answered.error) == (500, {"code": -32603, "message": "Internal error"})
+        correlation_id = answered.error["data"]["correlationId"]
+        told = {"code": -32603, "message": "Internal error", "data": {"correlationId": correlation_id}}
+        assert (answered.status, answered.error) == (500, told)
         errors = [entry for entry in here.entries if isinstance(entry, dict) and entry["level"] == "error"]
         assert [entry["message"] for entry in errors] == ["request failed"]
         assert text_in(await here.ask(modern_call("echo", message="hi"))) == {"message": "hi"}

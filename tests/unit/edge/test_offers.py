@@ -281,8 +281,9 @@ async def test_a_function_that_raises_is_answered_with_an_error_that_says_what_i
         log = str(server.log)
         assert {outcome for _, outcome, _ in records(server)} == {"tool_error"}
     errors = [answer["error"] for answer in answers]
-    run_ids = [each["runId"] for each in server.records]
-    assert [each["data"]["runId"] for each in errors] == run_ids
+    recorded = [each["correlationId"] for each in server.records]
+    assert [each["data"]["correlationId"] for each in errors] == recorded
+    assert not any("runId" in each["data"] for each in errors)
     expected = [code, code, -32002 if isinstance(error, NotFound) and not modern else code]
     assert [each["code"] for each in errors] == expected
     assert [each["message"] for each in errors] == [message] * 3

@@ -108,8 +108,6 @@ def caused_by(cause: Exception) -> errors.InternalFailure:
     [
         (errors.InvalidArgument("m"), "INVALID_INPUT"),
         (errors.PayloadTooLarge(2, 1), "INVALID_INPUT"),
-        (errors.LimitExceeded("m", {"errors": [{"code": "ARRAY_TOO_LARGE"}]}), "ARRAY_TOO_LARGE"),
-        (errors.LimitExceeded("m", {"errors": [{"code": "STRING_TOO_LONG"}]}), "INVALID_INPUT"),
         (errors.LimitExceeded("m", {"errors": ["?"]}), "INVALID_INPUT"),
         (errors.LimitExceeded("m", {"errors": 7}), "INVALID_INPUT"),
         (errors.LimitExceeded("m"), "INVALID_INPUT"),
@@ -133,6 +131,40 @@ def caused_by(cause: Exception) -> errors.InternalFailure:
 )
 def test_each_error_has_its_code(error: ToolError, code: str) -> None:
     assert body_of(Desk().fail(error))["error"]["code"] == code
+
+
+@pytest.mark.requirement("PRD-RESP-01", "PRD-LIMIT-02", "PRD-LIMIT-03", "PRD-LIMIT-05")
+@pytest.mark.parametrize(
+    ("value", "code", "found"),
+    [
+        ([1, 2, 3, 4], "ARRAY_TOO_LARGE", {"path": "/value", "code": "ARRAY_TOO_LARGE", "limit": 3, "actual": 4}),
+        (
+            ["x" * 11, [1, 2, 3, 4]],
+            "ARRAY_TOO_LARGE",
+            {"path": "/value/1", "code": "ARRAY_TOO_LARGE", "limit": 3, "actual": 4},
+        ),
+        ("x" * 11, "INVALID_INPUT", {"path": "/value", "code": "STRING_TOO_LONG", "limit": 10, "actual": 11}),
+        ([[[[]]]], "INVALID_INPUT", {"path": "/value/0/0", "code": "TOO_DEEP", "limit": 3, "actual": 4}),
+        (["x" * 10] * 3, None, None),
+    ],
+)
+async def test_a_call_beyond_a_limit_is_answered_with_the_code_of_that_limit(
+    value: Any, code: str | None, found: dict[str, Any] | None
+) -> None:
+    limits = {"max_array_size": 3, "max_string_length": 10, "max_object_depth": 3}
+    async with open_server([keep], {"response": {"dialect": "envelope"}, "limits": limits}) as server:
+        answer = body_of(await (await server.client()).call_tool("keep", {"value": value}))
+    assert answer["success"] is (code is None)
+    if found is not None:
+        assert answer["error"]["code"] == code
+        (said,) = answer["error"]["context"]["errors"]
+        assert {key: said[key] for key in found} == found
+
+
+@dragoman.tool
+async def keep(value: Any) -> dict[str, bool]:
+    """Takes anything."""
+    return {"kept": True}
 
 
 @pytest.mark.parametrize(

@@ -96,3 +96,26 @@ async def test_result_of_a_real_call_that_is_too_large_is_recorded_as_an_error()
         (record,) = server.records
     assert body_of(result)["details"]["reason"] == "result_too_large"
     assert (record["outcome"], record["errorCode"]) == ("tool_error", "INTERNAL")
+
+
+@pytest.mark.requirement("INV-MCP-RESP-006")
+@pytest.mark.parametrize("is_read_only", [False, True])
+@pytest.mark.parametrize(
+    ("details", "told"),
+    [
+        ({"retryable": True, "retryAfterMs": 5, "a": 1}, {"retryable": False, "a": 1}),
+        ({"retryable": False, "retryAfterMs": 5}, {"retryable": False}),
+        ({"a": 1}, {"a": 1}),
+    ],
+)
+async def test_details_advise_to_repeat_a_failed_call_only_where_that_is_safe(
+    is_read_only: bool, details: dict[str, Any], told: dict[str, Any]
+) -> None:
+    @tool(read_only=is_read_only)
+    async def work() -> None:
+        raise Failed("It broke", details)
+
+    async with open_server([work]) as server:
+        answer = body_of(await (await server.client()).call_tool("work"))
+    is_advised = is_read_only and details.get("retryable") is True
+    assert answer["details"] == (details if is_advised else told)

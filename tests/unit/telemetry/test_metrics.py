@@ -94,7 +94,7 @@ def test_a_refused_call_is_counted_by_its_reason_and_has_no_duration() -> None:
     never_ran = Ended(ran=False)
     counted.watch(record(outcome="tool_error", error_code="RESOURCE_EXHAUSTED", reason="no_free_slot"), never_ran)
     counted.watch(record(outcome="tool_error", error_code="INVALID_ARGUMENT"), never_ran)
-    counted.watch(record(outcome="protocol_error", error_code=-32602), never_ran)
+    counted.watch(record(outcome="protocol_error", error_code="-32602"), never_ran)
     counted.watch(record(outcome="tool_error", error_code="NOT_FOUND"), Ended(ran=True))
     assert samples(counted, "dragoman_refusals_total") == {
         ("no_free_slot",): 1,

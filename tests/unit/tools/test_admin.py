@@ -199,14 +199,23 @@ async def test_schema_that_is_given_must_be_the_canonical_one(schema: dict[str, 
         assert ("mine" in await names(client)) is fits
 
 
-@pytest.mark.requirement("FND-ADMIN-10", "FND-ADMIN-11")
-async def test_changes_are_logged_as_warnings() -> None:
+@pytest.mark.requirement("FND-ADMIN-10", "FND-ADMIN-11", "FND-CORR-04", "FND-CORR-08")
+async def test_changes_are_logged_as_warnings_under_the_ids_of_their_calls() -> None:
     async with open_server([], switched()) as server:
         client = await server.client()
-        await client.call_tool(REGISTER, {"toolType": "echo", "name": "mine"})
+        await client.call_tool(REGISTER, {"toolType": "echo", "name": "mine"}, {"correlationId": "my own"})
         assert (await client.call_tool(UNREGISTER, {"name": "mine"}))["isError"] is False
-        warnings = [entry["message"] for entry in server.log if entry["level"] == "warn"]
-        assert warnings == ["Dynamic tool registered: mine (type: echo)", "Tool unregistered: mine"]
+        warnings = [
+            (entry["message"], entry["runId"], entry["correlationId"])
+            for entry in server.log
+            if entry["level"] == "warn"
+        ]
+        registered, removed = [(entry["runId"], entry["correlationId"]) for entry in server.records]
+        assert registered[1] == "my own"
+        assert warnings == [
+            ("Dynamic tool registered: mine (type: echo)", *registered),
+            ("Tool unregistered: mine", *removed),
+        ]
         assert await names(client) == [REGISTER, UNREGISTER, "health"]
 
 
@@ -270,3 +279,14 @@ async def test_another_process_cannot_remove_or_replace_a_tool_of_the_server(nam
         with pytest.raises(DuplicateTool):
             server.runtime.apply(ToolRegistered("echo", name, "Not the real one."))
         assert server.runtime.catalogue.get(name) is before
+
+
+@pytest.mark.requirement("FND-CORR-04")
+async def test_a_change_that_another_process_tells_of_is_logged_under_the_id_of_the_call_or_one_of_its_own() -> None:
+    async with open_server([], switched(), ids=SequentialIds()) as server:
+        for correlation_id in ("theirs", None):
+            server.runtime.apply(ToolRegistered("echo", "mine", "Says it again.", None, correlation_id))
+            server.runtime.apply(ToolRemoved("mine", correlation_id))
+        logged = [(entry["message"], entry["correlationId"]) for entry in server.log]
+    registered, removed = "Dynamic tool registered: mine (type: echo)", "Tool unregistered: mine"
+    assert logged == [(registered, "theirs"), (removed, "theirs"), (registered, "corr-1"), (removed, "corr-2")]

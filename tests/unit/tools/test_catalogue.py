@@ -235,7 +235,7 @@ def test_a_schema_whose_root_is_not_an_object_is_refused(schema: Any) -> None:
 @pytest.mark.requirement("FND-REG-11")
 def test_a_dynamic_registration_is_marked_and_leaves_a_warning() -> None:
     entries: list[Entry] = []
-    tools = Catalogue(ToolsConfig(), logger(entries))
+    tools = Catalogue(ToolsConfig(), logger(entries), ids=SequentialIds())
     tools.register(a_tool("still"))
     assert entries == []
     tools.register(a_tool("moving"), is_dynamic=True)
@@ -245,6 +245,7 @@ def test_a_dynamic_registration_is_marked_and_leaves_a_warning() -> None:
             "timestamp": "2024-01-15T10:30:00.000Z",
             "level": "warn",
             "message": "Dynamic tool registered: moving",
+            "correlationId": "corr-1",
             "toolName": "moving",
         }
     ]

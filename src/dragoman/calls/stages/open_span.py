@@ -88,9 +88,9 @@ class OpenSpan:
 
         code, kind = record.error_code, _error_type(record, call)
         if code is not UNSET:
-            span.set_attribute("dragoman.error_code", str(code))
-        if type(code) is int:
-            span.set_attribute("rpc.response.status_code", str(code))
+            span.set_attribute("dragoman.error_code", code)
+            if _is_rpc_code(code):
+                span.set_attribute("rpc.response.status_code", code)
         if kind is not None:
             span.set_attribute("error.type", kind)
             span.set_status(StatusCode.ERROR)
@@ -122,8 +122,14 @@ def _error_type(record: CompletionRecord, call: Call) -> str | None:
     code, outcome = record.error_code, record.outcome
     if outcome == Completion.ABORTED:
         return outcome
-    if type(code) is not int and call.method == "tools/call" and outcome in _ANSWERED_WITH_AN_ERROR:
+    is_rpc = code is not UNSET and _is_rpc_code(code)
+    if not is_rpc and call.method == "tools/call" and outcome in _ANSWERED_WITH_AN_ERROR:
         return TOOL_ERROR
     if code is not UNSET:
-        return str(code)
+        return code
     return outcome if outcome in _ANSWERED_WITH_AN_ERROR else None
+
+
+def _is_rpc_code(code: str) -> bool:
+    """Whether it is the number of a JSON-RPC error; the codes of tool errors are words."""
+    return code.startswith("-")

@@ -163,11 +163,13 @@ class RecordCompletion:
         refusal = error if isinstance(error, ResourceExhausted) and not call.ran else None
         record.tool_name = call.name[:MOST_NAME]  # It may be anything when there is no such tool.
         if error is not None:
-            record.error_code = Aborted.code if isinstance(error, _Cancelled) else error.code
+            record.error_code = Aborted.code if isinstance(error, _Cancelled) else str(error.code)
         if refusal is not None:
-            record.hint = RETRY_HINT
-            if refusal.details is not None and "reason" in refusal.details:
-                record.reason = refusal.details["reason"]
+            details = refusal.details or {}
+            if details.get("retryable") is not False:
+                record.hint = RETRY_HINT
+            if "reason" in details:
+                record.reason = details["reason"]
             self.resources.consecutive_refusals += refusal.is_servers_own
         elif completion not in _NOT_COUNTED:
             self.resources.consecutive_refusals = 0

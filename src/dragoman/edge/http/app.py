@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -43,7 +43,6 @@ from dragoman.edge.http.asgi import (
     Stopping,
     TooLarge,
     answer,
-    error_body,
     replayed,
 )
 from dragoman.edge.http.exchange import Exchange, SessionCall, Watch
@@ -52,7 +51,7 @@ from dragoman.edge.http.forwarding import LinkBroken
 from dragoman.edge.http.guard import Guard
 from dragoman.edge.http.siblings import LOCAL_ONLY, Siblings
 from dragoman.edge.http.status import Served, Status
-from dragoman.edge.peer import progress_of
+from dragoman.edge.peer import log_refusal, progress_of
 from dragoman.errors import (
     HeaderMismatch,
     InternalError,
@@ -69,17 +68,17 @@ from dragoman.errors import (
 )
 from dragoman.protocol import headers as rules
 from dragoman.protocol import jsonrpc
-from dragoman.protocol.jsonrpc import Answer, Message, encode_error, encode_request, encode_result
+from dragoman.protocol.jsonrpc import Answer, Id, Message, encode_error, encode_request, encode_result
 from dragoman.protocol.results import InputRequired
 from dragoman.protocol.session import (
     Cancel,
+    Initialized,
     Refusal,
     Request,
     ToolCall,
     correlation_id_in,
     initialize_params,
     modern_reader,
-    running_reader,
 )
 from dragoman.protocol.versions import HANDSHAKE_VERSIONS, MODERN_VERSIONS, VERSION_KEY
 from dragoman.replies.encoding import meta_of
@@ -102,9 +101,12 @@ STATUS_OF = {
     for error in errors
 }
 """The status of a modern answer that is an error; 200 for any other."""
+_NO_MESSAGE = frozenset({ParseError.code, InvalidRequest.code})
+"""In a session only what is not a valid message has a status of its own, 400; the answer to a valid one has 200."""
 
 Serve: TypeAlias = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
 
+_NO_BODY = "Parse error: there is no body"
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _MOST_REMEMBERED = 256
 _LONGEST_REMEMBERED = 300
@@ -155,7 +157,6 @@ class HttpApp:
         own = {config.http.host} - {"*"}
         self._guard = Guard((*config.http.allowed_hosts, *own), config.http.allowed_origins)
         self._modern = modern_reader(services.identity, services.ids.connection_correlation_id())
-        self._in_session = running_reader(services.identity, services.ids.connection_correlation_id())
         self._accepts: dict[bytes | None, tuple[bool, bool]] = {}
         self._annotated: tuple[int, dict[str, tuple[rules.ParameterHeader, ...]]] = (-1, {})
         self._most = config.limits.max_request_bytes
@@ -246,9 +247,19 @@ class HttpApp:
         if isinstance(error, Refused):
             if self.metrics is not None:
                 self.metrics.refused_request(error.status)
-            return error.status, error_body(error.error, error.id), (JSON, *error.headers)
-        self._logger.error("request failed", exception_facts(error, InternalError.code))
-        return 500, error_body(InternalError("Internal error")), (JSON,)
+            line = self.refuse(error.status, error.error, error.id, error.meta)
+            return error.status, line, (JSON, *error.headers)
+        facts = {"correlationId": self._modern.correlation_id, **exception_facts(error, InternalError.code)}
+        self._logger.error("request failed", facts)
+        return 500, self.refuse(500, InternalError("Internal error")), (JSON,)
+
+    def refuse(
+        self, status: int, error: ProtocolError, id: Id | None = None, meta: Mapping[str, Any] | None = None
+    ) -> bytes:
+        """Log an error that answers a request outside of any session; returns the body of the answer."""
+        refusal = self._modern.refuse(error, id, meta or {})
+        log_refusal(self._logger, refusal, {"status": status})
+        return refusal.line
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         pairs: list[Header] = scope["headers"]
@@ -360,7 +371,6 @@ class HttpApp:
     def _let_in(self, headers: Headers) -> None:
         refusal = self._guard.refusal(headers)
         if refusal is not None:
-            self._logger.warn("request refused", {"status": refusal[0], "reason": refusal[1]})
             raise Refused(refusal[0], InvalidRequest(refusal[1]))
 
     async def _caller(self, headers: Headers) -> Caller:
@@ -373,7 +383,6 @@ class HttpApp:
         try:
             return await authenticator.authenticate_by(headers)
         except Unauthenticated as error:
-            self._logger.warn("caller refused", {"reason": error.reason})
             challenge = authenticator.challenge(error.error, reason=error.reason)
             raise Refused(401, InvalidRequest(error.reason), ((b"www-authenticate", challenge),)) from None
         except VerifierUnavailable as error:
@@ -469,7 +478,7 @@ class HttpApp:
         self, post: Post, pairs: list[Header], headers: Headers, body: bytes, caller: Caller, takes_stream: bool
     ) -> None:
         if not body or body.isspace():
-            raise Refused(400, ParseError("Parse error: there is no body"))
+            raise Refused(400, ParseError(_NO_BODY))
         event = self._modern.read(body)
         if event is None or type(event) is Cancel:
             self._check_version(headers)
@@ -486,7 +495,7 @@ class HttpApp:
         except HeaderMismatch as error:
             event = self._modern.refuse(error, getattr(event, "id", None), getattr(event, "meta", {}))
         if isinstance(event, Refusal):
-            self._log_refusal(event)
+            log_refusal(self._logger, event)
             post.answer(STATUS_OF.get(event.code, 200), event.line)
             return
         if isinstance(event, ToolCall):
@@ -591,8 +600,9 @@ class HttpApp:
             elif event.method == "server/discover":
                 exchange.finish(self._modern.result(event.id, listing.discovery(), modern=True))
             elif not self._runtime.is_running:
-                refused = Stopping(event.id)
-                exchange.finish(error_body(refused.error, refused.id), refused.status, refused.headers)
+                stopping = Stopping(event.id, event.meta)
+                line = self.refuse(stopping.status, stopping.error, stopping.id, stopping.meta)
+                exchange.finish(line, stopping.status, stopping.headers)
             else:
                 serving = asyncio.create_task(self._hand_over(event, exchange))
                 exchange.on_gone = serving.cancel
@@ -606,24 +616,15 @@ class HttpApp:
         except ProtocolError as error:
             self._refuse(error, event, exchange)
         except Exception as error:
-            facts = {"method": event.method, **exception_facts(error, InternalError.code)}
-            self._logger.error("message failed", facts)
+            correlation_id = correlation_id_in(event.meta) or self._modern.correlation_id
+            facts = {"method": event.method, "correlationId": correlation_id}
+            self._logger.error("message failed", {**facts, **exception_facts(error, InternalError.code)})
             self._refuse(InternalError("Internal error"), event, exchange)
 
     def _refuse(self, error: ProtocolError, event: Request, exchange: Exchange) -> None:
         refusal = self._modern.refuse(error, event.id, event.meta)
-        self._log_refusal(refusal)
+        log_refusal(self._logger, refusal)
         exchange.finish(refusal.line, STATUS_OF.get(error.code, 200))
-
-    def _log_refusal(self, refusal: Refusal) -> None:
-        self._logger.warn(
-            "message refused",
-            {
-                "correlationId": refusal.correlation_id,
-                "outcome": "protocol_error",
-                "error": {"code": refusal.code, "message": refusal.message},
-            },
-        )
 
     # The handshake era.
 
@@ -634,14 +635,19 @@ class HttpApp:
         return "progressToken" not in event.meta
 
     def _serve_session(self, post: Post, session: LaneSession, body: bytes, caller: Caller) -> bool:
-        if not session.is_running:
-            session.hear(body)
-            return False
-        event = self._in_session.read(body)
+        event = session.reader.read(body)
         in_lane = type(event) is ToolCall and self._needs_no_way_back(event, session)
         if isinstance(event, ToolCall | Request) and session.uses(event.id, in_lane=in_lane):
             error = InvalidRequest("Invalid request: a request with this id is under way")
-            raise Refused(400, error, (session.header,), event.id)
+            event, in_lane = session.reader.refuse(error, event.id, event.meta), False
+        if type(event) is Refusal:
+            if _is_modern(body):
+                return False  # It is told that its headers are not those of its era.
+            log_refusal(session.logger, event)
+            post.answer(400 if event.code in _NO_MESSAGE else 200, event.line, (JSON, session.header))
+            return True
+        if type(event) is Initialized:
+            session.connection.initialized.set()  # The SDK acknowledges it first, and the client goes on then.
         if in_lane:
             assert isinstance(event, ToolCall)
             self._call_in_session(event, session, caller, post)
@@ -680,11 +686,12 @@ class HttpApp:
         message = _decoded(body)
         if b"mcp-session-id" not in headers:
             request_id = None if message.id is msgspec.UNSET else message.id
+            meta = jsonrpc.heading(body).correlation
             if isinstance(message, Answer) or message.method != "initialize":
                 reason = "Bad request: Mcp-Session-Id is missing, and only initialize opens a session"
-                raise Refused(400, InvalidRequest(reason), id=request_id)
+                raise Refused(400, InvalidRequest(reason), id=request_id, meta=meta)
             if not self._runtime.is_running:
-                raise Stopping(request_id)
+                raise Stopping(request_id, meta)
         await self._stream(self._sessions.handle, scope, replayed(_reduced(body, message), receive), send, caller)
 
     # The deprecated transport.
@@ -698,6 +705,15 @@ class HttpApp:
         caller = await self._caller(headers)
         if scope["method"] == "POST":
             body = await self._read(receive)
+            session = self._sessions.find_sse(scope, caller)
+            if session is not None and type(event := session.reader.read(body)) is Refusal:
+                log_refusal(session.logger, event)
+                if event.id is None:
+                    await answer(send, 400, event.line)
+                else:  # The client waits for it at the stream.
+                    await answer(send, 202, headers=())
+                    await session.send(event.line)
+                return
             receive = replayed(_reduced(body, _decoded(body)), receive)
         await self._sessions.handle_sse_message(scope, receive, send, caller)
 
@@ -742,10 +758,14 @@ def _is_json(content_type: bytes) -> bool:
 
 
 def _decoded(body: bytes) -> Message | Answer:
+    if not body or body.isspace():
+        raise Refused(400, ParseError(_NO_BODY))
     try:
         return jsonrpc.decode(body)
+    except InvalidRequest as error:
+        raise Refused(400, error, id=error.id, meta=error.meta or {}) from None
     except ProtocolError as error:
-        raise Refused(400, error, id=getattr(error, "id", None)) from None
+        raise Refused(400, error) from None
 
 
 def _reduced(body: bytes, message: Message | Answer) -> bytes:
@@ -755,7 +775,7 @@ def _reduced(body: bytes, message: Message | Answer) -> bytes:
     try:
         return encode_request(message.id, message.method, initialize_params(message))
     except InvalidParams as error:
-        raise Refused(400, error, id=message.id) from None
+        raise Refused(400, error, id=message.id, meta=jsonrpc.meta_in(message.params)) from None
 
 
 def _is_modern(body: bytes) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import Any, Final, Protocol, TypeAlias
+from uuid import uuid4
 
 from dragoman.errors import InternalError, InvalidRequest, ProtocolError
 from dragoman.protocol import jsonrpc
-from dragoman.protocol.session import correlation_id_in
 from dragoman.protocol.shape import UNLIMITED, Shape
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -30,17 +30,26 @@ MOST_READ_AT_ONCE = 256 * 1024 * 1024
 """Bytes of unfinished bodies that are held, of all clients together."""
 
 
+_NO_META: Final[Mapping[str, Any]] = {}
+
+
 class Refused(Exception):
-    """The request cannot be served; what to answer instead."""
+    """The request cannot be served; what to answer instead. `meta` is the `_meta` of the message, as far as known."""
 
     def __init__(
-        self, status: int, error: ProtocolError, headers: Iterable[Header] = (), id: jsonrpc.Id | None = None
+        self,
+        status: int,
+        error: ProtocolError,
+        headers: Iterable[Header] = (),
+        id: jsonrpc.Id | None = None,
+        meta: Mapping[str, Any] = _NO_META,
     ) -> None:
         super().__init__(error.message)
         self.status = status
         self.error = error
         self.headers = tuple(headers)
         self.id = id
+        self.meta = meta
 
 
 class TooLarge(Refused):
@@ -54,8 +63,8 @@ class TooLarge(Refused):
 class Stopping(Refused):
     """The server takes nothing new; another one, or this one later, may."""
 
-    def __init__(self, id: jsonrpc.Id | None = None) -> None:
-        super().__init__(503, InternalError("The server is stopping"), ((b"retry-after", b"1"),), id)
+    def __init__(self, id: jsonrpc.Id | None = None, meta: Mapping[str, Any] = _NO_META) -> None:
+        super().__init__(503, InternalError("The server is stopping"), ((b"retry-after", b"1"),), id, meta)
 
 
 class Disconnected(Exception):
@@ -69,9 +78,9 @@ async def answer(send: Send, status: int, body: bytes = b"", headers: Iterable[H
     await send({"type": "http.response.body", "body": body})
 
 
-def error_body(error: ProtocolError, request_id: jsonrpc.Id | None = None) -> bytes:
-    """A JSON-RPC error as a body."""
-    return jsonrpc.encode(jsonrpc.to_json_rpc_error(error.code, error.message, error.data, request_id))
+def unknown_refusal(status: int, error: ProtocolError) -> bytes:
+    """The body of a refusal by a server that knows nothing of its application; `HttpApp.refuse` also logs it."""
+    return jsonrpc.encode_error(error, None, str(uuid4()))
 
 
 class Post(Protocol):
@@ -164,10 +173,8 @@ class Bodies:
         excess = self._shape.excess(body)
         if excess is not None:
             heading = jsonrpc.heading(body)
-            correlation_id = correlation_id_in(heading.correlation)
-            data = None if correlation_id is None else {"correlationId": correlation_id}
-            error = InvalidRequest(f"Invalid request: the message has {excess}", data)
-            raise Refused(413, error, id=heading.id)
+            error = InvalidRequest(f"Invalid request: the message has {excess}")
+            raise Refused(413, error, id=heading.id, meta=heading.correlation)
         return body
 
     async def _read(self, receive: Receive) -> bytes:

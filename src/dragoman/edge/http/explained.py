@@ -12,7 +12,7 @@ from dragoman import errors
 from dragoman.calls.call import Call
 from dragoman.errors import ProtocolError, ToolError
 from dragoman.replies.encoding import clean_details, clean_message
-from dragoman.replies.failures import code_of, may_repeat
+from dragoman.replies.failures import code_of, details_of, may_repeat
 from dragoman.tools.content import encode_json
 
 MOST_DETAILS = 65_536
@@ -27,7 +27,7 @@ def explain(call: Call, error: ToolError | ProtocolError) -> dict[str, Any]:
     if isinstance(error, ToolError):
         ours = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
         explained |= {
-            "details": _plain(error.details),
+            "details": _plain(details_of(error, call)),
             "retryable": may_repeat(error, code_of(error), call),
             "hint": first_words(ours),
             "fields": fields_of(error),

@@ -6,7 +6,8 @@
    page shows has endpoints of its own. Names of tools contain `/`, and are taken whole.
 3. Tools are run only where that was allowed, for requests in JSON that bring the token of this process. Another page
    can send no such request: it does not know the token, and may not set the header.
-4. A run is a call like any other, of whoever the endpoint says the caller is.
+4. A run is a call like any other, of whoever the endpoint says the caller is. A POST that does not become a call is
+   logged under a correlation id, which is in the header of the answer.
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ from dragoman.edge.http.asgi import JSON, MOST_READ_AT_ONCE, Bodies, Header, Rec
 from dragoman.edge.http.explained import fields_of, first_words
 from dragoman.edge.http.recent_calls import RecentCalls
 from dragoman.edge.http.runs import Runs, Runtime
-from dragoman.errors import InvalidArgument, NotFound, ProtocolError, ToolError
-from dragoman.protocol.session import correlation_id_in
+from dragoman.edge.peer import log_refusal
+from dragoman.errors import InvalidArgument, InvalidRequest, NotFound, ProtocolError, ToolError
+from dragoman.protocol.jsonrpc import decode_object
+from dragoman.protocol.session import Identity, correlation_id_in, modern_reader
 from dragoman.protocol.shape import shape_in
 from dragoman.replies.encoding import clean_message
+from dragoman.telemetry.log import Logger
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.content import encode_json
 from dragoman.tools.schema import ANY_OBJECT
@@ -71,6 +75,8 @@ class Explored(Runtime, Protocol):
     catalogue: Catalogue
     stages: tuple[Stage, ...]
     watchers: list[Watcher]
+    logger: Logger
+    identity: Identity
 
     @property
     def state(self) -> Enum: ...
@@ -100,6 +106,7 @@ class Explorer:
         self._read_answer = Bodies(MOST_ANSWER, MOST_READ_AT_ONCE).read
         self._page = _Reply(200, *_load_page())
         self._runs = Runs(runtime)
+        self._reader = modern_reader(runtime.identity, runtime.ids.connection_correlation_id())
         runtime.watchers.append(self.recent.watch)
 
     def serves(self, path: str) -> bool:
@@ -126,7 +133,7 @@ class Explorer:
             elif method == "POST" and kind == "tools" and rest.endswith("/call"):
                 reply = self._refusal(headers) or await self._call(rest[: -len("/call")], receive, headers, caller)
             elif method == "POST" and kind == "running":
-                reply = self._refusal(headers) or await self._answer_question(rest, receive, caller)
+                reply = self._refusal(headers) or await self._answer_question(rest, receive, headers, caller)
             else:
                 reply = _error(405, f"{method} is not allowed here")
         await answer(send, *reply)
@@ -208,19 +215,28 @@ class Explorer:
     def _refusal(self, headers: Headers) -> _Reply | None:
         """Why nothing is run for this request, if nothing is."""
         if not self._may_execute:
-            return _error(403, "Tool execution is disabled")
+            return self._refuse(403, InvalidRequest("Tool execution is disabled"), headers)
         if not hmac.compare_digest(headers.get(TOKEN, b""), self.token.encode()):
-            return _error(403, "The token is missing or wrong: open the address that the server printed")
+            wrong = "The token is missing or wrong: open the address that the server printed"
+            return self._refuse(403, InvalidRequest(wrong), headers)
         if headers.get(b"content-type", b"").split(b";")[0].strip().lower() != b"application/json":
-            return _error(415, "Content-Type must be application/json")
+            return self._refuse(415, InvalidRequest("Content-Type must be application/json"), headers)
         return None
+
+    def _refuse(self, status: int, error: ProtocolError, headers: Headers, saying: str | None = None) -> _Reply:
+        """Answer with `saying`, or the message of `error`; both have the correlation id of the log entry."""
+        refusal = self._reader.refuse(error, None, _meta_in(headers))
+        log_refusal(self._runtime.logger, refusal, {"status": status})
+        reply = _error(status, saying or error.message)
+        return reply._replace(headers=(*_DATA, (CORRELATION_ID, refusal.correlation_id.encode())))
 
     async def _call(self, name: str, receive: Receive, headers: Headers, caller: Caller) -> _Reply:
         try:
-            arguments = msgspec.json.decode(await self._read(receive), type=dict[str, Any])
-        except (ValueError, RecursionError):  # Of either kind: not JSON, or not UTF-8.
-            return _error(400, "Input validation failed: the body must be a JSON object")
-        wanted = correlation_id_in({"correlationId": headers.get(CORRELATION_ID, b"").decode("latin-1")})
+            arguments = decode_object(await self._read(receive))
+        except ProtocolError as error:
+            said = error.message.removeprefix("Invalid request: ")
+            return self._refuse(400, error, headers, f"Input validation failed: {said}")
+        wanted = correlation_id_in(_meta_in(headers))
         call, outcome, encoded, has_missed = await self._runs.run(name, arguments, wanted, caller, receive)
         if outcome.error is None:
             reply = _Reply(200, b'{"result":%b}' % encoded)
@@ -230,15 +246,24 @@ class Explorer:
             reply = _failure(call, outcome.error)
         return reply._replace(headers=(*_DATA, (RUN_ID, call.run_id.encode())))
 
-    async def _answer_question(self, correlation_id: str, receive: Receive, caller: Caller) -> _Reply:
+    async def _answer_question(self, correlation_id: str, receive: Receive, headers: Headers, caller: Caller) -> _Reply:
         run = self._runs.find(correlation_id, caller)
         if run is None:
             return _error(404, "Not running")
         try:
-            given = msgspec.json.decode(await self._read_answer(receive), type=_Given)
-        except (ValueError, RecursionError):
-            return _error(400, "Input validation failed: the body must be an object with id and result")
+            given = msgspec.convert(decode_object(await self._read_answer(receive)), _Given)
+        except ProtocolError as error:
+            said = error.message.removeprefix("Invalid request: ")
+            return self._refuse(400, error, headers, f"Input validation failed: {said}")
+        except msgspec.ValidationError:
+            shapeless = InvalidRequest("the body must be an object with id and result")
+            return self._refuse(400, shapeless, headers, f"Input validation failed: {shapeless.message}")
         return _json({}) if run.answer(given.id, given.result) else _error(404, "That is not asked, or not any longer")
+
+
+def _meta_in(headers: Headers) -> dict[str, str]:
+    """The `_meta` that a message would have: the correlation id that the page brings."""
+    return {"correlationId": headers.get(CORRELATION_ID, b"").decode("latin-1")}
 
 
 class _Given(msgspec.Struct):

@@ -33,7 +33,7 @@ class SeenCall(Struct, rename="camel"):
     outcome: str
     duration_ms: float
     payload_bytes: int
-    error_code: str | int | UnsetType = UNSET
+    error_code: str | UnsetType = UNSET
     cached: bool | UnsetType = UNSET
 
 

@@ -31,7 +31,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from dragoman.edge.address import is_loopback
-from dragoman.edge.http.asgi import JSON, Application, Header, error_body
+from dragoman.edge.http.asgi import JSON, Application, Header, unknown_refusal
 from dragoman.edge.signals import on_signals
 from dragoman.errors import ConfigError, InternalError, InvalidRequest
 from dragoman.forks import drop, in_forked_children
@@ -376,7 +376,9 @@ class _Protocol(HttpToolsProtocol):
             self.metrics.refused_request(status)
         is_answered = self.is_in_body and self._parts is None and self.cycle.response_started
         if not (is_answered or self._reads_ahead):
-            self.transport.write(_last_words(status, phrase, reason))
+            error = InvalidRequest(reason) if status < 500 else InternalError(reason)
+            refuse = getattr(self.app, "refuse", unknown_refusal)
+            self.transport.write(_last_words(status, phrase, refuse(status, error)))
         self.transport.linger()  # type: ignore[attr-defined]
         self._give_up()
 
@@ -595,8 +597,7 @@ class _Transport:
         self._transport.close()
 
 
-def _last_words(status: int, phrase: str, reason: str) -> bytes:
-    body = error_body(InvalidRequest(reason) if status < 500 else InternalError(reason))
+def _last_words(status: int, phrase: str, body: bytes) -> bytes:
     later = "retry-after: 1\r\n" if status == 503 else ""
     head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n{later}"
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body

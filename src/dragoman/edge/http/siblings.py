@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.artifacts import MARK_LENGTH
-from dragoman.edge.http.asgi import Header, Receive, Refused, Scope, Send, answer, error_body
+from dragoman.edge.http.asgi import Header, Receive, Refused, Scope, Send, answer, unknown_refusal
 from dragoman.edge.http.forwarding import Head, Link, LinkBroken
 from dragoman.errors import InternalError, InvalidRequest
 from dragoman.tools.builtin import result_continue
@@ -221,7 +221,7 @@ class _Entrance:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         brought = [value for name, value in scope["headers"] if name == SECRET]
         if len(brought) != 1 or not compare_digest(brought[0], self._secret):
-            await answer(send, 403, error_body(InvalidRequest("This entrance is for workers")))
+            await answer(send, 403, unknown_refusal(403, InvalidRequest("This entrance is for workers")))
             return
         # What a page may do was decided by the worker that it talks to, which adds the headers for it, too.
         scope["headers"] = [pair for pair in scope["headers"] if pair[0] not in (SECRET, b"origin")]

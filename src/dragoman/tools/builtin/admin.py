@@ -14,7 +14,6 @@ import msgspec
 from dragoman.changes import Share, ToolRegistered, ToolRemoved, keep_to_itself
 from dragoman.config import AdminPolicy
 from dragoman.errors import InvalidArgument, NotFound, RegistrationError, Unauthorized
-from dragoman.telemetry.log import Logger
 from dragoman.tools.builtin.echo import ECHO_SCHEMA
 from dragoman.tools.builtin.health import HEALTH_SCHEMA
 from dragoman.tools.catalogue import Catalogue
@@ -85,7 +84,6 @@ def admin_tools(
     catalogue: Catalogue,
     policy: AdminPolicy,
     handlers: Mapping[str, Handler],
-    logger: Logger,
     share: Share = keep_to_itself,
 ) -> tuple[Tool, ...]:
     """`admin/registerTool` and `admin/unregisterTool`; `handlers` are what a toolType can be answered by."""
@@ -99,11 +97,12 @@ def admin_tools(
         if kind not in handlers:
             raise InvalidArgument(f"This server has nothing that a {kind} could stand for", {"reason": "no_handler"})
         said = arguments.get("description", f"A tool of type {kind}, registered while the server runs.")
-        change = ToolRegistered(kind, name, said, arguments.get("version"))
+        change = ToolRegistered(kind, name, said, arguments.get("version"), context.correlation_id)
         if name in _RESERVED_NAMES or name.startswith(_RESERVED_BEGINNINGS):
             raise InvalidArgument(f"The name {name[:MOST_NAME]} is reserved", {"reason": "reserved_name"})
         try:
-            catalogue.register(registered_tool(change, handlers), is_dynamic=True, tool_type=kind)
+            tool = registered_tool(change, handlers)
+            catalogue.register(tool, is_dynamic=True, tool_type=kind, logger=context.logger)
         except RegistrationError as error:
             raise InvalidArgument(str(error), {"reason": "not_registered"}) from error
         share(change)
@@ -115,10 +114,9 @@ def admin_tools(
         known = catalogue.get(name)
         if known is not None and known.is_builtin:
             raise Unauthorized(f"{name} is a tool of the server and cannot be removed", {"reason": "builtin_tool"})
-        if not catalogue.unregister(name):
+        if not catalogue.unregister(name, is_dynamic=True, logger=context.logger):
             raise NotFound(f"Unknown tool: {name[:200]}")
-        logger.warn(f"Tool unregistered: {name}", {"toolName": name})
-        share(ToolRemoved(name))
+        share(ToolRemoved(name, context.correlation_id))
         return {"success": True, "name": name}
 
     return (

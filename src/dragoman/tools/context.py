@@ -165,29 +165,34 @@ class ToolContext:
 
         A JSON Schema in place of a type is sent as it is, and what was filled in is an object that fits it.
 
-        None when nobody answers, or what comes does not fit, and always where there is no live way back to the client:
-        in the 2026-07-28 protocol there is none. A question that is known beforehand is better declared, with `Ask`.
-        The call keeps its slot meanwhile; its deadline waits.
+        Returns None when the person declines or does not answer in time, when the client answers with an error, and when
+        the answer does not fit. Raises `ClientCannotBeAsked` when the client cannot be asked at all: in the 2026-07-28
+        protocol, without the capability, and in calls from Python. A parameter with `Ask` works in both eras. The call
+        keeps its slot meanwhile; its deadline waits.
         """
         form = form_of(kind) if isinstance(kind, Mapping) else make_form(kind, "value")
         return await self._answer(FormKind(form), message)
 
     async def sample(self, prompt: str, *, max_tokens: int = 1000, system: str | None = None) -> str | None:
-        """Ask the client's model, and give the text of its answer; None as with `elicit`."""
+        """Ask the client's model, and give the text of its answer. Returns None and raises as `elicit` does."""
         answer: str | None = await self._answer(SampleKind(max_tokens, system), prompt)
         return answer
 
     async def list_roots(self) -> list[Root] | None:
-        """Ask the client which folders it works on; None as with `elicit`."""
+        """Ask the client which folders it works on. Returns None and raises as `elicit` does."""
         answer: list[Root] | None = await self._answer(RootsKind(), "")
         return answer
 
     async def _answer(self, kind: Kind, text: str) -> Any:
-        client = self._client
-        if self._ask is None or client is None or not client.can_be_asked or not is_offered(kind, client.capabilities):
-            return None
+        self.cancellation.raise_if_set()
+        if self._ask is None or self._client is None:
+            raise ClientCannotBeAsked(kind.method, "no MCP client made this call")
+        if not is_offered(kind, self._client.capabilities):
+            raise ClientCannotBeAsked(kind.method, f"it did not declare the capability {'.'.join(kind.required)}")
+        if not self._client.can_be_asked:
+            raise ClientCannotBeAsked(kind.method, "its protocol or connection does not carry requests to the client")
         try:
             answer = kind.read(await self._ask(kind.method, kind.params(text)))
-        except (TimeoutError, ClientRefused, ClientCannotBeAsked, InvalidArgument, Stopping):
+        except (TimeoutError, ClientRefused, InvalidArgument, Stopping):
             return None
         return None if answer is NO_ANSWER else answer

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from dragoman.access.callers import Caller
 from dragoman.errors import Aborted, ClientCannotBeAsked, ClientRefused, InvalidArgument, Stopping
+from dragoman.lifespans import Lifespan
 from dragoman.telemetry.log import Logger
 from dragoman.tools.client import Client
 from dragoman.tools.content import encode_within
@@ -85,6 +86,7 @@ class ToolContext:
     __slots__ = (
         "_ask",
         "_client",
+        "_lifespan",
         "_logger",
         "_progress",
         "_root",
@@ -106,6 +108,7 @@ class ToolContext:
         transport: str = "local",
         client: Client | None = None,
         ask: Asking | None = None,
+        lifespan: Lifespan | None = None,
     ) -> None:
         self.run_id = run_id
         self.correlation_id = correlation_id
@@ -117,6 +120,7 @@ class ToolContext:
         self._progress = progress
         self._client = client
         self._ask = ask
+        self._lifespan = lifespan
 
     @property
     def logger(self) -> Logger:
@@ -124,6 +128,14 @@ class ToolContext:
         if self._logger is None:
             self._logger = self._root.child({"runId": self.run_id, "correlationId": self.correlation_id})
         return self._logger
+
+    @property
+    def lifespan(self) -> Any:
+        """What the `lifespan` of the tool's file gave when the server started, else what the server's own gave.
+
+        None without a lifespan.
+        """
+        return None if self._lifespan is None else self._lifespan.value
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Tell the client how far the work is, if it asked to be told. Safe from any thread; never waits."""
@@ -165,7 +177,7 @@ class ToolContext:
 
         A JSON Schema in place of a type is sent as it is, and what was filled in is an object that fits it.
 
-        Returns None when the person declines or does not answer in time, when the client answers with an error, and when
+        Returns None when the person declines or does not answer in time, when the client answers with an error, and
         the answer does not fit. Raises `ClientCannotBeAsked` when the client cannot be asked at all: in the 2026-07-28
         protocol, without the capability, and in calls from Python. A parameter with `Ask` works in both eras. The call
         keeps its slot meanwhile; its deadline waits.

@@ -597,6 +597,7 @@ class Runtime:
             meta=meta,
             protocol_version=peer.protocol_version,
             session_id=peer.session_id,
+            headers=peer.headers,
         )
         call.client = client
         token = meta.get("progressToken")

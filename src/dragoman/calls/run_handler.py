@@ -59,6 +59,7 @@ class RunHandler:
             call.client,
             None if self.patience is None else partial(self.patience.ask, call),
             call.tool.lifespan or self.lifespan,
+            call.headers,
         )
 
 

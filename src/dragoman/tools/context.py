@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 import msgspec
@@ -12,6 +12,7 @@ from msgspec import Struct
 from dragoman.access.callers import Caller
 from dragoman.errors import Aborted, ClientCannotBeAsked, ClientRefused, InvalidArgument, Stopping
 from dragoman.lifespans import Lifespan
+from dragoman.protocol.headers import readable_headers
 from dragoman.telemetry.log import Logger
 from dragoman.tools.client import Client
 from dragoman.tools.content import encode_within
@@ -86,6 +87,8 @@ class ToolContext:
     __slots__ = (
         "_ask",
         "_client",
+        "_header_pairs",
+        "_headers",
         "_lifespan",
         "_logger",
         "_progress",
@@ -109,6 +112,7 @@ class ToolContext:
         client: Client | None = None,
         ask: Asking | None = None,
         lifespan: Lifespan | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         self.run_id = run_id
         self.correlation_id = correlation_id
@@ -121,6 +125,8 @@ class ToolContext:
         self._client = client
         self._ask = ask
         self._lifespan = lifespan
+        self._header_pairs = headers
+        self._headers: Mapping[str, str] | None = None
 
     @property
     def logger(self) -> Logger:
@@ -128,6 +134,17 @@ class ToolContext:
         if self._logger is None:
             self._logger = self._root.child({"runId": self.run_id, "correlationId": self.correlation_id})
         return self._logger
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the HTTP request, by their names in lower case; empty on stdio and in calls from Python.
+
+        Credentials are left out: `authorization`, `proxy-authorization`, `cookie`, `mcp-session-id` and the explorer's
+        token. The values of a name that occurs more than once are joined with commas.
+        """
+        if self._headers is None:  # Few tools look: nothing is made for the others.
+            self._headers = readable_headers(self._header_pairs)
+        return self._headers
 
     @property
     def lifespan(self) -> Any:

@@ -217,7 +217,7 @@ class Explorer:
         except (ValueError, RecursionError):  # Of either kind: not JSON, or not UTF-8.
             return _error(400, "Input validation failed: the body must be a JSON object")
         wanted = correlation_id_in({"correlationId": headers.get(CORRELATION_ID, b"").decode("latin-1")})
-        call, outcome, encoded = await self._runs.run(name, arguments, wanted, caller, receive)
+        call, outcome, encoded = await self._runs.run(name, arguments, wanted, caller, receive, [*headers.items()])
         reply = _Reply(200, b'{"result":%b}' % encoded) if outcome.error is None else _failure(call, outcome.error)
         return reply._replace(headers=(*_DATA, (RUN_ID, call.run_id.encode())))
 

@@ -47,7 +47,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--allowed-host", action="append", dest="allowed_hosts", metavar="NAME", help=listed, **optional)
     add("--name", default="apcore-mcp", metavar="STR", help="the name that clients are told, of at most 255 characters")
     add("--version", default=__version__, metavar="STR", help="the version that clients are told")
-    add("--config", type=Path, dest="file", metavar="PATH", help="a file with Dragoman's settings, TOML or JSON", **optional)
+    add(
+        "--config",
+        type=Path,
+        dest="file",
+        metavar="PATH",
+        help="a file with settings of Dragoman",
+        **optional,
+    )
     add("--log-level", choices=tuple(_LEVELS), default="INFO", help="the least that is logged, on stderr")
     add("--explorer", action="store_true", help=f"serve a page to look at the tools, {http}")
     add("--explorer-prefix", default="/explorer", metavar="STR", help="the path of that page")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -69,6 +70,7 @@ from dragoman.edge.peer import Peer, progress_of
 from dragoman.edge.sdk_kernel import SdkKernel, SessionClient
 from dragoman.errors import ConfigError, DuplicateTool, InternalError, ProtocolError, RegistrationError
 from dragoman.ids import Ids, RandomIds
+from dragoman.lifespans import Lifespan, MakeLifespan
 from dragoman.offers.catalogue import Kind, Offer, Offered, Offers, offered_by
 from dragoman.protocol.jsonrpc import Id
 from dragoman.protocol.results import ToolResult, bytes_added_later
@@ -138,8 +140,10 @@ class ServerOptions:
     """Whether this process does what only one process of a server may do."""
     has_health: bool = True
     """Whether the tool `health` is there. What `/health` says over HTTP is there in any case."""
-    lifespan: Callable[[Runtime], AbstractAsyncContextManager[None]] | None = None
-    """Entered when the server has begun to take calls, and left when the last one has ended, before its clients go."""
+    lifespan: MakeLifespan | None = None
+    """A function that takes no argument, or the runtime, and returns an async context manager, which is entered by
+    `start` and left when the last call has ended, before the clients are disconnected. Its value is at `ctx.lifespan`
+    of tools whose file has no lifespan. `start` raises what it raises."""
     cursor_mark: str = ""
     """What cursors begin with, so that other processes of a server know whose they are."""
 
@@ -187,7 +191,9 @@ class Runtime:
         ):
             self.catalogue.register(tool, is_builtin=True)
         self.state = ServerState.STARTING
-        self._lifespan = None if options.lifespan is None else options.lifespan(self)
+        own = None if options.lifespan is None else Lifespan(options.lifespan)
+        self._lifespans = [*([] if own is None else [own]), *_lifespans_of(tools, offers)]
+        """Those that are, or will be, entered."""
         self._gate = Gate()
         self.identity = Identity(self._info, capabilities_with(self.offers), config.server.instructions)
         self.cache: BoundedCache[Any] = BoundedCache(config.cache, self.clock)
@@ -227,7 +233,7 @@ class Runtime:
             EnforceDeadline(deadlines),
             ReuseResults(results),
         )
-        run = RunHandler(threads, self.logger, patience)
+        run = RunHandler(threads, self.logger, patience, own)
         service = pipeline.build(self.stages, run)
         traced = build_traced(self.stages, run, self.clock.monotonic)
         self.runner = Runner(service, traced, recorder, self.dialect, deadlines, threads, self.ids, self.logger)
@@ -252,7 +258,7 @@ class Runtime:
         self.metrics: Metrics | None = None
         """What calls add up to; where the runtime is served over HTTP."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._announcing: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._stop_listening = (
             self.catalogue.on_change(lambda: self._from_any_thread(self._announce_list, "tools")),
             self.offers.on_change(lambda kind: self._from_any_thread(self._announce_list, kind)),
@@ -310,7 +316,7 @@ class Runtime:
         )
 
     async def start(self) -> None:
-        """Begin to take calls; once only."""
+        """Begin to take calls, and enter the lifespans; once only. Raises what a lifespan raises."""
         if self.state is not ServerState.STARTING:
             raise RuntimeError(f"a runtime is started once, and this one is {self.state.value}")
         self._loop = asyncio.get_running_loop()
@@ -320,13 +326,12 @@ class Runtime:
         self.cache.start()
         self.state = ServerState.RUNNING
         self._gate.is_open = True
-        if self._lifespan is not None:
-            try:
-                await self._lifespan.__aenter__()
-            except BaseException:
-                self._lifespan = None
-                await self.stop(0)
-                raise
+        try:
+            for lifespan in self._lifespans:
+                await lifespan.enter(self)
+        except BaseException:
+            await self.stop(0)
+            raise
 
     async def stop(self, timeout: float | None = None) -> int:
         """Refuse new calls, let running ones finish, close connections; how many calls had to be abandoned."""
@@ -337,9 +342,11 @@ class Runtime:
         self._patience.stop()
         if timeout is None:
             timeout = self.config.server.shutdown_timeout_ms / 1000
+        end = time.monotonic() + timeout
         await self.runner.drain(timeout)
         abandoned = self.runner.abandon()
-        await self._leave_lifespan()
+        for lifespan in reversed(self._lifespans):
+            await self._leave(lifespan, max(end - time.monotonic(), _LAST_WORDS))
         self.kernel.end_streams()
         for connection in tuple(self.connections):
             await connection.finish_requests(_LAST_WORDS)
@@ -358,11 +365,10 @@ class Runtime:
         self.state = ServerState.CLOSED
         return abandoned
 
-    async def _leave_lifespan(self) -> None:
-        if self._lifespan is None:
-            return
+    async def _leave(self, lifespan: Lifespan, timeout: float) -> None:
         try:
-            await self._lifespan.__aexit__(None, None, None)
+            if not await lifespan.leave(timeout):
+                self.logger.error("the end of the lifespan took too long", {"timeoutMs": int(timeout * 1000)})
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             raise_interrupt(error)
             # It is somebody else's code, and no reason not to stop in order.
@@ -420,6 +426,41 @@ class Runtime:
         except RegistrationError:
             self.catalogue.replace(_names(new_tools), old_tools)
             raise
+
+    async def reload(self, leaving: Iterable[Tool | Offer], coming: Iterable[Tool | Offer]) -> None:
+        """As `replace`, between entering the lifespans of what is coming and leaving those of what is replaced.
+
+        The latter are left when the calls that need them have ended. Raises what a lifespan raises, too.
+        """
+        entered: list[Lifespan] = []
+        before, after = (_lifespans_of(*_sorted_out(each)) for each in (leaving, coming))
+        try:
+            for lifespan in after:
+                if lifespan not in self._lifespans:
+                    entered.append(lifespan)
+                    self._lifespans.append(lifespan)
+                    await lifespan.enter(self)
+            if self.state in (ServerState.DRAINING, ServerState.CLOSED):
+                raise RuntimeError("the server is stopping")
+            self.replace(leaving, coming)
+        except BaseException:
+            for lifespan in reversed(entered):
+                self._let_go(lifespan)
+            raise
+        for lifespan in reversed(before):
+            if lifespan not in after:
+                self._let_go(lifespan)
+
+    def _let_go(self, lifespan: Lifespan) -> None:
+        """Leave a lifespan when the calls that need it have ended, but at the latest when the server stops."""
+
+        async def leave() -> None:
+            await self.runner.ended(lifespan)
+            await self._leave(lifespan, self.config.server.shutdown_timeout_ms / 1000)
+            if self.state is ServerState.RUNNING:
+                self._lifespans.remove(lifespan)
+
+        self._in_background(leave())
 
     def health(self) -> dict[str, Any]:
         """What the tool `health` answers."""
@@ -528,10 +569,13 @@ class Runtime:
 
     def _announce(self, telling: Coroutine[Any, Any, None]) -> None:
         """Tell the clients of the modern era, which listen through the kernel."""
+        self._in_background(telling)
+
+    def _in_background(self, doing: Coroutine[Any, Any, None]) -> None:
         assert self._loop is not None
-        announcing = self._loop.create_task(telling)
-        self._announcing.add(announcing)
-        announcing.add_done_callback(self._announcing.discard)
+        task = self._loop.create_task(doing)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _kernel_call(
         self,
@@ -567,6 +611,7 @@ class Runtime:
             meta=meta,
             protocol_version=peer.protocol_version,
             session_id=peer.session_id,
+            headers=peer.headers,
         )
         call.client = client
         token = meta.get("progressToken")
@@ -597,6 +642,12 @@ def _sorted_out(offered: Iterable[Offered]) -> tuple[list[Tool], list[Offer]]:
         else:
             offers.append(each)
     return tools, offers
+
+
+def _lifespans_of(tools: Iterable[Tool], offers: Iterable[Offer]) -> list[Lifespan]:
+    """Each of them once, in the order of what has them."""
+    found = (each.lifespan for each in (*tools, *(offer.tool for offer in offers)))
+    return list(dict.fromkeys(lifespan for lifespan in found if lifespan is not None))
 
 
 def _names(tools: Iterable[Tool]) -> list[str]:

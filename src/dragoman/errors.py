@@ -20,6 +20,7 @@ DragomanError
 │   └── Failed              the handler ran, or is running still
 │       ├── TimedOut
 │       ├── Abandoned
+│       ├── ClientCannotBeAsked  raised inside a handler that asks a client which cannot be asked
 │       └── InternalFailure
 │           └── ResultTooLarge
 ├── ProtocolError           answers a message: a JSON-RPC error, never a tool result
@@ -37,7 +38,6 @@ DragomanError
 ├── Unauthenticated         answers an HTTP request: 401, there is no token, or none that is any good
 ├── VerifierUnavailable     answers an HTTP request: 503, whether a token is any good cannot be told now
 ├── Aborted                 raised by a cancellation token inside a handler
-├── ClientCannotBeAsked     raised inside a handler that asks where nobody can answer
 ├── ClientRefused           raised inside a handler: the client answered with an error
 ├── RegistrationError       a tool, resource or prompt that its catalogue will not take
 │   ├── DuplicateTool
@@ -346,6 +346,25 @@ class Abandoned(Failed):
         )
 
 
+class ClientCannotBeAsked(Failed):
+    """The tool asked its client while it ran, and this client cannot be asked then.
+
+    `details.method` is the request that could not be sent. A parameter with `Ask`, `Sample` or `Roots` works in both
+    protocol eras, because the client is asked before the tool runs.
+    """
+
+    code = ErrorCode.UNAUTHORIZED
+    _INSTEAD: ClassVar[Mapping[str, str]] = {"sampling/createMessage": "Sample", "roots/list": "Roots"}
+
+    def __init__(self, method: str, why: str = "there is no way to send it a request") -> None:
+        instead = self._INSTEAD.get(method, "Ask")
+        super().__init__(
+            f"The client cannot be asked while the tool runs: {why}. "
+            f"Declare a parameter with {instead}, so that the client is asked before the tool runs",
+            {"reason": "unsupported", "method": method},
+        )
+
+
 class InternalFailure(Failed):
     """The handler raised an exception, or returned what cannot be sent. The server's log has the particulars."""
 
@@ -501,13 +520,6 @@ class Aborted(DragomanError):
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(f"aborted: {reason}" if reason else "aborted")
         self.reason = reason
-
-
-class ClientCannotBeAsked(DragomanError):
-    """There is no live channel on which the client could be asked something now."""
-
-    def __init__(self, method: str) -> None:
-        super().__init__(f"the client cannot be sent {method} during this call")
 
 
 class ClientRefused(DragomanError):

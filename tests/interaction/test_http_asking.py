@@ -83,7 +83,8 @@ async def test_asking_in_the_middle_of_the_work_takes_a_session() -> None:
         assert said == "User response: Contact(username='ada', email='ada@example.com')"
         assert await text_of(client, "test_sampling", {"prompt": "Where?"}) == "LLM response: Paris"
     async with connected("auto", **ada.callbacks()) as (client, _):
-        assert await text_of(client, "test_elicitation", {"message": "Who?"}) == "User response: None"
+        refused = error_of(await client.call_tool("test_elicitation", {"message": "Who?"}))
+        assert refused["details"] == {"reason": "unsupported", "method": "elicitation/create"}
 
 
 async def test_a_client_that_stops_waiting_takes_its_question_with_it() -> None:

@@ -12,6 +12,7 @@ from apcore import CancelToken, Context, Identity
 
 from apcore_mcp.helpers import MCP_ELICIT_KEY, MCP_PROGRESS_KEY
 from dragoman.access.callers import ANONYMOUS, Caller
+from dragoman.errors import ClientCannotBeAsked
 from dragoman.tools.context import Cancellation, ToolContext
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class WayBack:
             return None
         try:
             return await self._context.elicit(message, schema)
+        except ClientCannotBeAsked:
+            return None
         except ValueError as error:
             logger.warning("A module's question has a form that cannot be used: %s", error)
             return None

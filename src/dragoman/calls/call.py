@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -102,6 +102,8 @@ class Call(Struct, eq=False):
     """The one that a handshake agreed on."""
     session_id: str | None = None
     """The HTTP session that it came in."""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    """Those of the HTTP request that it came in, as they came."""
 
     # What is found out on the way.
     tool: RegisteredTool = _NO_TOOL

@@ -14,6 +14,7 @@ from dragoman.calls.interrupts import is_interrupt
 from dragoman.calls.patience import Patience
 from dragoman.calls.threads import Threads
 from dragoman.errors import Aborted, InternalFailure, ToolError
+from dragoman.lifespans import Lifespan
 from dragoman.telemetry.log import Logger
 from dragoman.tools.catalogue import RegisteredTool
 from dragoman.tools.context import ToolContext
@@ -30,6 +31,8 @@ class RunHandler:
     logger: Logger
     patience: Patience | None = None
     """Without it, handlers cannot ask."""
+    lifespan: Lifespan | None = None
+    """The server's own, for tools that come from no file with one."""
 
     def __call__(self, call: Call) -> Awaitable[Any]:
         tool = call.tool
@@ -55,6 +58,8 @@ class RunHandler:
             call.transport,
             call.client,
             None if self.patience is None else partial(self.patience.ask, call),
+            call.tool.lifespan or self.lifespan,
+            call.headers,
         )
 
 

@@ -17,6 +17,7 @@ from dragoman.calls.threads import Threads
 from dragoman.calls.tracing import Span, spans
 from dragoman.errors import Abandoned, Stopping, ToolError
 from dragoman.ids import Ids
+from dragoman.lifespans import Lifespan
 from dragoman.telemetry.log import Logger
 
 
@@ -121,6 +122,12 @@ class Runner:
         if calls and timeout > 0:
             await asyncio.wait([call.task for call in calls if call.task is not None], timeout=timeout)
         return self._under_way.isdisjoint(calls)
+
+    async def ended(self, lifespan: Lifespan) -> None:
+        """Wait until every call of a tool with this lifespan that is under way now has ended."""
+        calls = [call for call in self._under_way if call.tool is not None and call.tool.lifespan is lifespan]
+        if tasks := [call.task for call in calls if call.task is not None]:
+            await asyncio.wait(tasks)
 
     def abandon(self) -> int:
         """Record what is still running as timed out and stop caring about it; how many calls that were."""

@@ -75,8 +75,9 @@ def _outcome(
 ) -> tuple[Outcome, str, list[Span]]:
     """What came of the call, a hint at the tool that was meant if there is none of that name, and where time went."""
     from dragoman.cli.arguments import read_arguments, read_json
-    from dragoman.cli.target import server_for
+    from dragoman.cli.target import refuse_target, server_for
     from dragoman.clock import SystemClock
+    from dragoman.errors import TargetError
     from dragoman.sections import nearest
     from dragoman.telemetry.log import StructuredLogger
 
@@ -92,7 +93,10 @@ def _outcome(
         refuse(str(error))
     hint = nearest(tool, (each.definition.name for each in server.catalogue)) if found is None else ""
     spans: list[Span] = []
-    outcome = asyncio.run(_answer(server, tool, arguments, spans if trace else None))
+    try:
+        outcome = asyncio.run(_answer(server, tool, arguments, spans if trace else None))
+    except TargetError as error:
+        refuse_target(error, config)
     return outcome, hint, spans
 
 
@@ -101,21 +105,18 @@ async def _answer(server: Runtime, tool: str, arguments: dict[str, Any], trace: 
     try:
         return await server.call(tool, arguments, trace=trace)
     finally:
-        await server.stop(_LAST_MOMENT)
+        # A call that was answered at its deadline may go on for ever; a lifespan has the time that it has in a server.
+        await server.stop(_LAST_MOMENT if server.runner.under_way else None)
 
 
 def _log_for_a_person(config: Config) -> Sink:
-    """Entries as text on stderr; a traceback line by line, as whoever writes a tool wants it."""
+    """Entries as text on stderr."""
     from dragoman.telemetry.log import EntryWriter
 
     writer = EntryWriter(config.logging, text=True)
 
     def put(entry: Entry) -> None:
-        trace: list[str] = []
-        if isinstance(entry, dict) and "traceback" in entry:
-            trace = entry["traceback"].replace("\\u000a", "\n").splitlines()  # Sanitised already, line ends and all.
-            entry = {key: value for key, value in entry.items() if key != "traceback"}
-        typer.echo("\n".join((writer([entry]).decode().rstrip(), *trace)), err=True)
+        typer.echo(writer([entry]).decode().rstrip(), err=True)
 
     return put
 

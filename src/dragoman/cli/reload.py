@@ -2,7 +2,8 @@
 
 1. Clients are told which lists have changed. Calls under way end with the handlers that they began with.
 2. Where the files cannot be loaded, or something in them cannot be registered, the log says why and all stays.
-3. What is loaded anew is the target, the folder of modules and whatever else they brought from their own folders, never
+3. The lifespan of the new file is entered first. That of the old one is left when its calls have ended.
+4. What is loaded anew is the target, the folder of modules and whatever else they brought from their own folders, never
    an installed package.
 """
 
@@ -44,6 +45,7 @@ class Reloader:
         self._facts = {name: place for name, place in places.items() if place is not None}
         self._there_before = set(sys.modules)
         self._loaded: list[Tool | Offer] = []
+        self._replacing = asyncio.Lock()
         self._first = self.snapshot()
         sys.dont_write_bytecode = True  # Its age is kept in seconds: of two edits in one, the second would be lost.
 
@@ -84,15 +86,16 @@ class Reloader:
             sys.modules.update(before)
             raise
 
-    def replace(self, server: Runtime, tools: Iterable[Tool | Offer]) -> None:
-        """Put `tools` in the place of what was loaded before."""
+    async def replace(self, server: Runtime, tools: Iterable[Tool | Offer]) -> None:
+        """Put `tools` in the place of what was loaded before. One replacement at a time, in order."""
         tools = list(tools)
-        try:
-            server.replace(self._loaded, tools)
-        except RegistrationError as error:
-            server.logger.error("tools not reloaded", {**self._facts, **exception_facts(error, error.code)})
-            return
-        self._loaded = tools
+        async with self._replacing:
+            try:
+                await server.reload(self._loaded, tools)
+            except Exception as error:  # A lifespan's, too.
+                self._complain(server, error)
+                return
+            self._loaded = tools
         server.logger.info("tools reloaded", {**self._facts, "tools": sum(isinstance(each, Tool) for each in tools)})
 
     def _watch(self, server: Runtime, loop: asyncio.AbstractEventLoop, seen: Snapshot) -> None:
@@ -100,11 +103,13 @@ class Reloader:
             try:
                 tools = self.load()
             except BaseException as error:  # Whatever it was, the next change may be better.
-                facts = exception_facts(error.__cause__ or error, "TARGET")
-                server.logger.error("tools not reloaded", {**self._facts, **facts})
+                self._complain(server, error)
             else:
-                # Between two events nobody can call a tool that is gone and not yet back.
-                loop.call_soon_threadsafe(self.replace, server, tools)
+                asyncio.run_coroutine_threadsafe(self.replace(server, tools), loop)
+
+    def _complain(self, server: Runtime, error: BaseException) -> None:
+        code = error.code if isinstance(error, RegistrationError) else "TARGET"
+        server.logger.error("tools not reloaded", {**self._facts, **exception_facts(error.__cause__ or error, code)})
 
     def _changes(self, seen: Snapshot) -> Iterator[None]:
         """One for each change, once it has settled: editors write in several steps."""

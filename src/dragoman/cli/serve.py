@@ -7,6 +7,8 @@ import gc
 import io
 import os
 import sys
+from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
@@ -16,10 +18,10 @@ import typer
 
 from dragoman.cli.control import Source
 from dragoman.cli.options import ConfigFile, ExtensionsDir, LogLevel, Target, settings_from
-from dragoman.cli.output import ABANDONED, refuse
+from dragoman.cli.output import ABANDONED, UNUSABLE, refuse
 from dragoman.config import Config, HttpConfig
 from dragoman.edge.signals import leave
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, TargetError
 
 if TYPE_CHECKING:
     from dragoman.app import Runtime
@@ -101,7 +103,6 @@ def serve(
 
 def _serve_stdio(source: Source, settings: Config) -> None:
     # Everything slow is imported after the command line has been understood, and before the client is answered.
-    from dragoman.edge.loop import run_to_end
     from dragoman.edge.stdio import start_server, take_standard_streams
 
     streams = take_standard_streams()
@@ -111,14 +112,17 @@ def _serve_stdio(source: Source, settings: Config) -> None:
         sys.stderr.write("dragoman: waiting for an MCP client on stdin; type JSON-RPC lines, or end with Ctrl-D.\n")
     prepared = prepare(source, settings)
     server, logger, sink = prepared.server, prepared.logger, prepared.sink
-    logger.info("server started", {"tools": len(server.catalogue), "transport": "stdio"})
-    abandoned = run_to_end(prepared.loop, start_server(server, streams, log_is_full=lambda: sink.is_full))
+
+    def on_started() -> None:
+        logger.info("server started", {"tools": len(server.catalogue), "transport": "stdio"})
+
+    serving = start_server(server, streams, log_is_full=lambda: sink.is_full, on_started=on_started)
+    abandoned = run(prepared, serving)
     finish(prepared, abandoned)
 
 
 def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
     from dragoman.edge.http.server import bind, check_address, raise_file_limit, root_of, serve
-    from dragoman.edge.loop import run_to_end
     from dragoman.serving import show_the_way
 
     http = settings.http
@@ -145,7 +149,7 @@ def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
         if app.explorer is not None:
             show_the_way(root + app.explorer.address, address, settings.server.name)
 
-    abandoned = run_to_end(prepared.loop, serve(app, listening, http, timeout, on_started))
+    abandoned = run(prepared, serve(app, listening, http, timeout, on_started))
     finish(prepared, abandoned)
 
 
@@ -241,6 +245,20 @@ def prepare(source: Source, settings: Config, siblings: Siblings | None = None) 
     if reloader is not None:
         reloader.watch(server, tools, loop)
     return Prepared(server, logger, sink, loop)
+
+
+def run(prepared: Prepared, serving: Coroutine[Any, Any, int]) -> int:
+    """How many calls had to be abandoned; or the end of the process, if the target's lifespan fails."""
+    from dragoman.cli.target import refuse_target
+    from dragoman.edge.loop import run_to_end
+
+    try:
+        return run_to_end(prepared.loop, serving)
+    except TargetError as error:
+        prepared.sink.close()
+        with suppress(typer.Exit):
+            refuse_target(error, prepared.server.config)
+        leave(UNUSABLE)  # A thread that the lifespan has started must not keep the process.
 
 
 def _set_up_spans(logger: StructuredLogger, name: str) -> None:

@@ -7,22 +7,26 @@ import importlib.util
 import os
 import re
 import sys
-import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
+
+import msgspec
 
 from dragoman.app import Runtime, ServerOptions, builtin_tools, create_server
-from dragoman.calls.interrupts import raise_interrupt
+from dragoman.calls.interrupts import is_interrupt, raise_interrupt
 from dragoman.cli.control import Source
 from dragoman.cli.neighbours import found_elsewhere, look_in, names_in, report_unused
 from dragoman.cli.output import refuse
 from dragoman.config import Config
 from dragoman.errors import ConfigError, RegistrationError, TargetError
+from dragoman.lifespans import Lifespan
 from dragoman.offers.catalogue import Offer
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
+from dragoman.telemetry.clean import sanitize_lines
+from dragoman.telemetry.tracebacks import Traceback
 from dragoman.tools.attached import made_of
 from dragoman.tools.tool import Tool
 
@@ -37,11 +41,17 @@ def tools_for(source: Source, config: Config) -> list[Tool | Offer]:
     try:
         return load(source, config)
     except TargetError as error:
-        if error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)
-        refuse(str(error))
+        refuse_target(error, config)
     except RegistrationError as error:
         refuse(str(error))
+
+
+def refuse_target(error: TargetError, config: Config) -> NoReturn:
+    """Say what the author's own code did, and end the command. With the log level `debug`, show every frame."""
+    if error.__cause__ is not None:
+        trace = Traceback.of(error.__cause__)
+        sys.stderr.write(sanitize_lines(str(trace) if config.logging.level == "debug" else trace.own))
+    refuse(str(error))
 
 
 def server_with(tools: Iterable[Tool | Offer], config: Config, **options: Any) -> Runtime:
@@ -95,7 +105,8 @@ def load_tools(target: str, app_dir: str | None = None) -> list[Tool | Offer]:
         tools = _tools_in(value if isinstance(value, Iterable) else [value])
     if not tools:
         raise TargetError(target, "it has no tools; decorate a function with @tool")
-    return tools
+    lifespan = _lifespan_in(module, target)
+    return tools if lifespan is None else [_within(lifespan, each) for each in tools]
 
 
 def split_target(target: str) -> tuple[str, str]:
@@ -148,6 +159,32 @@ def _load_module(name: str, target: str, app_dir: str) -> ModuleType:
         raise TargetError(target, f"{type(error).__name__}: {error}") from error
     finally:
         report_unused(folder)
+
+
+def _lifespan_in(module: ModuleType, target: str) -> Lifespan | None:
+    """What the file calls `lifespan`, if that is a function and no tool; raises `TargetError` if it cannot be used."""
+    make = vars(module).get("lifespan")
+    if not callable(make) or _tools_in([make]):
+        return None
+
+    def explain(error: BaseException) -> BaseException:
+        if is_interrupt(error):
+            return error
+        explained = TargetError(target, f"its lifespan failed: {type(error).__name__}: {error}")
+        explained.__cause__ = error
+        return explained
+
+    try:
+        return Lifespan(make, explain)
+    except TypeError as error:
+        raise TargetError(target, str(error)) from None
+
+
+def _within(lifespan: Lifespan, offered: Tool | Offer) -> Tool | Offer:
+    if isinstance(offered, Tool):
+        return offered.within(lifespan)
+    completers = {name: each.within(lifespan) for name, each in offered.completers.items()}
+    return msgspec.structs.replace(offered, tool=offered.tool.within(lifespan), completers=completers)
 
 
 def _tools_in(values: Iterable[Any]) -> list[Tool | Offer]:

@@ -34,10 +34,9 @@ from dragoman.cli.control import (
     from_parent,
 )
 from dragoman.cli.folder import crash_file, hold, remove_if_unused
-from dragoman.cli.serve import finish, prepare
+from dragoman.cli.serve import finish, prepare, run
 from dragoman.edge.http.server import HttpServer, bind, raise_file_limit, serve
 from dragoman.edge.http.siblings import Siblings
-from dragoman.edge.loop import run_to_end
 from dragoman.errors import ConfigError, NoFreeSlot, RegistrationError, ResourceExhausted
 from dragoman.forks import drop, in_forked_children
 from dragoman.telemetry.log import exception_facts
@@ -87,7 +86,7 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
         listening = bind(http.host, listening.getsockname()[1], shared=True)
     beside = HttpServer(siblings.entrance(app), replace(http, keep_alive_ms=_DAY_MS, max_connections=1 << 20))
 
-    async def run() -> int:
+    async def serving() -> int:
         parent = await Parent.open(control, welcome.keeper)
         runtime.share, runtime.claims = parent.tell, parent
         listening_to_it = asyncio.create_task(parent.listen(runtime))
@@ -106,7 +105,7 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
             listening_to_it.cancel()
             showing_life.cancel()
 
-    abandoned = run_to_end(prepared.loop, run())
+    abandoned = run(prepared, serving())
     siblings.leave()
     let_go()
     remove_if_unused(folder)

@@ -87,6 +87,7 @@ class Connection:
     """Feeds a session with bytes and does what its events ask for. Lives on the event loop."""
 
     session_id = None
+    headers = ()
 
     def __init__(self, services: Services, wire: Wire, caller: Caller = LOCAL) -> None:
         self.correlation_id = services.ids.connection_correlation_id()

@@ -196,6 +196,7 @@ class OfferRequests:
             meta=asked.meta,
             protocol_version=peer.protocol_version,
             session_id=peer.session_id,
+            headers=peer.headers,
         )
         call.client = peer.client_for(asked.meta, modern=asked.modern)
         token = asked.meta.get("progressToken")

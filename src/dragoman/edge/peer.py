@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dragoman.access.callers import Caller
@@ -52,6 +52,11 @@ class Peer(Protocol):
     @property
     def session_id(self) -> str | None:
         """The HTTP session that it has."""
+        ...
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """Those of the HTTP request, as they came; none without HTTP."""
         ...
 
     @property

@@ -424,6 +424,7 @@ class SessionClient:
         scope = context.request.scope
         self.caller: Caller = scope[CALLER]
         self.transport: str = scope[TRANSPORT]
+        self.headers: list[tuple[bytes, bytes]] = scope["headers"]
         self.protocol_version: str | None = context.protocol_version
         self.session_id: str | None = context.session._connection.session_id
         self.can_be_asked: bool = context.session.can_send_request

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
@@ -62,6 +62,20 @@ def on_signals(stop: Callable[[], None], longest: float) -> Stopper:
             handle(signal.SIGTERM, None)
 
     return Stopper(begin, restore)
+
+
+async def start_or_stop(start: Coroutine[Any, Any, None], stopping: asyncio.Event) -> bool:
+    """Whether a server was started; False if it was told to stop first, and what it has begun is to be stopped."""
+    starting, told = asyncio.create_task(start), asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            return True
+        starting.cancel()
+        return False
+    finally:
+        told.cancel()
 
 
 def _watch(told: SimpleQueue[int | None], longest: float) -> None:

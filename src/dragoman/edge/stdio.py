@@ -21,7 +21,7 @@ from typing import Protocol
 
 from dragoman.config import Config
 from dragoman.edge.connection import Connection, TransportType, Wire
-from dragoman.edge.signals import on_signals
+from dragoman.edge.signals import on_signals, start_or_stop
 from dragoman.forks import drop, in_forked_children
 from dragoman.telemetry.log import Logger
 
@@ -250,11 +250,12 @@ class ThreadedReader:
 class StdioSession:
     """One client on one pair of descriptors, from the first byte to the last."""
 
-    def __init__(self, server: Server, streams: Streams, log_is_full: Callable[[], bool]) -> None:
+    def __init__(self, server: Server, streams: Streams, log_is_full: Callable[[], bool], ended: asyncio.Event) -> None:
+        """Setting `ended` asks for an orderly stop."""
         self._server = server
         self._log_is_full = log_is_full
         self._loop = asyncio.get_running_loop()
-        self._ended = asyncio.Event()
+        self._ended = ended
         self._wire = PipeWire(streams.output, self._broken)
         self._connection = server.connect(self._wire)
         kind = PolledReader if _can_poll(streams.input) else ThreadedReader
@@ -268,10 +269,6 @@ class StdioSession:
         self._reader.close()
         self._wire.close()
         return abandoned
-
-    def stop(self) -> None:
-        """Ask for an orderly stop."""
-        self._ended.set()
 
     def _receive(self, data: bytes) -> None:
         if not data:
@@ -323,20 +320,27 @@ def _never() -> bool:
 
 
 async def start_server(
-    server: Server, streams: Streams | None = None, *, log_is_full: Callable[[], bool] = _never
+    server: Server,
+    streams: Streams | None = None,
+    *,
+    log_is_full: Callable[[], bool] = _never,
+    on_started: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve one client on stdin and stdout until it leaves, or SIGTERM or SIGINT arrives.
 
+    `on_started` is called when the lifespans are entered, before the client is heard.
     Returns how many calls had to be abandoned; when there are any, end the process without waiting for their threads.
     """
     taken = take_standard_streams() if streams is None else None
     streams = streams or taken
     assert streams is not None
-    await server.start()
-    session = StdioSession(server, streams, log_is_full)
-    stopper = on_signals(session.stop, server.config.server.shutdown_timeout_ms / 1000 + 2 * _GRACE)
+    stopping = asyncio.Event()
+    stopper = on_signals(stopping.set, server.config.server.shutdown_timeout_ms / 1000 + 2 * _GRACE)
     try:
-        return await session.run()
+        if not await start_or_stop(server.start(), stopping):
+            return await server.stop()
+        on_started()
+        return await StdioSession(server, streams, log_is_full, stopping).run()
     finally:
         stopper.restore()
         if taken is not None:

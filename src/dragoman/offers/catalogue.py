@@ -165,6 +165,7 @@ class Offers:
             definition=definition,
             handler=tool.handler,
             is_async=tool.is_async,
+            lifespan=tool.lifespan,
             is_reserved=False,
             wants_context=tool.wants_context,
             convert=tool.convert,

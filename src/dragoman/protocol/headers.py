@@ -11,6 +11,7 @@ import binascii
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import Struct
@@ -45,6 +46,22 @@ class ParameterHeader(Struct, frozen=True):
     header: bytes
     path: tuple[str, ...]
     kind: str
+
+
+_CREDENTIALS = frozenset(
+    (b"authorization", b"proxy-authorization", b"cookie", b"mcp-session-id", b"x-explorer-token", b"x-dragoman-worker")
+)
+"""Headers that say who may do something: whoever knows their values can act for the caller."""
+
+
+def readable_headers(pairs: Iterable[tuple[bytes, bytes]]) -> Mapping[str, str]:
+    """Headers by their names in lower case, without credentials; values of the same name are joined with commas."""
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if (lower := name.lower()) not in _CREDENTIALS:
+            key, text = lower.decode("latin-1"), value.decode("latin-1")
+            found[key] = f"{found[key]}, {text}" if key in found else text
+    return MappingProxyType(found)
 
 
 def check_routing(

@@ -7,12 +7,18 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dragoman.telemetry.tracebacks import Traceback
+
 REDACTED = "[REDACTED]"
 _DEEPEST = 64
 _MOST_ITEMS = 10_000
 
 # C0, DEL and C1 controls, line and paragraph separators, and the marks that reorder text on a terminal.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+MULTILINE = ("traceback", "stack")
+"""Facts that have many lines. Their line ends stay, and JSON escapes them once."""
 
 
 def sanitize(text: str) -> str:
@@ -34,6 +40,11 @@ def one_line(text: str, most: int = 500) -> str:
     """`text` as one line of at most so many characters, with blanks in place of what cannot be printed."""
     line = "".join(character if character.isprintable() else " " for character in text[: most + 1])
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def sanitize_lines(text: str) -> str:
+    """As `sanitize`, line by line."""
+    return text if text.isprintable() else "\n".join(map(sanitize, text.split("\n")))
 
 
 # Drawn as nothing although Unicode has them as letters, marks or symbols: fillers, variation selectors, blanks.
@@ -94,13 +105,18 @@ class _Copy:
         if depth == 0:
             return "[too deep]"
         if isinstance(value, Mapping):
-            return {
-                text(str(key)): REDACTED if str(key).lower() in self._secret else self.of(item, depth - 1)
-                for key, item in value.items()
-            }
+            return {text(str(key)): self._under(str(key), item, depth - 1) for key, item in value.items()}
         if isinstance(value, list | tuple | set | frozenset):
             return [self.of(item, depth - 1) for item in value]
         return text(f"<{type(value).__name__}>")
+
+    def _under(self, key: str, value: Any, depth: int) -> Any:
+        """A copy of what stands under a key."""
+        if key.lower() in self._secret:
+            return REDACTED
+        if key in MULTILINE and isinstance(value, str) and self._text is sanitize:
+            return value.map(sanitize_lines) if isinstance(value, Traceback) else sanitize_lines(str(value))
+        return self.of(value, depth)
 
 
 _PLAIN = frozenset({int, float, bool, type(None)})

@@ -14,7 +14,8 @@ import msgspec
 
 from dragoman.clock import Clock, SystemClock
 from dragoman.config import DEFAULT_REDACT_KEYS, Level, LoggingConfig
-from dragoman.telemetry.clean import Cleaner, sanitize
+from dragoman.telemetry.clean import MULTILINE, Cleaner, sanitize
+from dragoman.telemetry.tracebacks import Traceback
 
 
 class CompletionRecord(msgspec.Struct, rename="camel", gc=False):
@@ -135,8 +136,7 @@ class StructuredLogger:
 def exception_facts(error: BaseException, code: str | int) -> dict[str, Any]:
     """What to log about an exception, even about one that cannot say what it is."""
     said = traceback.format_exception_only(error)[-1].strip()
-    trace = "".join(traceback.format_exception(error))
-    return {"error": {"code": str(code), "message": said}, "traceback": trace}
+    return {"error": {"code": str(code), "message": said}, "traceback": Traceback.of(error)}
 
 
 def make_cleaner(config: LoggingConfig) -> Cleaner:
@@ -148,8 +148,10 @@ class EntryWriter:
     """Entries to lines: redacted, sanitised, one line each, as JSON or as text for a person at a terminal."""
 
     def __init__(self, config: LoggingConfig | None = None, *, text: bool = False, worker: int | None = None) -> None:
-        self._cleaner = make_cleaner(config or LoggingConfig())
+        config = config or LoggingConfig()
+        self._cleaner = make_cleaner(config)
         self._text = text
+        self._all_frames = not text or config.level == "debug"
         self._worker = worker
         self._end = b"}\n" if worker is None else b',"worker":%d}\n' % worker
 
@@ -181,6 +183,9 @@ class EntryWriter:
 
     def _line(self, entry: Entry) -> bytes:
         clean = self._cleaner.clean(msgspec.to_builtins(entry) if isinstance(entry, CompletionRecord) else entry)
+        trace = clean.get("traceback")
+        if isinstance(trace, Traceback):
+            clean["traceback"] = str(trace) if self._all_frames else trace.own
         if self._worker is not None:
             clean["worker"] = self._worker
         return _text_line(clean) if self._text else _encoder.encode(clean) + b"\n"
@@ -190,12 +195,14 @@ _PAINT = {"debug": "\x1b[2m", "info": "", "warn": "\x1b[33m", "error": "\x1b[31m
 
 
 def _text_line(entry: dict[str, Any]) -> bytes:
-    """Time, level, message, then the facts."""
+    """Time, level, message, then the facts; facts of many lines are below, indented: they cannot pass for entries."""
     time = entry.pop("timestamp")[11:-1]
     level = entry.pop("level")
     message = entry.pop("message")
+    below = [line for key in MULTILINE if isinstance(entry.get(key), str) for line in entry.pop(key).splitlines()]
     facts = " ".join(f"{key}={_fact(value)}" for key, value in entry.items())
-    return f"{time} {_PAINT[level]}{level.upper():5} {message}\x1b[0m {facts}".rstrip().encode() + b"\n"
+    heading = f"{time} {_PAINT[level]}{level.upper():5} {message}\x1b[0m {facts}".rstrip()
+    return "\n  ".join((heading, *below)).encode() + b"\n"
 
 
 def _fact(value: Any) -> str:

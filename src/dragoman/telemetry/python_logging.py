@@ -10,6 +10,7 @@ import msgspec
 
 from dragoman.config import Level, LoggingConfig
 from dragoman.telemetry.log import Entry, EntryWriter, Logger, StructuredLogger
+from dragoman.telemetry.tracebacks import Traceback
 
 
 class LoggingBridge(logging.Handler):
@@ -22,13 +23,14 @@ class LoggingBridge(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Pass one record on; what it was logged with is its message, its name and its exception."""
         if isinstance(record.msg, _Line):
-            facts = {**msgspec.to_builtins(record.msg.entry), "logger": record.name}
+            entry = record.msg.entry
+            facts = {**(entry if isinstance(entry, dict) else msgspec.to_builtins(entry)), "logger": record.name}
             _, level, message = (facts.pop(key) for key in ("timestamp", "level", "message"))
             getattr(self._logger, level)(message, facts)
             return
         facts = {"logger": record.name}
         if record.exc_info is not None and record.exc_info[1] is not None:
-            facts["traceback"] = "".join(traceback.format_exception(record.exc_info[1]))
+            facts["traceback"] = Traceback.of(record.exc_info[1])
         elif record.exc_text:
             facts["traceback"] = record.exc_text
         try:

@@ -12,6 +12,7 @@ import msgspec
 from dragoman.config import TimeoutsConfig, ToolsConfig, ValidationResult
 from dragoman.errors import DuplicateTool, DynamicRegistrationOff, InvalidTool
 from dragoman.ids import Ids, RandomIds
+from dragoman.lifespans import Lifespan
 from dragoman.telemetry.log import Logger
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
 from dragoman.tools.questions import Question
@@ -51,6 +52,8 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     """Whether its schema marks arguments as sensitive."""
     is_builtin: bool = False
     """Whether it belongs to the server, so that no client can remove or replace it."""
+    lifespan: Lifespan | None = None
+    """The lifespan of the file that it comes from."""
 
 
 class Catalogue:
@@ -124,6 +127,7 @@ class Catalogue:
             definition=definition,
             handler=tool.handler,
             is_async=tool.is_async,
+            lifespan=tool.lifespan,
             is_reserved=tool.is_reserved,
             wants_context=tool.wants_context,
             convert=tool.convert,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
+
+from dragoman.tools.media import MOST_BYTES, FilePath, checked_type, file_type, first_bytes, found_type, read_file
 
 
 class Text(Struct, tag_field="type", tag="text", omit_defaults=True, rename="camel"):
@@ -18,21 +22,47 @@ class Text(Struct, tag_field="type", tag="text", omit_defaults=True, rename="cam
 
 
 class Image(Struct, tag_field="type", tag="image", rename="camel"):
-    """A picture; `data` goes out as base64."""
+    """A picture; `data` goes out as base64. The default media type is what the first bytes show, else `image/png`."""
 
     data: bytes
-    mime_type: str = "image/png"
+    mime_type: str = ""
     annotations: dict[str, Any] | UnsetType = UNSET
     meta: dict[str, Any] | UnsetType = field(default=UNSET, name="_meta")
+
+    def __post_init__(self) -> None:
+        self.mime_type = self.mime_type or found_type("image", first_bytes(self.data)) or "image/png"
+
+    @classmethod
+    def from_file(cls, path: FilePath, *, mime_type: str | None = None, max_bytes: int = MOST_BYTES) -> Image:
+        """The contents of a file. Its media type is found in the first bytes, else in the name.
+
+        Raises `NotFound` without such a file, `ResultTooLarge` beyond `max_bytes`, which is checked before the file is
+        read, and `ValueError` if the media type cannot be found.
+        """
+        data = read_file(path, max_bytes)
+        return cls(data, mime_type or checked_type("image", data, path))
 
 
 class Audio(Struct, tag_field="type", tag="audio", rename="camel"):
-    """Sound; `data` goes out as base64."""
+    """Sound; `data` goes out as base64. The default media type is what the first bytes show, else `audio/wav`."""
 
     data: bytes
-    mime_type: str = "audio/wav"
+    mime_type: str = ""
     annotations: dict[str, Any] | UnsetType = UNSET
     meta: dict[str, Any] | UnsetType = field(default=UNSET, name="_meta")
+
+    def __post_init__(self) -> None:
+        self.mime_type = self.mime_type or found_type("audio", first_bytes(self.data)) or "audio/wav"
+
+    @classmethod
+    def from_file(cls, path: FilePath, *, mime_type: str | None = None, max_bytes: int = MOST_BYTES) -> Audio:
+        """The contents of a file. Its media type is found in the first bytes, else in the name.
+
+        Raises `NotFound` without such a file, `ResultTooLarge` beyond `max_bytes`, which is checked before the file is
+        read, and `ValueError` if the media type cannot be found.
+        """
+        data = read_file(path, max_bytes)
+        return cls(data, mime_type or checked_type("audio", data, path))
 
 
 class ResourceLink(Struct, tag_field="type", tag="resource_link", omit_defaults=True, rename="camel"):
@@ -70,6 +100,23 @@ class EmbeddedResource(Struct, tag_field="type", tag="resource", omit_defaults=T
     resource: TextResource | BlobResource
     annotations: dict[str, Any] | None = None
     meta: dict[str, Any] | None = field(default=None, name="_meta")
+
+    @classmethod
+    def from_file(
+        cls, path: FilePath, *, uri: str | None = None, mime_type: str | None = None, max_bytes: int = MOST_BYTES
+    ) -> EmbeddedResource:
+        """The contents of a file: as text if it is UTF-8, else as bytes.
+
+        Without a URI it is `file:///` and the file's name, so that clients do not learn where the server has it.
+        Raises `NotFound` without such a file, and `ResultTooLarge` beyond `max_bytes`.
+        """
+        data = read_file(path, max_bytes)
+        uri = uri or f"file:///{quote(Path(path).name)}"
+        mime_type = mime_type or file_type(path)
+        try:
+            return cls(TextResource(uri, data.decode(), mime_type or "text/plain"))
+        except UnicodeDecodeError:
+            return cls(BlobResource(uri, data, mime_type or "application/octet-stream"))
 
 
 Content: TypeAlias = Text | Image | Audio | ResourceLink | EmbeddedResource

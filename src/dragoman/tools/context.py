@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 import msgspec
@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from dragoman.access.callers import Caller
 from dragoman.errors import Aborted, ClientCannotBeAsked, ClientRefused, InvalidArgument, Stopping
+from dragoman.lifespans import Lifespan
+from dragoman.protocol.headers import readable_headers
 from dragoman.telemetry.log import Logger
 from dragoman.tools.client import Client
 from dragoman.tools.content import encode_within
@@ -85,6 +87,9 @@ class ToolContext:
     __slots__ = (
         "_ask",
         "_client",
+        "_header_pairs",
+        "_headers",
+        "_lifespan",
         "_logger",
         "_progress",
         "_root",
@@ -106,6 +111,8 @@ class ToolContext:
         transport: str = "local",
         client: Client | None = None,
         ask: Asking | None = None,
+        lifespan: Lifespan | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         self.run_id = run_id
         self.correlation_id = correlation_id
@@ -117,6 +124,9 @@ class ToolContext:
         self._progress = progress
         self._client = client
         self._ask = ask
+        self._lifespan = lifespan
+        self._header_pairs = headers
+        self._headers: Mapping[str, str] | None = None
 
     @property
     def logger(self) -> Logger:
@@ -124,6 +134,25 @@ class ToolContext:
         if self._logger is None:
             self._logger = self._root.child({"runId": self.run_id, "correlationId": self.correlation_id})
         return self._logger
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the HTTP request, by their names in lower case; empty on stdio and in calls from Python.
+
+        Credentials are left out: `authorization`, `proxy-authorization`, `cookie`, `mcp-session-id` and the explorer's
+        token. The values of a name that occurs more than once are joined with commas.
+        """
+        if self._headers is None:  # Few tools look: nothing is made for the others.
+            self._headers = readable_headers(self._header_pairs)
+        return self._headers
+
+    @property
+    def lifespan(self) -> Any:
+        """What the `lifespan` of the tool's file gave when the server started, else what the server's own gave.
+
+        None without a lifespan.
+        """
+        return None if self._lifespan is None else self._lifespan.value
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Tell the client how far the work is, if it asked to be told. Safe from any thread; never waits."""
@@ -165,29 +194,34 @@ class ToolContext:
 
         A JSON Schema in place of a type is sent as it is, and what was filled in is an object that fits it.
 
-        None when nobody answers, or what comes does not fit, and always where there is no live way back to the client:
-        in the 2026-07-28 protocol there is none. A question that is known beforehand is better declared, with `Ask`.
-        The call keeps its slot meanwhile; its deadline waits.
+        Returns None when the person declines or does not answer in time, when the client answers with an error, and
+        the answer does not fit. Raises `ClientCannotBeAsked` when the client cannot be asked at all: in the 2026-07-28
+        protocol, without the capability, and in calls from Python. A parameter with `Ask` works in both eras. The call
+        keeps its slot meanwhile; its deadline waits.
         """
         form = form_of(kind) if isinstance(kind, Mapping) else make_form(kind, "value")
         return await self._answer(FormKind(form), message)
 
     async def sample(self, prompt: str, *, max_tokens: int = 1000, system: str | None = None) -> str | None:
-        """Ask the client's model, and give the text of its answer; None as with `elicit`."""
+        """Ask the client's model, and give the text of its answer. Returns None and raises as `elicit` does."""
         answer: str | None = await self._answer(SampleKind(max_tokens, system), prompt)
         return answer
 
     async def list_roots(self) -> list[Root] | None:
-        """Ask the client which folders it works on; None as with `elicit`."""
+        """Ask the client which folders it works on. Returns None and raises as `elicit` does."""
         answer: list[Root] | None = await self._answer(RootsKind(), "")
         return answer
 
     async def _answer(self, kind: Kind, text: str) -> Any:
-        client = self._client
-        if self._ask is None or client is None or not client.can_be_asked or not is_offered(kind, client.capabilities):
-            return None
+        self.cancellation.raise_if_set()
+        if self._ask is None or self._client is None:
+            raise ClientCannotBeAsked(kind.method, "no MCP client made this call")
+        if not is_offered(kind, self._client.capabilities):
+            raise ClientCannotBeAsked(kind.method, f"it did not declare the capability {'.'.join(kind.required)}")
+        if not self._client.can_be_asked:
+            raise ClientCannotBeAsked(kind.method, "its protocol or connection does not carry requests to the client")
         try:
             answer = kind.read(await self._ask(kind.method, kind.params(text)))
-        except (TimeoutError, ClientRefused, ClientCannotBeAsked, InvalidArgument, Stopping):
+        except (TimeoutError, ClientRefused, InvalidArgument, Stopping):
             return None
         return None if answer is NO_ANSWER else answer

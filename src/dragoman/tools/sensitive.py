@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman.telemetry.clean import REDACTED
+from dragoman.telemetry.tracebacks import Traceback
 from dragoman.tools.references import APPLICATORS, NAMED_SCHEMAS, target_of
 from dragoman.tools.schema import Schema
 
@@ -72,7 +73,7 @@ def hiding(schema: Schema, arguments: Any) -> Hide | None:
 def hide_within(hide: Hide, value: Any, depth: int = _DEEPEST) -> Any:
     """A copy of a JSON value with every text in it hidden, names of members included."""
     if isinstance(value, str):
-        return hide(value)
+        return value.map(hide) if isinstance(value, Traceback) else hide(value)
     if depth == 0 or value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable
@@ -10,6 +11,7 @@ from typing import Any, TypeAlias, overload
 import msgspec
 
 from dragoman.errors import InvalidTool
+from dragoman.lifespans import Lifespan
 from dragoman.tools.attached import F, attach, made_of
 from dragoman.tools.context import ToolContext
 from dragoman.tools.questions import Question
@@ -96,6 +98,7 @@ class Tool:
         "handler",
         "is_async",
         "is_reserved",
+        "lifespan",
         "questions",
         "speaks",
         "wants_context",
@@ -125,6 +128,14 @@ class Tool:
         self.checks_arguments = checks_arguments
         self.checks_results = checks_results
         self.speaks = speaks
+        self.lifespan: Lifespan | None = None
+        """The lifespan of the file that it comes from; set by `within`."""
+
+    def within(self, lifespan: Lifespan) -> Tool:
+        """A copy of the tool whose calls have the value of `lifespan` at `ctx.lifespan`."""
+        made = copy.copy(self)
+        made.lifespan = lifespan
+        return made
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,6 +13,7 @@ from dragoman import Ask, Caller, Root, Roots, Sample, ToolContext, tool
 from dragoman.adapters.dict_claims import DictClaims
 from dragoman.calls.stages import ask_client
 from dragoman.edge import clients
+from dragoman.errors import ClientCannotBeAsked
 from dragoman.testing import ManualClock, MemoryClient, TestServer, open_server
 from tests.unit.calls import FIVE_SECONDS, Held, begin, error_in
 
@@ -834,8 +836,11 @@ async def test_tools_without_questions_do_not_mind_answers() -> None:
 async def confer(ctx: ToolContext) -> list[Any]:
     """Asks while it runs."""
     size = await ctx.elicit("Which size?", Choice)
-    why = await ctx.sample("Why?", max_tokens=5, system="Be brief.")
-    roots = await ctx.list_roots()
+    why = roots = None
+    with suppress(ClientCannotBeAsked):
+        why = await ctx.sample("Why?", max_tokens=5, system="Be brief.")
+    with suppress(ClientCannotBeAsked):
+        roots = await ctx.list_roots()
     return [size, why, roots]
 
 
@@ -865,12 +870,37 @@ async def test_a_running_handler_gets_none_for_no_answer(answer: dict[str, Any])
         assert text_in((await client.answer(call))["result"]) == [None, None, None]
 
 
-async def test_a_running_handler_gets_none_where_nobody_can_be_asked() -> None:
-    async with open_server([confer]) as server:
-        assert text_in(await (await server.client()).call_tool("confer")) == [None, None, None]
+ASKING = {
+    "elicit": ("elicitation/create", "Ask", lambda ctx: ctx.elicit("Which size?", Choice)),
+    "sample": ("sampling/createMessage", "Sample", lambda ctx: ctx.sample("Why?")),
+    "list_roots": ("roots/list", "Roots", lambda ctx: ctx.list_roots()),
+}
+
+
+@pytest.mark.parametrize("way", ASKING)
+async def test_a_running_handler_that_asks_where_nobody_can_be_asked_fails_and_the_error_names_the_alternative(
+    way: str,
+) -> None:
+    method, instead, ask = ASKING[way]
+
+    @tool
+    async def inquire(ctx: ToolContext) -> None:
+        """Asks while it runs."""
+        await ask(ctx)
+
+    async with open_server([inquire]) as server:
         modern = server.connect(modern=True, capabilities=ALL)
-        assert text_in((await round_of(modern, "confer"))["result"]) == [None, None, None]
-        assert (await server.runtime.call("confer")).value == [None, None, None]
+        errors = [
+            error_in(await (await server.client()).call_tool("inquire")),
+            error_in((await round_of(modern, "inquire"))["result"]),
+        ]
+        for error, why in zip(errors, ("did not declare the capability", "does not carry requests"), strict=True):
+            assert (error["code"], error["details"]) == ("UNAUTHORIZED", {"reason": "unsupported", "method": method})
+            assert why in error["message"]
+            assert f"Declare a parameter with {instead}," in error["message"]
+        with pytest.raises(ClientCannotBeAsked, match="no MCP client made this call"):
+            (await server.runtime.call("inquire")).unwrap()
+        assert [record["outcome"] for record in server.records] == ["tool_error"] * 3
 
 
 async def test_a_running_handlers_deadline_waits_for_the_person_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
@@ -139,13 +140,13 @@ def test_tools_come_go_and_change_and_one_that_cannot_be_registered_changes_noth
 
     def load(*names: str) -> list[str]:
         file.write_text("\n".join(TOOL.format(name=name, value="'a'") for name in names))
-        reloader.replace(server, reloader.load())
+        asyncio.run(reloader.replace(server, reloader.load()))
         return [each.name for each in catalogue.list()]
 
     assert load("one", "two") == ["health", "one", "two"]
     assert load("two", "three") == ["health", "three", "two"]
     file.write_text(TOOL.format(name="one", value="'a'").replace("@tool", "@tool(name='no spaces')"))
-    reloader.replace(server, load_tools("my_tools.py"))
+    asyncio.run(reloader.replace(server, load_tools("my_tools.py")))
     assert [each.name for each in catalogue.list()] == ["health", "three", "two"]
     assert [entry["message"] for entry in entries] == ["tools reloaded", "tools reloaded", "tools not reloaded"]
     assert load("four") == ["four", "health"]
@@ -160,7 +161,7 @@ def test_resources_and_prompts_come_and_go_with_the_tools(folder: Path) -> None:
     def load(**offered: str) -> list[str]:
         lines = [kinds[kind].format(name) for name, kind in offered.items()]
         (folder / "my_tools.py").write_text("\n".join(["from dragoman import prompt, resource, tool", *lines]))
-        reloader.replace(server, reloader.load())
+        asyncio.run(reloader.replace(server, reloader.load()))
         return [*(each.name for each in server.catalogue.list()), *(each.key for each in server.offers)]
 
     assert load(a="tool", b="resource", c="prompt") == ["a", "health", "c", "x:b"]
@@ -209,7 +210,7 @@ def test_of_a_folder_only_what_can_be_loaded_beside_the_target_is_there(
     server = create_server(ServerOptions())
     reloader = Reloader(Source("my_tools.py", "extensions"), Config())
     for _ in range(2):
-        reloader.replace(server, reloader.load())
+        asyncio.run(reloader.replace(server, reloader.load()))
         assert [each.name for each in server.catalogue.list()] == ["good", "health", "one"]
     assert "a tool named 'one' is registered already" in caplog.text
 

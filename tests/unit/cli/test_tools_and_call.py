@@ -201,7 +201,7 @@ def test_an_error_is_told_with_code_message_and_details() -> None:
 def test_whoever_writes_a_tool_sees_where_it_failed() -> None:
     failed = call("fail")
     assert (failed.exit_code, failed.stdout) == (1, "")
-    assert "\nRuntimeError: not today\n" in failed.stderr
+    assert "\n  RuntimeError: not today\n" in failed.stderr
     assert "in fail\n" in failed.stderr
     assert "dragoman: INTERNAL: The tool failed\n" in failed.stderr
 

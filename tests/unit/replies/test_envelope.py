@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import Image, Outcome, Text, ToolDefinition, define_tool, errors
+from dragoman import Image, Outcome, Text, ToolDefinition, define_tool, errors, tool
 from dragoman.config import ResponseConfig
 from dragoman.errors import EnvelopeCode, ToolError
 from dragoman.replies.failures import EnvelopeError, code_of
@@ -161,7 +161,7 @@ async def test_a_call_beyond_a_limit_is_answered_with_the_code_of_that_limit(
         assert {key: said[key] for key in found} == found
 
 
-@dragoman.tool
+@tool
 async def keep(value: Any) -> dict[str, bool]:
     """Takes anything."""
     return {"kept": True}

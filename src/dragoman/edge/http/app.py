@@ -455,7 +455,7 @@ class HttpApp:
             session_id = headers.get(b"mcp-session-id")
             if session_id is not None and takes_json and takes_stream:
                 session = self._sessions.find(session_id.decode("latin-1"), caller)
-                if session is not None and self._serve_session(post, session, body, caller):
+                if session is not None and self._serve_session(post, session, pairs, body, caller):
                     return True
             if not _is_modern(body):
                 return False
@@ -499,11 +499,13 @@ class HttpApp:
             post.answer(STATUS_OF.get(event.code, 200), event.line)
             return
         if isinstance(event, ToolCall):
-            self._start_call(event, Exchange(post, caller, self._watch, streams=takes_stream))
+            self._start_call(event, Exchange(post, caller, self._watch, streams=takes_stream), pairs)
             return
         if event.method == "subscriptions/listen" and not takes_stream:
             raise Refused(406, InvalidRequest("Accept must include text/event-stream: the answer is a stream"))
-        self._start_request(event, Exchange(post, caller, self._watch, streams=takes_stream))
+        exchange = Exchange(post, caller, self._watch, streams=takes_stream)
+        exchange.headers = pairs
+        self._start_request(event, exchange)
 
     def _check_version(self, headers: Headers) -> None:
         version = headers.get(rules.VERSION, b"").decode("latin-1")
@@ -549,7 +551,7 @@ class HttpApp:
             self._annotated = (version, annotated)
         return annotated
 
-    def _start_call(self, event: ToolCall, exchange: Exchange) -> None:
+    def _start_call(self, event: ToolCall, exchange: Exchange, pairs: list[Header]) -> None:
         meta = event.meta
 
         def reply(call: Call, outcome: Outcome) -> None:
@@ -583,7 +585,7 @@ class HttpApp:
             ModernClient(meta, exchange.notify),
         )
         call.is_modern = True
-        call.meta = meta
+        call.meta, call.headers = meta, pairs
         call.input_responses, call.request_state = event.input_responses, event.request_state
         token = meta.get("progressToken")
         if token is not None:
@@ -634,7 +636,9 @@ class HttpApp:
             return False
         return "progressToken" not in event.meta
 
-    def _serve_session(self, post: Post, session: LaneSession, body: bytes, caller: Caller) -> bool:
+    def _serve_session(
+        self, post: Post, session: LaneSession, pairs: list[Header], body: bytes, caller: Caller
+    ) -> bool:
         event = session.reader.read(body)
         in_lane = type(event) is ToolCall and self._needs_no_way_back(event, session)
         if isinstance(event, ToolCall | Request) and session.uses(event.id, in_lane=in_lane):
@@ -650,14 +654,16 @@ class HttpApp:
             session.connection.initialized.set()  # The SDK acknowledges it first, and the client goes on then.
         if in_lane:
             assert isinstance(event, ToolCall)
-            self._call_in_session(event, session, caller, post)
+            self._call_in_session(event, session, caller, post, pairs)
             return True
         if type(event) is Cancel and session.cancel(event.id, "client"):
             post.answer(202, b"", (session.header,))
             return True
         return False
 
-    def _call_in_session(self, event: ToolCall, session: LaneSession, caller: Caller, post: Post) -> None:
+    def _call_in_session(
+        self, event: ToolCall, session: LaneSession, caller: Caller, post: Post, pairs: list[Header]
+    ) -> None:
         exchange = SessionCall(post, event.id, caller, session, self._sessions, self._watch)
 
         def reply(call: Call, outcome: Outcome) -> None:
@@ -677,6 +683,7 @@ class HttpApp:
         # The caller as it is now: a later token may allow less than the one that the session was opened with.
         call = Call(event.name, event.arguments, self._run_id(), correlation_id, reply, caller, "http", event.id)
         call.meta, call.protocol_version, call.session_id = event.meta, session.version, session.id
+        call.headers = pairs
         session.calls[event.id] = (call, exchange)
         self._submit(call)
 

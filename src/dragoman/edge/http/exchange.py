@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from dragoman.access.callers import Caller
@@ -86,6 +86,8 @@ class Exchange:
     transport = "http"
     session = protocol_version = session_id = None
     """There was no handshake."""
+    headers: Sequence[Header] = ()
+    """Of the request; set where somebody may want them."""
     on_gone: Callable[[], object] | None = None
     """What to do when the client leaves before it is answered; called once."""
 

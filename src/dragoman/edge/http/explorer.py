@@ -237,7 +237,8 @@ class Explorer:
             said = error.message.removeprefix("Invalid request: ")
             return self._refuse(400, error, headers, f"Input validation failed: {said}")
         wanted = correlation_id_in(_meta_in(headers))
-        call, outcome, encoded, has_missed = await self._runs.run(name, arguments, wanted, caller, receive)
+        sent = [*headers.items()]
+        call, outcome, encoded, has_missed = await self._runs.run(name, arguments, wanted, caller, receive, sent)
         if outcome.error is None:
             reply = _Reply(200, b'{"result":%b}' % encoded)
         elif has_missed:

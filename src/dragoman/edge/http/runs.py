@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -134,7 +134,13 @@ class Runs:
         self._details: Ring[tuple[Caller, dict[str, Any]]] = Ring(MOST_DETAILS, MOST_DETAIL_BYTES)
 
     async def run(
-        self, name: str, arguments: dict[str, Any], correlation_id: str | None, caller: Caller, receive: Receive
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        correlation_id: str | None,
+        caller: Caller,
+        receive: Receive,
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> Finished:
         """Call a tool, traced, and wait for the answer. Raises `Disconnected` when whoever asked has left."""
         runtime = self._runtime
@@ -149,7 +155,7 @@ class Runs:
 
         run = Run(caller, is_followed=is_followed)
         call = Call(name, arguments, runtime.ids.run_id(), correlation_id, reply, caller, "explorer")
-        call.client, call.progress, call.trace = run, run.progress, []
+        call.client, call.progress, call.trace, call.headers = run, run.progress, [], headers
         is_first = self._open.setdefault(correlation_id, run) is run
         try:
             runtime.runner.submit(call)

@@ -32,7 +32,7 @@ from uvicorn.server import ServerState
 
 from dragoman.edge.address import is_loopback
 from dragoman.edge.http.asgi import JSON, Application, Header, unknown_refusal
-from dragoman.edge.signals import on_signals
+from dragoman.edge.signals import on_signals, start_or_stop
 from dragoman.errors import ConfigError, InternalError, InvalidRequest
 from dragoman.forks import drop, in_forked_children
 
@@ -730,7 +730,8 @@ async def serve(
     serving: list[asyncio.Task[None]] = []
     watching: list[asyncio.Task[None]] = []
     try:
-        await app.start()
+        if not await start_or_stop(app.start(), stopping):
+            return await app.stop(shutdown_timeout)
         on_started()
         serving += [asyncio.create_task(server.serve([each])) for server, each in servers]
         watching += [asyncio.create_task(server.watch()) for server, _ in servers]

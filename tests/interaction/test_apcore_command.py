@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 import apcore_mcp
-from tests.interaction.servers import HANDSHAKE, PATIENCE, environment, line, running
+from tests.interaction.servers import HANDSHAKE, LONG, PATIENCE, environment, line, running
 
 pytestmark = pytest.mark.slow
 
@@ -222,14 +221,12 @@ def test_nothing_that_a_module_prints_reaches_the_client(tmp_path: Path) -> None
 def test_a_signal_is_an_orderly_stop(number: int) -> None:
     arguments = [*COMMAND, "--extensions-dir", EXTENSIONS, "--name", "my-tools", "--version", "1.2.3"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with running(arguments, env=environment(), **pipes) as process:
+    with running(arguments, env=environment(LONG), **pipes) as process:
         process.stdin.write(HANDSHAKE)  # type: ignore[union-attr]
         answer = json.loads(process.stdout.readline())  # type: ignore[union-attr]
         assert answer["result"]["serverInfo"] == {"name": "my-tools", "version": "1.2.3"}
-        began = time.monotonic()
         os.kill(process.pid, number)
         assert process.wait(PATIENCE) == 0
-        assert time.monotonic() - began < 5
 
 
 @pytest.mark.requirement("SRS-API-06")
@@ -237,7 +234,9 @@ def test_the_script_is_the_same_program() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["scripts"]["apcore-mcp"] == "apcore_mcp.cli:main"
     code = "import sys; from apcore_mcp.cli import main; main(sys.argv[1:])"
-    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, env=environment(), timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"], capture_output=True, env=environment(), timeout=PATIENCE
+    )
     assert (done.returncode, done.stdout.startswith(b"usage: apcore-mcp ")) == (0, True)
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 
 from dragoman.calls.interrupts import is_interrupt
+from tests.waiting import PATIENCE
 
 
 def raised() -> KeyboardInterrupt:
@@ -64,6 +65,6 @@ asyncio.run(main())
 
 
 def test_under_asyncio_a_tool_that_interrupts_ends_its_call_and_a_second_ctrl_c_ends_the_program() -> None:
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=20)
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=PATIENCE)
     assert ended.stdout == "INTERNAL\n"
     assert ended.returncode == -signal.SIGINT

@@ -16,7 +16,7 @@ APART := tests/browser tests/interaction/test_http_workers.py tests/interaction/
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo test browser workers check conformance wheel-check bench bench-short bench-against public fuzz fuzz-http fuzz-short requirements docs lock node clients clean
+.PHONY: run demo test test-plain test-pythons browser workers check lint conformance wheel-check bench bench-short bench-against public fuzz fuzz-http fuzz-short requirements docs lock node clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -31,17 +31,25 @@ test: $(STAMP)  ## All the tests, with coverage, but for the slow groups below.
 	@$(BIN)/coverage report --fail-under=90
 	@$(BIN)/python tests/coverage_gate.py
 
+test-plain: $(STAMP)  ## The same tests, without coverage.
+	$(BIN)/python -m pytest $(PARALLEL) $(APART:%=--ignore %)
+
+test-pythons:  ## `test-plain` on each supported Python that is installed, in .venv-3.12 and so on. NEWEST=1: the newest other one.
+	@$(PYTHON) tests/pythons.py $(NEWEST:%=--newest)
+
 browser: $(STAMP)  ## The tests of the explorer in a real browser: Debian's package chromium.
 	$(BIN)/python -m pytest -q tests/browser
 
 workers: $(STAMP)  ## The tests of a server of several processes.
 	$(BIN)/python -m pytest -q tests/interaction/test_http_workers.py
 
-check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests: a minute or two.
+lint: $(STAMP)  ## Format, lint, types and import contracts.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: lint  ## The same and the fast tests: a minute or two.
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow"
 
 conformance: $(NODE_STAMP)  ## MCP's public conformance suite, in both eras, against examples/conformance.py.
@@ -118,4 +126,4 @@ $(FUZZ_STAMP): $(STAMP)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PUBLIC) bench/out fuzz/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* htmlcov
+	rm -rf $(VENV) $(VENV)-3.* $(PUBLIC) bench/out fuzz/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* htmlcov

@@ -6,8 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,21 +16,15 @@ import pytest
 
 from dragoman.edge.http.server import bind
 from tests.interaction.http_raw import HttpProcess, Response, message, modern, modern_call, text_in
-from tests.interaction.servers import PATIENCE, ServerProcess, error_in
+from tests.interaction.servers import ServerProcess, error_in
 from tests.interaction.worker_servers import Server, Session, served, value_of
 from tests.interaction.worker_servers import modern_call as call_worker
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow
 TOOLS = str(Path(__file__).with_name("process_tools.py"))
 LEAVING = ("start_program", "fork_on_the_loop", "fork_on_a_thread")
 ENDS = ("KeyboardInterrupt", "SystemExit", "GeneratorExit", "CancelledError")
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @contextmanager
@@ -77,7 +70,7 @@ def test_a_forked_child_that_returns_from_its_tool_answers_nobody_and_ends() -> 
             child = text_in(wire.ask(modern_call(name)))
             assert child > 0
             assert text_in(wire.ask(modern_call("where"))) == server.pid
-            wait_for(lambda child=child: psutil.Process(child).status() == psutil.STATUS_ZOMBIE)  # type: ignore[misc]
+            wait_until(lambda child=child: psutil.Process(child).status() == psutil.STATUS_ZOMBIE)  # type: ignore[misc]
             assert text_in(server.ask(modern_call("where"))) == server.pid
 
 
@@ -191,7 +184,7 @@ async def test_a_worker_ends_by_a_crash_only_and_the_next_server_removes_what_a_
         pids = server.pids()
         (folder,) = folders_of(server)
         server.signal(signal.SIGKILL)
-        wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
         assert not folder.exists()
 
 

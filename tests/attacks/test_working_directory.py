@@ -13,6 +13,7 @@ import pytest
 
 from tests.interaction.http_raw import HttpProcess, message, modern_call, text_in
 from tests.interaction.servers import ServerProcess, environment
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +74,13 @@ class Folder:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         home = {"HOME": str(self.path), "XDG_CONFIG_HOME": str(self.path), "XDG_DATA_HOME": str(self.path)}
         return subprocess.run(
-            command, cwd=self.path, env=environment(extra=home), capture_output=True, text=True, timeout=60, check=False
+            command,
+            cwd=self.path,
+            env=environment(extra=home),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
 
 

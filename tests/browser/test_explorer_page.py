@@ -18,11 +18,13 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.conftest import Site, serving
 from tests.json_values import json_values
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
 PHONE = {"width": 360, "height": 740}
 DESK = {"width": 1280, "height": 800}
+expect.set_options(timeout=1000 * PATIENCE)
 
 Opener = Callable[..., Page]
 
@@ -36,7 +38,7 @@ def visit(browser: Browser, site: Site) -> Iterator[Opener]:
         context = browser.new_context(**{"viewport": DESK, **options})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(5000)
+        page.set_default_timeout(1000 * PATIENCE)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("dialog", lambda dialog: problems.append(dialog.message))
         page.goto(address or site.address)

@@ -18,6 +18,7 @@ import msgspec
 from dragoman.testing import is_json_rpc
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
 from tests.interaction.servers import PATIENCE, TOOLS, ServerProcess, free_port
+from tests.waiting import wait_until
 
 BOTH = "application/json, text/event-stream"
 MODERN = "2026-07-28"
@@ -97,6 +98,20 @@ class Wire:
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
+
+    def wait_until_read(self) -> None:
+        """Return when the server has read all that was sent, so that it will read what follows by itself."""
+        here = f":{self.socket.getsockname()[1]:04X}"
+        there = f":{self.port:04X}"
+
+        def is_read() -> bool:
+            rows = [row.split()[1:5] for row in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]]
+            queues = {(local[-5:], remote[-5:]): queued.split(":") for local, remote, _, queued in rows}
+            sending, _ = queues.get((here, there), ("0", "0"))
+            _, receiving = queues.get((there, here), ("0", "0"))
+            return int(sending, 16) == int(receiving, 16) == 0
+
+        wait_until(is_read)
 
     def head(self) -> tuple[int, dict[str, str]]:
         """The status and the headers of the next response."""

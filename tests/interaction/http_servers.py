@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,16 +18,9 @@ from dragoman.edge.http.server import HttpServer, bind
 from dragoman.telemetry.log import CompletionRecord, Entry, StructuredLogger
 from dragoman.testing import is_json_rpc
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
-from tests.interaction.servers import PATIENCE
+from tests.waiting import PATIENCE, until
 
 BOTH = "application/json, text/event-stream"
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Return when it is so."""
-    async with asyncio.timeout(PATIENCE):
-        while not is_so():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.005)
 
 
 @dataclass
@@ -37,6 +30,8 @@ class Serving:
     runtime: Runtime
     port: int = 0
     log: list[Entry] = field(default_factory=list)
+    connections: set[Any] = field(default_factory=set)
+    """The clients that the server thinks it has."""
 
     @property
     def url(self) -> str:
@@ -62,10 +57,11 @@ async def serving(
     logger = StructuredLogger(log.append)
     runtime = create_server(ServerOptions(config=config, tools=tools, logger=logger))
     app = runtime.http(sse=sse)
-    async with asyncio.timeout(6 * PATIENCE), listening(HttpServer(app, config.http)) as port:
+    server = HttpServer(app, config.http)
+    async with asyncio.timeout(4 * PATIENCE), listening(server) as port:
         await app.start()
         try:
-            yield Serving(runtime, port, log)
+            yield Serving(runtime, port, log, server.server_state.connections)
         finally:
             await app.stop(0.1)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 
 from dragoman import ToolContext, tool
+from dragoman.edge.http import exchange
 
 
 @tool(read_only=True)
@@ -62,3 +64,7 @@ def hang(ctx: ToolContext) -> None:
     """Does not listen to anybody for a minute."""
     ctx.logger.info("under way")
     time.sleep(60)
+
+
+if "NO_PINGS" in os.environ:
+    exchange.PING_EVERY = 600.0

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.waiting import PATIENCE
+
 OPENID = "/.well-known/openid-configuration"
 OAUTH = "/.well-known/oauth-authorization-server"
 KEYS = "/keys"
@@ -38,7 +40,7 @@ def serve_issuer() -> Iterator[Issuer]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             issuer.asked.append(self.path)
-            issuer.ready.wait(10)
+            issuer.ready.wait(PATIENCE)
             found = issuer.documents.get(self.path, 404)
             self.send_response(200 if isinstance(found, bytes) else found)
             if found == 302:
@@ -64,4 +66,4 @@ def serve_issuer() -> Iterator[Issuer]:
         issuer.ready.set()
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join(PATIENCE)

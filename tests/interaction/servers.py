@@ -22,11 +22,11 @@ import msgspec
 
 from dragoman.testing import is_json_rpc
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
+from tests.waiting import PATIENCE
 
 TOOLS = str(Path(__file__).with_name("tools_under_test.py"))
-PATIENCE = 20.0
-AT_ONCE = 6.0
-"""Seconds, on a slow and busy machine; servers whose calls go on wait for ten by default."""
+LONG = {"server.shutdown_timeout_ms": int(PATIENCE * 10_000)}
+"""A server that waits for its calls, or for its clients, when it stops then outlasts the patience of a test."""
 
 T = TypeVar("T")
 

@@ -9,14 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import apcore_mcp
-from tests.interaction.servers import HANDSHAKE, PATIENCE, environment, line, running
+from tests.interaction.servers import HANDSHAKE, LONG, PATIENCE, environment, line, running
 
 pytestmark = pytest.mark.slow
 
@@ -221,14 +220,12 @@ def test_nothing_that_a_module_prints_reaches_the_client(tmp_path: Path) -> None
 def test_a_signal_is_an_orderly_stop(number: int) -> None:
     arguments = [*COMMAND, "--extensions-dir", EXTENSIONS, "--name", "my-tools", "--version", "1.2.3"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with running(arguments, env=environment(), **pipes) as process:
+    with running(arguments, env=environment(LONG), **pipes) as process:
         process.stdin.write(HANDSHAKE)  # type: ignore[union-attr]
         answer = json.loads(process.stdout.readline())  # type: ignore[union-attr]
         assert answer["result"]["serverInfo"] == {"name": "my-tools", "version": "1.2.3"}
-        began = time.monotonic()
         os.kill(process.pid, number)
         assert process.wait(PATIENCE) == 0
-        assert time.monotonic() - began < 5
 
 
 @pytest.mark.requirement("SRS-API-06")

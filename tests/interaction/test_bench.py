@@ -22,6 +22,7 @@ from bench.client import Server, Work
 from bench.http_load import Era, Expected
 from bench.page import page
 from bench.process import BenchError, Command, Process
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 DRAGOMAN = measure._dragoman("Dragoman", "dragoman_tools.py")
@@ -434,7 +435,7 @@ needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the tree is
 def test_this_tree_is_compared_with_a_commit(tmp_path: Path) -> None:
     argv = _against("HEAD", "--rounds", "2", "--seconds", "0.01", "--paths", "stdio")
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == (1 if "SLOWER" in done.stdout else 0), done.stderr
     assert "stdio, 32 in flight: " in done.stdout
     assert "this vs itself: " in done.stdout
@@ -457,13 +458,13 @@ def test_an_interrupted_comparison_leaves_no_worktree_behind(number: signal.Sign
         assert str(tmp_path) in _worktrees()
         process.send_signal(number)
         process.stderr.read()
-        assert process.wait(20) != 0
+        assert process.wait(PATIENCE) != 0
     assert str(tmp_path) not in _worktrees()
 
 
 @needs_git
 def test_a_commit_that_does_not_exist_cannot_be_compared_with() -> None:
-    done = subprocess.run(_against("no-such-commit"), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(_against("no-such-commit"), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     assert "git rev-parse" in done.stderr
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.interaction.servers import ServerProcess, environment, error_in
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 TOOLS = str(ROOT / "examples" / "tools.py")
@@ -26,7 +27,7 @@ def dragoman(*arguments: str, cwd: Path, stdin: bytes = b"", **environ: str) -> 
         input=stdin,
         env=environment(extra={**home, **environ}),
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 
@@ -75,7 +76,7 @@ def test_no_command_takes_from_a_found_file_what_could_open_a_server(tmp_path: P
 def test_where_nothing_can_be_answered_the_reason_is_said_in_a_line(place: str, said: str, code: int) -> None:
     for command in ("tools list", "call echo message=hi", "config show"):
         line = f"exec {sys.executable} -m dragoman {command} >{place}"
-        ended = subprocess.run(["sh", "-c", line], env=environment(), stderr=subprocess.PIPE, timeout=60)
+        ended = subprocess.run(["sh", "-c", line], env=environment(), stderr=subprocess.PIPE, timeout=PATIENCE)
         assert (ended.stderr.decode(), ended.returncode) == (f"dragoman: {said}\n", code)
 
 
@@ -107,7 +108,7 @@ def test_what_is_installed_can_be_started_and_the_doctor_agrees(tmp_path: Path) 
         cwd="/",
         env=environment(),
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert json.loads(started.stdout.splitlines()[0])["result"]["serverInfo"]["name"] == "dragoman"
     before = sorted(path for path in tmp_path.rglob("*"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -258,11 +257,14 @@ def test_a_trailer_is_not_a_header(server: HttpProcess) -> None:
     chunk = b"%x\r\n%b\r\n0\r\n" % (len(body), body)
     head = request(None, {"transfer-encoding": "chunked", "content-type": "application/json"}, method="POST")
     trailers = b"Origin: https://evil.example.org\r\nMcp-Session-Id: x\r\n"
-    for pause in (0, 0.1):  # The head is looked at before the end has come.
+    for is_whole in (True, False):
         with server.wire() as wire:
-            wire.send(head + chunk + trailers + (b"" if pause else b"\r\n"))
-            time.sleep(pause)
-            wire.send(b"\r\n" if pause else b"")
+            if is_whole:
+                wire.send(head + chunk + trailers + b"\r\n")
+            else:  # The server looks at the head before the end has come.
+                wire.send(head + chunk + trailers)
+                wire.wait_until_read()
+                wire.send(b"\r\n")
             answered = wire.read()
             assert told(answered) == (400, INVALID)
             assert "Mcp-Session-Id is missing" in answered.error["message"]

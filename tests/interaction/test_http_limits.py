@@ -8,7 +8,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,9 @@ from tests.interaction.http_raw import (
     request,
     text_in,
 )
-from tests.interaction.http_servers import listening, until
-from tests.interaction.servers import PATIENCE
+from tests.interaction.http_servers import listening
 from tests.unit.edge.asgi_driver import Driver
+from tests.waiting import PATIENCE, until, wait_until
 
 pytestmark = pytest.mark.slow
 TOOLS = str(Path(__file__).with_name("http_tools.py"))
@@ -57,7 +57,7 @@ def impatient() -> Iterator[HttpProcess]:
         server.check_health()
 
 
-def drip(wire: Wire, data: bytes, patience: float = 15.0) -> None:
+def drip(wire: Wire, data: bytes, patience: float = PATIENCE) -> None:
     """Send the data a byte at a time, slowly, until the server has enough."""
     deadline = time.monotonic() + patience
     wire.socket.settimeout(0.05)
@@ -146,13 +146,6 @@ def connections_of(server: HttpProcess) -> int:
     return sum(each.status not in ("LISTEN", "TIME_WAIT") for each in found)
 
 
-def wait_until(holds: Callable[[], bool], patience: float = PATIENCE) -> None:
-    deadline = time.monotonic() + patience
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 WAYS_TO_END = {
     "said so": (modern_call("repeat", {"connection": "close"}, times=50_000), False),
     "fell silent": (modern_call("repeat", times=50_000), False),
@@ -183,10 +176,8 @@ async def test_a_client_that_leaves_the_rest_of_its_last_answer_unread_is_discon
             if closes:
                 await asyncio.get_running_loop().sock_recv(deaf, 1)  # It was answered.
                 deaf.shutdown(socket.SHUT_WR)
-            while not any(each.transport.is_closing() for each in connections):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            while connections:  # noqa: ASYNC110 -- uvicorn tells nobody.
-                await asyncio.sleep(0.01)
+            await until(lambda: any(each.transport.is_closing() for each in connections))
+            await until(lambda: not connections)
     watching.cancel()
     server.should_exit = True
     await serving
@@ -336,18 +327,20 @@ def test_sessions_of_the_deprecated_transport_take_the_same_places() -> None:
 
 
 def test_a_session_that_nobody_uses_ends_and_one_that_the_lane_serves_does_not() -> None:
-    with HttpProcess(TOOLS, settings={"http.session_idle_ms": 1000}) as server:
+    with HttpProcess(TOOLS, settings={"http.session_idle_ms": 2000}) as server:
         idle, used, slow = server.open(), server.open(), server.open()
         answered = slow.call("nap", seconds=0.4)
         assert (text_in(answered), answered.headers["content-type"].split(";")[0]) == (0.4, "text/event-stream")
-        until = time.monotonic() + 2.2
-        while time.monotonic() < until:
+
+        def is_alone() -> bool:
             assert text_in(used.call("echo", message="hi")) == {"message": "hi"}
-            time.sleep(0.1)
+            return b"\ndragoman_sessions 1.0\n" in server.get("/metrics").body
+
+        wait_until(is_alone)
         for session in (idle, slow):
             refused = session.call("echo", message="hi")
             assert (refused.status, refused.code) == (404, -32600)
-        assert text_in(used.call("nap", seconds=1.2)) == 1.2
+        assert text_in(used.call("nap", seconds=2.2)) == 2.2
         assert text_in(used.call("echo", message="hi")) == {"message": "hi"}
 
 
@@ -442,12 +435,12 @@ async def test_a_thousand_clients_that_leave_while_they_are_served_leave_nothing
     assert server.runner.under_way == 1001
     for each in leaving:
         each.leave()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(each.task for each in leaving))
-        await server.runner.drain(0.5)
+        await until(lambda: server.runner.under_way == 1)
     assert (server.runner.under_way, server.resources.in_use, stays.task.done()) == (1, 1, False)
     stays.leave()
     await stays.task
-    await server.runner.drain(5)
+    await server.runner.drain(PATIENCE)
     assert (server.runner.under_way, server.resources.in_use, len(asyncio.all_tasks())) == (0, 0, tasks)
     await driver.app.stop()

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
 
-from tests.interaction.servers import AT_ONCE, PATIENCE, command, environment, free_port
+from tests.interaction.servers import LONG, PATIENCE, command, environment, free_port
 from tests.interaction.worker_servers import (
     TOKENS,
     TOOLS,
@@ -36,6 +35,7 @@ from tests.interaction.worker_servers import (
     served,
     value_of,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -88,13 +88,6 @@ async def administer(port: int, via: int, what: str, arguments: dict[str, Any]) 
     assert '"success":true' in value_of(answer)[0]["text"], answer
 
 
-async def until(is_so: Any) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
-
-
 # What does not belong to a session.
 
 
@@ -142,11 +135,9 @@ async def test_a_kept_result_is_dropped_everywhere_when_it_is_no_longer_true(ser
         assert value_of(await modern_call(server.port, "look", via, "alice")) == value_of(first)
     await modern_call(server.port, "change", 0, "alice")
     seen = value_of(first)
-    for _ in range(100):
-        if value_of(await modern_call(server.port, "look", 1, "alice")) > seen:
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("the other worker still gives what it had kept")
+    async with asyncio.timeout(PATIENCE):
+        while value_of(await modern_call(server.port, "look", 1, "alice")) <= seen:
+            pass
 
 
 async def test_many_writers_in_all_workers_lose_no_memory(server: Server) -> None:
@@ -191,15 +182,15 @@ async def test_a_real_client_notices_nothing_of_the_workers(server: Server) -> N
         assert told == [1, 2, 3]
 
 
-async def test_progress_comes_through_another_worker_while_the_call_runs(server: Server) -> None:
+async def test_progress_comes_through_another_worker_while_the_call_runs(server: Server, tmp_path: Path) -> None:
     session = await Session.open(server.port, 0, "alice")
-    wire = await session.begin_call("steps", 1, token=5, count=3, ms=300)
-    messages = [await wire.message()]
-    began = time.monotonic()
-    messages += [await wire.message() for _ in range(3)]
-    assert time.monotonic() - began > 0.3  # What came first did not wait for the rest.
-    assert [each["params"]["progress"] for each in messages[:3]] == [1, 2, 3]
-    assert value_of(messages[3]) == 3
+    ends = tmp_path / "ends"
+    wire = await session.begin_call("progress_until", 1, token=5, path=str(ends))
+    messages = [await wire.message(), await wire.message()]
+    ends.touch()  # The call ends once the progress has come.
+    messages.append(await wire.message())
+    assert [each["params"]["progress"] for each in messages[:2]] == [1, 2]
+    assert value_of(messages[2]) == 2
 
 
 async def test_a_stream_that_broke_is_resumed_through_another_worker(server: Server) -> None:
@@ -492,20 +483,18 @@ async def test_a_tool_that_crashes_costs_its_worker_and_never_the_server() -> No
 
 
 async def test_no_call_that_was_taken_is_lost_when_the_server_is_told_to_stop() -> None:
-    with served() as server:
+    with served(settings=LONG) as server:
         session = await Session.open(server.port, 0)
-        call = {"name": "slow", "arguments": {"ms": 3500, "word": "answered"}}
+        call = {"name": "slow", "arguments": {"ms": 2000, "word": "answered"}}
         answering = asyncio.gather(
             # Worker 1 has nothing to do but to wait for what it has passed on.
             modern(server.port, "tools/call", call, 1, headers={"Mcp-Session-Id": session.id}),
-            modern_call(server.port, "slow", 0, ms=1500, word="answered"),
+            modern_call(server.port, "slow", 0, ms=1000, word="answered"),
         )
-        await asyncio.sleep(0.7)
-        began = time.monotonic()
+        await until(lambda: server.count_in_log("under way") == 2)
         server.signal(signal.SIGTERM)
         assert [value_of(answer) for answer in await answering] == ["answered"] * 2
         assert server.wait() == 0
-        assert time.monotonic() - began < 3.5 + AT_ONCE
         outcomes = [entry["outcome"] for entry in server.log() if entry["message"] == "tool call completed"]
         assert outcomes == ["success"] * 2
 
@@ -513,8 +502,8 @@ async def test_no_call_that_was_taken_is_lost_when_the_server_is_told_to_stop() 
 async def test_calls_that_do_not_end_in_time_are_abandoned_and_the_exit_code_says_so() -> None:
     with served(settings={"server.shutdown_timeout_ms": 200}) as server:
         session = await Session.open(server.port, 0)
-        calling = asyncio.create_task(session.begin_call("slow", 1, ms=60_000, word=""))
-        await asyncio.sleep(0.5)
+        calling = asyncio.create_task(session.begin_call("slow", 1, ms=600_000, word=""))
+        await until(lambda: server.count_in_log("under way"))
         server.signal(signal.SIGINT)
         assert server.wait() == 3
         calling.cancel()
@@ -524,7 +513,7 @@ async def test_workers_whose_parent_is_killed_stop_in_order() -> None:
     with served() as server:
         pids = server.pids()
         call = asyncio.create_task(modern_call(server.port, "slow", 1, ms=1000, word="still answered"))
-        await asyncio.sleep(0.4)
+        await until(lambda: server.count_in_log("under way"))
         server.signal(signal.SIGKILL)
         assert value_of(await call) == "still answered"
         await until(lambda: not any(psutil.pid_exists(pid) for pid in pids))

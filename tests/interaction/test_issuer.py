@@ -19,6 +19,7 @@ from dragoman.errors import Unauthenticated, VerifierUnavailable
 from dragoman.testing import ManualClock
 from tests.interaction.issuer import KEYS, OAUTH, OPENID, Issuer, serve_issuer
 from tests.unit.access.tokens import AUDIENCE, EC, ED, NOW, OTHER, RSA, mint, public
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -138,9 +139,10 @@ async def test_nobody_listening_is_unavailable_too() -> None:
 
 async def test_a_slow_issuer_is_given_up_and_asked_once_by_all(issuer: Issuer) -> None:
     issuer.ready.clear()
-    door = Door(issuer, 0.2, jwks=issuer.url + KEYS)
+    door = Door(issuer, 0.5, jwks=issuer.url + KEYS)
     results = await asyncio.gather(*(door.enter(sub=f"s{n}") for n in range(10)), return_exceptions=True)
     assert {type(result) for result in results} == {VerifierUnavailable}
+    await until(lambda: issuer.asked)
     assert issuer.asked == [KEYS]
 
 

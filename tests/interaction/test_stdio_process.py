@@ -179,7 +179,7 @@ def test_what_a_tool_prints_is_on_stderr_while_the_server_still_runs() -> None:
     with ServerProcess(TOOLS) as server:
         server.handshake()
         server.call("make_a_noise")
-        server.errors.wait_until(lambda lines: b"call print" in lines or None, patience=2)
+        server.errors.wait_until(lambda lines: b"call print" in lines or None)
 
 
 @pytest.mark.slow
@@ -247,7 +247,7 @@ def test_a_server_that_lacks_a_stream_confuses_it_with_no_other(closed: str, sen
         running(server, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=environment()) as process,
     ):
         theirs.close()
-        ours.settimeout(5)
+        ours.settimeout(PATIENCE)
         ours.sendall(sent)
         ours.shutdown(socket.SHUT_WR)
         with ours.makefile("rb") as stdout:
@@ -283,7 +283,7 @@ def test_a_client_that_does_not_read_stops_being_read_and_in_the_end_loses_nothi
         server.send(batch[taken:])
         for batch in flood:
             server.send(batch)
-        server.output.wait_until(lambda lines: len(lines) >= calls + 101 or None, patience=60)
+        server.output.wait_until(lambda lines: len(lines) >= calls + 101 or None, patience=3 * PATIENCE)
         assert process.memory_info().rss - before < 96 * MIB
         assert server.leave() == 0
         answered = Counter(message["id"] for message in server.messages())
@@ -414,7 +414,7 @@ def test_the_server_runs_on_either_event_loop(code: str, tmp_path: Path) -> None
     questions = tmp_path / "questions.jsonl"
     questions.write_bytes(HANDSHAKE + call_line(2, message="hi"))
     with questions.open("rb") as given:
-        ran = subprocess.run([sys.executable, "-c", code], stdin=given, capture_output=True, timeout=30)
+        ran = subprocess.run([sys.executable, "-c", code], stdin=given, capture_output=True, timeout=PATIENCE)
     assert ran.returncode == 0, ran.stderr
     assert decode(ran.stdout.splitlines()[-1])["result"]["content"] == [{"type": "text", "text": '{"message":"hi"}'}]
 

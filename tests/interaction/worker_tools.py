@@ -41,6 +41,7 @@ async def where() -> dict[str, Any]:
 @tool
 async def slow(ms: int, word: str) -> str:
     """Takes its time, and needs nobody."""
+    _servers[0].logger.info("under way")
     await asyncio.sleep(ms / 1000)
     return word
 
@@ -52,6 +53,16 @@ async def steps(count: int, ms: int, ctx: ToolContext) -> int:
         await asyncio.sleep(ms / 1000)
         ctx.progress(step, count)
     return count
+
+
+@tool
+async def progress_until(path: str, ctx: ToolContext) -> int:
+    """Reports progress twice, and returns when the file exists."""
+    ctx.progress(1)
+    ctx.progress(2)
+    while not os.path.exists(path):  # noqa: ASYNC110, ASYNC240
+        await asyncio.sleep(0.01)
+    return 2
 
 
 @tool

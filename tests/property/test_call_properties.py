@@ -21,6 +21,7 @@ from dragoman.tools import catalogue, schema
 from dragoman.tools.tool import tool_of
 from tests.json_values import json_values
 from tests.unit.calls import Held, answers, begin, error_in
+from tests.waiting import PATIENCE
 
 # Generators
 
@@ -237,7 +238,7 @@ def test_no_more_calls_run_than_there_are_slots(limit: int, steps: list[tuple[st
             assert resources.in_use == len(running) <= limit
         for _, release in running:
             release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert resources.in_use == 0
 
     with_server(use, [make("hold", hold)], {"resources": {"maxConcurrentExecutions": limit}})
@@ -412,7 +413,7 @@ def test_tool_error_with_any_text_and_details_is_answered_once(said: str, detail
     async def use(server: TestServer) -> None:
         client = await server.client()
         call = begin(client, "t")
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         (answer,) = answers(client, call)
         assert error_in(answer["result"])["code"] == "NOT_FOUND"
         assert [record["outcome"] for record in server.records] == ["tool_error"]

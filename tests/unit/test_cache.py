@@ -19,6 +19,7 @@ from dragoman.cache import PRESSURE_FROM, BoundedCache, CacheEntry, CacheStats, 
 from dragoman.config import CacheConfig, make_config
 from dragoman.errors import ConfigError
 from dragoman.testing import ManualClock
+from tests.waiting import PATIENCE
 
 START = 1_705_314_600_000  # When a ManualClock begins.
 POLICIES = ["lru", "lfu", "fifo"]
@@ -572,7 +573,7 @@ async def test_periodic_clean_up_runs_on_the_event_loop() -> None:
     gone = asyncio.Event()
     cache.set("a", Noticed(gone), size_bytes=1, ttl_ms=1)
     cache.start()
-    await asyncio.wait_for(gone.wait(), 10)
+    await asyncio.wait_for(gone.wait(), PATIENCE)
     cache.stop()
     assert len(cache) == 0
 

@@ -18,6 +18,7 @@ from dragoman.ids import RandomIds
 from dragoman.protocol.session import Request
 from dragoman.testing import ManualClock, MemoryClient, SequentialIds, TestServer, open_server
 from dragoman.tools.tool import Tool, ToolDefinition, define_tool
+from tests.waiting import PATIENCE
 
 
 class Probe:
@@ -196,7 +197,7 @@ async def test_every_entry_about_a_call_has_both_of_its_ids(arguments: dict[str,
         client = await server.client()
         before = len(server.log)
         result = await client.call_tool("probe", arguments, {"correlationId": "mine"})
-        await server.runtime.runner.drain(5)
+        await server.runtime.runner.drain(PATIENCE)
         entries = server.log[before:]
         assert len(entries) == 2 + len(arguments)
         assert {(entry["runId"], entry["correlationId"]) for entry in entries} == {("run-1", "mine")}
@@ -235,7 +236,7 @@ async def test_a_cancelled_call_is_logged_under_its_ids(leave: Callable[[MemoryC
         client.begin("tools/call", params, id="x")
         await probe.begun.wait()
         leave(client)
-        await server.runtime.runner.drain(5)
+        await server.runtime.runner.drain(PATIENCE)
         assert {(entry["runId"], entry["correlationId"]) for entry in server.log} == {("run-1", "mine")}
         assert server.records[0]["outcome"] == "aborted"
 
@@ -252,7 +253,7 @@ async def test_a_call_past_its_deadline_is_logged_under_its_ids() -> None:
         await probe.begun.wait()
         clock.advance(1)
         result = (await client.answer("x"))["result"]
-        await server.runtime.runner.drain(5)
+        await server.runtime.runner.drain(PATIENCE)
         assert ids_of(result) == ("run-1", "mine")
         assert [entry["level"] for entry in server.log] == ["info", "warn", "warn"]
         assert {(entry["runId"], entry["correlationId"]) for entry in server.log} == {("run-1", "mine")}

@@ -15,6 +15,7 @@ from dragoman.errors import ResourceExhausted
 from dragoman.testing import ManualClock, MemoryClient, open_server
 from dragoman.tools.builtin.echo import echo_tool
 from tests.unit.calls import Held, LateClock, begin, error_in
+from tests.waiting import PATIENCE
 
 TOO_LARGE = {"message": "x" * 100}
 
@@ -112,7 +113,7 @@ async def test_health_gets_worse_as_slots_fill_up_and_better_as_they_empty_and_l
         assert seen == ["healthy"] * 9 + ["degraded", "unhealthy"]
         for one in held:
             one.release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         report = await health(client)
     assert (report["status"], report["resources"]["concurrentExecutions"]) == ("healthy", 0)
 
@@ -192,7 +193,7 @@ async def test_call_that_ends_after_the_refusals_starts_the_count_anew() -> None
         assert server.runtime.resources.consecutive_refusals == 3
         held.release.set()
         await client.answer(call)
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert server.runtime.resources.consecutive_refusals == 0
 
 
@@ -214,6 +215,6 @@ async def test_handler_may_look_at_health_from_inside_its_own_call() -> None:
         return (await server.runtime.call("health")).unwrap()["resources"]["concurrentExecutions"]
 
     async with open_server([inspect], {"resources": {"maxConcurrentExecutions": 1}}) as server:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             result = await (await server.client()).call_tool("inspect")
     assert result["content"] == [{"type": "text", "text": "1"}]

@@ -29,6 +29,7 @@ from dragoman.testing.wire import decode
 from dragoman.tools.catalogue import Catalogue, RegisteredTool
 from dragoman.tools.context import ToolContext
 from dragoman.tools.tool import Tool, ToolDefinition, define_tool, tool
+from tests.waiting import PATIENCE
 
 TRANSPORTS: list[TransportType] = ["stdio", "sse", "http"]
 NOT_INITIALIZED = {
@@ -125,7 +126,7 @@ async def test_no_handler_runs_before_initialized_and_one_does_right_after() -> 
                 assert answer["error"] == {"code": -32002, "message": "Not initialized", "data": data}
             if client.state is State.STARTING:
                 await client.initialize()
-        await server.runtime.runner.drain(5)
+        await server.runtime.runner.drain(PATIENCE)
         assert (runs, server.records) == ([], [])
         client.initialized()
         assert "tools" in (await client.request("tools/list"))["result"]
@@ -146,7 +147,7 @@ async def test_after_closed_no_byte_is_written() -> None:
         client.send(b"garbage\n")
         client.connection.notify("notifications/message")
         held.go_on.set()
-        await server.runtime.runner.drain(5)
+        await server.runtime.runner.drain(PATIENCE)
         assert (client.wire.lines, client.state) == (before, State.CLOSED)
 
 
@@ -172,7 +173,7 @@ async def test_a_kernel_request_under_way_is_not_answered_after_closed() -> None
         await kernel.begun.wait()
         before = list(client.wire.lines)
         client.disconnect()
-        await asyncio.wait_for(kernel.ended.wait(), timeout=5)
+        await asyncio.wait_for(kernel.ended.wait(), timeout=PATIENCE)
         assert (client.wire.lines, client.connection.is_idle) == (before, True)
 
 
@@ -226,7 +227,7 @@ async def test_a_request_with_the_id_of_one_under_way_is_refused_and_the_first_i
             "data": {"correlationId": "mine"},
         }
         held.go_on.set()
-        await server.runtime.runner.drain(5)
+        await server.runtime.runner.drain(PATIENCE)
         assert [message["result"]["content"] for message in client.received()[2:]] == [
             [{"type": "text", "text": '"done"'}]
         ]
@@ -320,7 +321,7 @@ async def test_a_failure_outside_any_tool_is_an_internal_error_and_the_server_li
     async with open_server(catalogue=catalogue) as server:
         client = await server.client()
         request = client.request(method, {"name": "ok", "_meta": {"correlationId": "mine"}})
-        answer = await asyncio.wait_for(request, timeout=5)
+        answer = await asyncio.wait_for(request, timeout=PATIENCE)
         assert answer["error"] == {"code": -32603, "message": "Internal error", "data": {"correlationId": "mine"}}
         assert (await client.request("ping"))["result"] == {}
         failure = next(entry for entry in server.log if entry["level"] == "error")
@@ -346,7 +347,7 @@ async def test_a_kernel_that_fails_is_an_internal_error_and_the_server_lives_on(
     async with open_server() as server:
         client = await client_of(server, BrokenKernel())
         request = client.request("prompts/list", {"_meta": {"correlationId": "mine"}})
-        answer = await asyncio.wait_for(request, timeout=5)
+        answer = await asyncio.wait_for(request, timeout=PATIENCE)
         assert answer["error"] == {"code": -32603, "message": "Internal error", "data": {"correlationId": "mine"}}
         assert (await client.request("ping"))["result"] == {}
         failure = next(entry for entry in server.log if entry["level"] == "error")
@@ -477,7 +478,7 @@ def test_without_any_extra_the_server_starts_and_answers_and_the_sdk_waits_until
         process.stdin.flush()
         kernel_answer = decode(process.stdout.readline())
         process.stdin.close()
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=PATIENCE) == 0
     packages = set(json.loads(answers[1]["result"]["content"][0]["text"]))
     assert "dragoman" in packages
     assert packages & {*EXTRAS, "starlette", "anyio", "mcp", "mcp_types"} == set()

@@ -15,6 +15,7 @@ import pytest
 from tests import requirements
 from tests.coverage_gate import verdict
 from tests.interaction.servers import environment
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,14 +51,15 @@ def test_the_build_fails_when_one_part_alone_is_not_covered(untested: str | None
     assert [said.partition(": ")[0] for said in gate.stdout.splitlines()] == ["src/", "src/apcore_mcp/"]
 
 
+LINTERS = ("ruff format --check .", "ruff check .", "mypy", "lint-imports")
+
+
 @pytest.mark.requirement("FND-TEST-04", "FND-TEST-10")
 @pytest.mark.parametrize(
     ("target", "recipe"),
     [
-        ("check", "ruff format --check ."),
-        ("check", "ruff check ."),
-        ("check", "mypy"),
-        ("check", "lint-imports"),
+        *((target, command) for target in ("lint", "check") for command in LINTERS),
+        ("check", '-m "not slow"'),
         ("test", "coverage_gate.py"),
         ("bench", "-m bench"),
         ("wheel-check", "wheel_check.py"),
@@ -92,6 +94,97 @@ def test_each_group_of_tests_can_be_run_by_itself(group: str) -> None:
         text=True,
     )
     assert found.returncode == 0, found.stdout
+
+
+def run_pytest(*arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*prefix, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+        cwd=ROOT,
+        env=environment(is_measured=False),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+
+@pytest.mark.slow
+def test_a_background_job_that_inherits_an_ignored_interrupt_passes_the_tests_of_interrupts() -> None:
+    ran = run_pytest("tests/unit/calls/test_interrupts.py", prefix=("sh", "-c", 'trap "" INT; exec "$@"', "sh"))
+    assert ran.returncode == 0, ran.stdout
+
+
+HANGS = """
+import threading
+
+def test_that_never_ends() -> None:
+    threading.Event().wait()
+
+def test_after_it() -> None:
+    assert True
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", [(), ("-n", "1")], ids=["alone", "xdist"])
+def test_a_test_that_hangs_fails_by_name_with_its_stack_and_the_others_run(
+    parallel: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "test_hanging.py").write_text(HANGS)
+    ran = run_pytest(*parallel, "-c", "pyproject.toml", "--rootdir", ".", "--timeout", "1", str(tmp_path))
+    assert ran.returncode == 1
+    assert "1 failed, 1 passed" in ran.stdout
+    assert "test_that_never_ends" in ran.stdout
+    assert "threading.Event().wait()" in ran.stdout
+
+
+PROGRAMS = {
+    "python3.11": "echo 3.11.9",
+    "python3.12": "exit 127",  # As the shim of a version that is not active.
+    "python3.13": "echo 3.13.0",
+    "python3.14": "echo 3.14.1",
+    "make": 'echo "$@"; case "$*" in *3.14*) exit 2;; esac',
+}
+
+
+def run_pythons(folder: Path, *arguments: str) -> tuple[int, list[str], str]:
+    """The exit code, the versions that were run, and the summary without the times."""
+    for name, script in PROGRAMS.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    command = [sys.executable, "tests/pythons.py", *arguments]
+    ran = subprocess.run(command, cwd=ROOT, env={"PATH": str(folder)}, capture_output=True, text=True)
+    runs = re.findall(r"^test-plain PYTHON=.*VENV=\.venv-(.*)$", ran.stdout, re.MULTILINE)
+    return ran.returncode, runs, re.sub(r" in \d+ s", "", ran.stdout.splitlines()[-1])
+
+
+def test_the_tests_run_on_each_installed_python_and_the_summary_names_the_others(tmp_path: Path) -> None:
+    summary = "Pythons: 3.11.9: passed; 3.12: not installed; 3.13.0: passed; 3.14.1: FAILED"
+    assert run_pythons(tmp_path) == (1, ["3.11", "3.13", "3.14"], summary)
+
+
+def test_the_second_python_is_the_newest_that_is_not_the_first(tmp_path: Path) -> None:
+    code, runs, _ = run_pythons(tmp_path, "--newest")
+    assert (code, runs) == ((0, ["3.13"]) if sys.version_info[:2] == (3, 14) else (1, ["3.14"]))
+
+
+def test_no_test_runs_twice_in_the_checks_before_a_merge() -> None:
+    steps = re.findall(r"^step make (.*)$", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
+    assert "check" not in steps
+    assert {"lint", "test", "test-pythons NEWEST=1", "browser", "workers"} <= set(steps)
+    assert len(steps) == len(set(steps))
+    apart = re.search(r"^APART := (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert apart is not None
+    for each in apart[1].split():  # What `make test` leaves out has one step of its own.
+        plans = [
+            subprocess.run(["make", "-n", step], cwd=ROOT, capture_output=True, text=True).stdout for step in steps
+        ]
+        assert sum(f"-m pytest -q {each}" in plan for plan in plans) == 1
+
+
+def test_every_test_has_a_time_limit() -> None:
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]["ini_options"]
+    assert options["faulthandler_timeout"] > options["timeout"] > PATIENCE
+    assert options["faulthandler_exit_on_timeout"] is True
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 import dragoman
 import dragoman.testing
+from tests.waiting import PATIENCE
 
 HEAVY = {"mcp", "mcp_types", "typer", "rich", "click", "pydantic", "anyio", "asyncio", "msgspec", "jsonschema_rs"}
 
@@ -21,7 +22,7 @@ HEAVY = {"mcp", "mcp_types", "typer", "rich", "click", "pydantic", "anyio", "asy
 def loaded_by(code: str) -> set[str]:
     """The heavy packages that a fresh interpreter has loaded after running `code`."""
     script = f"import sys, json\n{code}\nprint(json.dumps(sorted(sys.modules)))"
-    output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=30).stdout
+    output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=PATIENCE).stdout
     return set(json.loads(output)) & HEAVY
 
 

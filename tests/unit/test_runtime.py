@@ -26,6 +26,7 @@ from dragoman.testing.wire import MemoryWire
 from dragoman.tools.builtin.echo import echo_tool
 from dragoman.tools.catalogue import Catalogue
 from tests.unit.calls import Held, answers, begin
+from tests.waiting import PATIENCE
 
 
 @tool
@@ -94,7 +95,7 @@ async def test_call_that_takes_too_long_ends_in_a_timeout() -> None:
         assert isinstance(outcome.error, TimedOut)
         assert runtime.resources.in_use == 1
         held.release.set()
-        assert await runtime.runner.drain(5)
+        assert await runtime.runner.drain(PATIENCE)
         assert runtime.resources.in_use == 0
 
 
@@ -115,7 +116,7 @@ async def test_cancelling_the_wait_for_a_call_asks_its_handler_to_stop() -> None
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert [record["outcome"] for record in server.records] == ["aborted"]
         assert server.runtime.resources.in_use == 0
     assert reasons == ["client"]
@@ -256,7 +257,9 @@ print(sorted({"mcp", "mcp_types", "anyio", "pydantic", "typer", "rich"} & set(sy
 
 @pytest.mark.slow
 def test_importing_does_nothing_and_making_a_server_loads_neither_the_sdk_nor_the_command_line() -> None:
-    ran = subprocess.run([sys.executable, "-c", IMPORT_ONLY], capture_output=True, text=True, timeout=30, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORT_ONLY], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
     assert (ran.stdout, ran.stderr) == ("['dragoman', 'dragoman.version'] 1\n[] 1\n", "")
 
 
@@ -271,7 +274,7 @@ def test_everything_that_is_promised_can_be_imported_and_nothing_else_can() -> N
 
 async def heard(client: MemoryClient, count: int) -> list[str]:
     """The methods of the notifications, when there are at least `count` of them."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while len(methods := [message["method"] for message in client.received() if "method" in message]) < count:
             await client.wire.wait()
     return methods
@@ -322,7 +325,7 @@ async def test_wire_is_used_on_the_event_loop_only_whichever_thread_changes_the_
         server.runtime.connect(wire).receive(HANDSHAKE)
         await wire.wait()
         await asyncio.to_thread(server.runtime.catalogue.register, add)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await wire.wait()
     assert wire.threads == [threading.get_ident()] * 2
 
@@ -361,7 +364,7 @@ async def conversation() -> tuple[list[bytes], bytes]:
         clock.advance(0.1)
         assert len(answers(client, call)) == 1
         held.release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         client.disconnect()
         return client.wire.lines, server.stderr
 

@@ -29,7 +29,7 @@ _INDEX = "INSERT INTO memory_term (rowid, terms) VALUES (?, ?)"
 _UNINDEX = "INSERT INTO memory_term (memory_term, rowid, terms) VALUES ('delete', ?, ?)"
 _COUNT = "UPDATE memory_space SET entries = entries + ?, stored = stored + ? WHERE id = ?"
 _USE = """
-    INSERT INTO memory_owner (name, bytes) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET bytes = bytes + ?2
+    INSERT INTO memory_owner (name, bytes) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET bytes = bytes + excluded.bytes
     """
 _LIST = """
     SELECT key, preview, bytes, updated_at FROM memory_entry

@@ -212,6 +212,9 @@ class SdkSessions:
     async def stop(self) -> None:
         """End every session, its streams included, once what there is to say on them is said."""
         self._are_ending = True
+        if self._ready is not None and not self._ready.done():  # Requests do not wait for an import to be refused.
+            self._ready.set_exception(Stopping())
+            self._ready.exception()  # Whoever waited may have left.
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS):
                 while self._is_speaking:  # noqa: ASYNC110 -- the SDK tells nobody.
@@ -344,7 +347,8 @@ class SdkSessions:
                 most = self._config.limits.max_request_bytes
                 self._sse_transport = SseServerTransport("/messages/", max_request_body_size=most)
             async with self._manager.run():
-                ready.set_result(None)
+                if not ready.done():
+                    ready.set_result(None)
                 await self._stopping.wait()
         except Exception as error:
             self._logger.error("HTTP sessions cannot be served", exception_facts(error, InternalError.code))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import stat
 import subprocess
@@ -13,12 +14,14 @@ from typing import Any
 
 import pytest
 
+from dragoman import adapters
 from dragoman.adapters import sqlite_database
 from dragoman.adapters.sqlite_database import SqliteDatabase, migrate, tidy
 from dragoman.adapters.sqlite_memories import SqliteMemories
 from dragoman.errors import InternalFailure
 from dragoman.testing import ManualClock
 from dragoman.tools.builtin.memory import Space
+from tests.waiting import PATIENCE
 
 FIRST = "CREATE TABLE a (x);\nINSERT INTO a VALUES ('; not the end');\n"
 SECOND = "ALTER TABLE a ADD COLUMN y;"
@@ -196,7 +199,7 @@ def test_processes_that_make_the_same_new_database_do_not_disturb_each_other(tmp
     command = [sys.executable, "-c", OPENS_AT_ONCE, str(path)]
     others = [subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, text=True) for number in range(4)]
     for other in others:
-        other.communicate("\n", timeout=60)
+        other.communicate("\n", timeout=PATIENCE)
     assert [other.returncode for other in others] == [0] * 4
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT entries FROM memory_space").fetchall() == [(80,)]
@@ -242,7 +245,7 @@ async def test_a_closed_database_takes_no_more(tmp_path: Path) -> None:
 async def test_reads_run_side_by_side_and_see_one_moment_each(tmp_path: Path) -> None:
     database = SqliteDatabase(tmp_path / "dragoman.db")
     await database.write(lambda connection: connection.execute("INSERT INTO memory_owner VALUES ('a', 1)") and None)
-    together = threading.Barrier(3, timeout=20)
+    together = threading.Barrier(3, timeout=PATIENCE)
 
     def read_twice(connection: sqlite3.Connection) -> list[int]:
         query = "SELECT count(*) FROM memory_owner"
@@ -305,3 +308,9 @@ async def test_tidying_leaves_the_index_in_few_pieces_and_nothing_in_the_log(tmp
     connection.close()
     assert len((await memories.search(Space("ada", "default"), ("word",), 20)).items) == 12
     await database.close()
+
+
+def test_no_statement_numbers_its_placeholders() -> None:
+    """Python 3.12 deprecates sequences of values for `?1`, and 3.14 refuses them."""
+    for path in Path(adapters.__file__).parent.glob("sqlite_*.py"):
+        assert not re.search(r"\?\d", path.read_text("utf-8")), path.name

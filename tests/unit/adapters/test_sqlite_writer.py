@@ -16,6 +16,7 @@ import pytest
 
 from dragoman.adapters.sqlite_writer import SqliteWriter, Transaction
 from dragoman.errors import InternalFailure, NotFound, ResourceExhausted
+from tests.waiting import PATIENCE
 
 
 class Database:
@@ -101,10 +102,10 @@ class Held:
 
     def _hold(self, transaction: Transaction) -> None:
         self._begun.set()
-        assert self._release.wait(5)
+        assert self._release.wait(PATIENCE)
 
     async def begun(self) -> None:
-        assert await asyncio.to_thread(self._begun.wait, 5)
+        assert await asyncio.to_thread(self._begun.wait, PATIENCE)
 
     async def release(self) -> None:
         self._release.set()
@@ -150,7 +151,7 @@ async def test_a_group_wakes_its_event_loop_once(writer: SqliteWriter, monkeypat
     monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *arguments: (calls.append(arguments), wake(*arguments)))
     held = Held(writer)
     await asyncio.sleep(0)
-    assert held._begun.wait(5)  # On the loop, whose wake-ups are counted here.
+    assert held._begun.wait(PATIENCE)  # On the loop, whose wake-ups are counted here.
     jobs = [asyncio.ensure_future(writer.run(insert(str(number)))) for number in range(50)]
     await asyncio.sleep(0)
     await held.release()
@@ -439,7 +440,7 @@ class Tidying:
         return self.steps < self._most
 
     async def wait(self) -> None:
-        assert await asyncio.to_thread(self._begun.wait, 5)
+        assert await asyncio.to_thread(self._begun.wait, PATIENCE)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import threading
@@ -16,6 +15,7 @@ from apcore_mcp.server.listener import RegistryListener
 from dragoman import tool
 from dragoman.testing import MemoryClient, open_server
 from tests.unit.apcore_mcp.modules import PLAIN, Does, Resize, registry_of, serving, text_of
+from tests.waiting import PATIENCE, until
 
 CHANGED = "notifications/tools/list_changed"
 
@@ -27,10 +27,12 @@ async def names(client: MemoryClient) -> list[str]:
 async def told(client: MemoryClient, method: str, count: int = 1) -> list[dict[str, Any]]:
     """Wait until the client has been told something so often."""
     found: list[dict[str, Any]] = []
-    async with asyncio.timeout(5):
-        while len(found) < count:
-            found += [each for each in client.received() if each.get("method") == method]
-            await asyncio.sleep(0.001)
+
+    def is_told() -> bool:
+        found.extend(each for each in client.received() if each.get("method") == method)
+        return len(found) >= count
+
+    await until(is_told)
     return found
 
 
@@ -38,7 +40,7 @@ def elsewhere(change: Any, *arguments: Any) -> None:
     """Do it on another thread, as applications do."""
     thread = threading.Thread(target=change, args=arguments)
     thread.start()
-    thread.join(5)
+    thread.join(PATIENCE)
 
 
 @pytest.mark.requirement("FR-DYNAMIC-001", "FR-DYNAMIC-002", "FR-DYNAMIC-003", "UC-002", "UC-007", "SRS-API-03")
@@ -231,7 +233,7 @@ async def test_registry_changes_from_threads_under_load_leave_what_the_registry_
                 result = await client.call_tool(random.choice(ids), {"width": 1})
                 assert text_of(result) == '{"width": 1, "height": 1}' or text_of(result).startswith("Module not found")
         for thread in threads:
-            thread.join(5)
+            thread.join(PATIENCE)
         assert failed == []
         assert await names(clients[0]) == registry.list()
         assert registry.get_callback_errors("register") == 0

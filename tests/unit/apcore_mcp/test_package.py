@@ -19,6 +19,7 @@ from packaging.specifiers import SpecifierSet
 
 import apcore_mcp
 from tests.coverage_gate import totals_of, verdict
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "src" / "apcore_mcp").rglob("*.py"))
@@ -39,7 +40,7 @@ def lines_of_code(path: Path) -> int:
 
 def loaded_by(code: str) -> set[str]:
     script = f"import sys, json\n{code}\nprint(json.dumps(sorted(sys.modules)))"
-    output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=30).stdout
+    output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=PATIENCE).stdout
     return set(json.loads(output))
 
 
@@ -180,7 +181,7 @@ def test_it_runs_here_with_what_it_says_that_it_needs() -> None:
 def test_without_apcore_it_can_be_imported_and_its_command_says_what_to_install(tmp_path: Path) -> None:
     without = "import sys\nsys.modules['apcore'] = None\nimport apcore_mcp\nfrom apcore_mcp.cli import main\n"
     script = without + f"main(['--extensions-dir', {str(tmp_path)!r}])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
     wanted = "Error: what the extra `apcore` brings is not installed: pip install 'dragoman[apcore]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", wanted)
 

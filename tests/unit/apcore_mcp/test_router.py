@@ -41,6 +41,7 @@ from tests.unit.apcore_mcp.modules import (
     text_of,
 )
 from tests.unit.tools import Counted
+from tests.waiting import PATIENCE, until
 
 NOON = datetime.datetime(2024, 1, 15, 12, tzinfo=datetime.UTC)
 
@@ -280,7 +281,7 @@ async def test_an_output_is_validated_by_the_executor(output: Any, text: str) ->
 @pytest.mark.requirement("FR-EXEC-005", "FR-ERROR-004")
 async def test_the_timeout_of_an_executor_applies() -> None:
     async def sleep(inputs: Any, context: Any) -> dict[str, Any]:
-        await asyncio.sleep(5)
+        await asyncio.sleep(10 * PATIENCE)
         return {}
 
     config = Config({"executor": {"default_timeout": 20, "global_timeout": 1000}})
@@ -299,7 +300,7 @@ async def test_a_sync_module_blocks_nobody_and_an_async_one_runs_on_the_loop() -
     class Sync(Does):
         def execute(self, inputs: dict[str, Any], context: Any) -> dict[str, Any]:  # type: ignore[override]
             threads.append(threading.current_thread())
-            release.wait(10)
+            release.wait(PATIENCE)
             return {"sync": True}
 
     def note(inputs: Any, context: Any) -> dict[str, Any]:
@@ -426,9 +427,9 @@ async def test_a_module_learns_from_its_own_token_that_nobody_waits_any_longer(r
             client.disconnect()
         else:
             assert text_of((await client.answer(call))["result"]) == "Module timed out after 50ms"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await stopped.wait()
-            await server.runtime.runner.drain(5)
+            await server.runtime.runner.drain(PATIENCE)
         assert [each["outcome"] for each in server.records] == ["late_completed" if reason == "deadline" else "aborted"]
 
 
@@ -497,12 +498,11 @@ async def test_a_stream_ends_when_nobody_waits_for_it() -> None:
     async with serving(registry_of(s=Endless())) as server:
         client = await server.client()
         call = client.begin("tools/call", {"name": "s", "arguments": {}, "_meta": {"progressToken": 1}})
-        async with asyncio.timeout(5):
-            while not any(each.get("method") == "notifications/progress" for each in client.received()):  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: any(each.get("method") == "notifications/progress" for each in client.received()))
+        async with asyncio.timeout(PATIENCE):
             client.notify("notifications/cancelled", {"requestId": call})
             await ended.wait()
-            await server.runtime.runner.drain(5)
+            await server.runtime.runner.drain(PATIENCE)
         assert [each["outcome"] for each in server.records] == ["aborted"]
 
 

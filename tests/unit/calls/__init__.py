@@ -11,9 +11,7 @@ from typing import Any
 
 from dragoman import Cancellation, ToolContext, tool
 from dragoman.testing import MemoryClient
-
-FIVE_SECONDS = 5.0
-"""Far longer than anything here takes: reaching it means that something never happened."""
+from tests.waiting import PATIENCE
 
 
 def error_in(result: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +34,7 @@ def begin(client: MemoryClient, name: str, **params: Any) -> int | str:
 
 async def happened(event: threading.Event) -> None:
     """Wait for what a thread does, without holding up the event loop."""
-    assert await asyncio.to_thread(event.wait, FIVE_SECONDS)
+    assert await asyncio.to_thread(event.wait, PATIENCE)
 
 
 class Held:
@@ -70,7 +68,7 @@ class Hung:
 
     def _run(self) -> str:
         self.begun.set()
-        self.release.wait(FIVE_SECONDS)
+        self.release.wait(PATIENCE)
         self.finished.set()
         return "done"
 

@@ -22,6 +22,7 @@ from dragoman.testing import ManualClock, SequentialIds, open_server
 from dragoman.tools.builtin.echo import echo_tool
 from dragoman.tools.content import BlobResource, TextResource
 from tests.unit.calls import Held, answers, begin, error_in, happened
+from tests.waiting import PATIENCE
 
 META = {"dragoman/runId": "run-1", "dragoman/correlationId": "corr-1", "dragoman/durationMs": 0.0}
 OVERSIZED = {"message": "x" * 100}
@@ -253,7 +254,7 @@ async def test_call_without_a_free_slot_is_refused_at_once_and_counted() -> None
         refusals = server.runtime.resources.consecutive_refusals
         held.release.set()
         await client.answer(first)
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
     assert error == {
         "code": "RESOURCE_EXHAUSTED",
         "message": "All 1 slots are taken",
@@ -499,7 +500,7 @@ async def test_exception_of_a_handler_is_internal_and_its_text_stays_in_the_log(
     async with open_server([on_loop if where == "loop" else on_thread, double], **fixed()) as server:
         client = await server.client()
         call = begin(client, "broken")
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         (answer,) = answers(client, call)
         error = error_in(answer["result"])
         assert error == {
@@ -528,7 +529,7 @@ async def test_handler_that_cancels_its_own_task_is_answered_all_the_same() -> N
     async with open_server([self_cancelling]) as server:
         client = await server.client()
         call = begin(client, "self_cancelling")
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         (answer,) = answers(client, call)
         error = error_in(answer["result"])
         assert error["code"] == "INTERNAL"
@@ -579,7 +580,7 @@ async def test_tool_error_that_is_not_json_is_answered_all_the_same(error: ToolE
     async with open_server([refuse]) as server:
         client = await server.client()
         call = begin(client, "refuse")
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         (answer,) = answers(client, call)
         told = error_in(answer["result"])
         assert (told["code"], told["message"][:12]) == ("NOT_FOUND", "no such page")
@@ -802,7 +803,7 @@ async def test_progress_after_the_answer_is_not_sent() -> None:
 
     @tool(timeout_ms=10)
     def on_thread(context: ToolContext) -> None:
-        assert late.wait(5)
+        assert late.wait(PATIENCE)
         context.progress(1)
 
     async with open_server([on_loop, on_thread], clock=clock) as server:
@@ -813,7 +814,7 @@ async def test_progress_after_the_answer_is_not_sent() -> None:
         await asyncio.sleep(0)
         clock.advance(0.02)
         late.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
     assert [message.get("id") for message in client.received()] == [1, 2, 3]
 
 

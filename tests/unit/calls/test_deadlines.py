@@ -14,6 +14,7 @@ from dragoman.errors import Aborted
 from dragoman.testing import ManualClock, SequentialIds, open_server
 from dragoman.tools.tool import tool_of
 from tests.unit.calls import Held, answers, begin, error_in
+from tests.waiting import PATIENCE
 
 
 @pytest.mark.requirement("FND-TIME-01")
@@ -123,7 +124,7 @@ async def test_handler_can_poll_its_token_wait_for_it_and_have_it_raise(way: str
         await begun.wait()
         clock.advance(0.1)
         go_on.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert [record["outcome"] for record in server.records] == ["late_completed"]
     assert stopped == ["ABORTED: deadline" if way in ("raise", "helper") else "saw it"]
 
@@ -166,7 +167,7 @@ async def test_slot_stays_taken_after_a_timeout_until_the_handler_ends(fails: bo
         assert server.runtime.resources.get_telemetry().concurrent_executions == 1
         assert error_in(await client.call_tool("hold"))["code"] == "RESOURCE_EXHAUSTED"
         release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert server.runtime.resources.get_telemetry().concurrent_executions == 0
         assert (await client.call_tool("hold"))["isError"] is fails
 
@@ -187,7 +188,7 @@ async def test_late_end_is_recorded_once_and_its_result_is_discarded() -> None:
         clock.advance(0.2)
         assert server.records == []  # The deadline is a warning; the record is written when the handler ends.
         held.release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert held.finished == 1
         assert len(answers(client, call)) == 1
         assert server.log == [
@@ -236,7 +237,7 @@ async def test_result_that_comes_too_late_is_not_even_written() -> None:
         await begun.wait()
         clock.advance(0.1)
         release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert written == []
         assert (await client.call_tool("hold"))["content"] == [{"type": "text", "text": "{}"}]
         assert len(written) == 1
@@ -293,7 +294,7 @@ async def test_each_call_has_its_own_deadline_whatever_others_do() -> None:
         assert seen == [[0, 0], [0, 1], [0, 1], [1, 1]]
         slow.release.set()
         brief.release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert sorted(record["outcome"] for record in server.records) == ["late_completed", "late_completed", "success"]
 
 
@@ -301,7 +302,7 @@ async def test_deadline_starts_with_the_handler_on_the_real_clock_too() -> None:
     held = Held(timeout_ms=20)
     async with open_server([held.tool]) as server:
         client = await server.client()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             error = error_in(await client.call_tool("hold"))
         held.release.set()
     assert error["code"] == "TIMEOUT"

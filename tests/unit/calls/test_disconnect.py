@@ -11,6 +11,7 @@ from dragoman import ToolContext, tool
 from dragoman.protocol.session import State
 from dragoman.testing import ManualClock, SequentialIds, open_server
 from tests.unit.calls import Held, Hung, answers, begin, happened
+from tests.waiting import PATIENCE
 
 
 @pytest.mark.requirement("FND-CONN-01")
@@ -37,7 +38,7 @@ async def test_disconnected_session_is_closed_and_nothing_more_is_written_for_it
         client.send(b'{"jsonrpc":"2.0","id":9,"method":"ping"}\nnonsense\n')
         clock.advance(60)
         release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert client.state is State.CLOSED
         assert len(client.wire.lines) == written
 
@@ -71,7 +72,7 @@ async def test_handler_without_a_client_keeps_its_slot_until_it_ends_and_is_reco
         client.disconnect()
         assert (server.runtime.resources.in_use, server.records) == (1, [])
         handler.release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert server.runtime.resources.in_use == 0
         assert [(record["runId"], record["outcome"]) for record in server.records] == [
             ("run-1", "disconnected_completed")
@@ -101,7 +102,7 @@ async def test_client_may_leave_at_any_moment(moment: str) -> None:
         if moment == "twice":
             client.disconnect()
         held.release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert len(server.records) == (0 if moment in ("opened", "half_way", "idle") else 1)
         assert client.connection not in server.runtime.connections
         assert (client.state, server.runtime.resources.in_use) == (State.CLOSED, 0)
@@ -118,7 +119,7 @@ async def test_call_that_its_client_withdraws_is_never_answered() -> None:
         assert held.tokens[0].reason == "client"
         assert server.runtime.resources.in_use == 1
         held.release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert (await client.request("ping"))["result"] == {}
         assert answers(client, call) == []
         assert [entry["message"] for entry in server.log] == ["call cancelled by its client", "tool call completed"]
@@ -139,7 +140,7 @@ async def test_call_that_was_withdrawn_is_not_answered_at_its_deadline_either() 
         client.notify("notifications/cancelled", {"requestId": call})
         clock.advance(1)
         held.release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert answers(client, call) == []
         assert [record["outcome"] for record in server.records] == ["late_completed"]
 
@@ -152,7 +153,7 @@ async def test_call_withdrawn_in_the_breath_that_asked_for_it_is_not_answered_an
         client.notify("notifications/cancelled", {"requestId": call})
         await held.begun.wait()
         held.release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert answers(client, call) == []
         assert len(server.records) == 1
 
@@ -194,9 +195,9 @@ async def test_id_of_a_call_under_way_is_refused_and_may_be_used_again_after_its
         client.begin("tools/call", {"name": "hold"}, id=2)
         refusal = (await client.answer(2))["error"]
         held.release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         client.begin("tools/call", {"name": "hold"}, id=2)
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert refusal["code"] == -32600
         assert [("result" in answer) for answer in answers(client, 2)] == [False, True, True]
         assert len(server.records) == 2

@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from dragoman.calls.interrupts import is_interrupt, raise_if_stopped
+from tests.waiting import PATIENCE
 
 
 def raised() -> KeyboardInterrupt:
@@ -67,7 +68,7 @@ asyncio.run(main())
 
 
 def test_under_asyncio_a_tool_that_interrupts_ends_its_call_and_a_second_ctrl_c_ends_the_program() -> None:
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=20)
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=PATIENCE)
     assert ended.stdout == "INTERNAL\n"
     assert ended.returncode == -signal.SIGINT
 

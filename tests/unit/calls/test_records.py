@@ -17,6 +17,7 @@ from dragoman.telemetry.log import StructuredLogger
 from dragoman.testing import ManualClock, MemoryClient, SequentialIds, TestServer, open_server
 from dragoman.tools.builtin.echo import echo_tool
 from tests.unit.calls import Held, begin
+from tests.waiting import PATIENCE
 
 
 @tool
@@ -258,7 +259,7 @@ async def test_every_end_of_a_call_has_its_one_record(scenario: Scenario, outcom
 
     async with open_server([held.tool, obey, give_up, fail], clock=clock, ids=SequentialIds()) as server:
         await scenario(server, await server.client(), clock, held)
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert [(record["runId"], record["outcome"]) for record in server.records] == [("run-1", outcome)]
         assert server.runtime.resources.in_use == 0
 
@@ -278,7 +279,7 @@ async def test_record_of_an_aborted_call_carries_the_code_of_its_end() -> None:
         begin(client, "obey")
         await begun.wait()
         client.disconnect()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert [record["errorCode"] for record in server.records] == ["ABORTED"]
 
 
@@ -291,7 +292,7 @@ async def test_slot_is_free_when_the_answer_goes_out_and_the_record_follows_it()
 
     async with dragoman.open([echo_tool()], logger=logger) as runtime:
         runtime.runner.submit(Call("echo", {"message": "hi"}, "run-1", "corr-1", reply))
-        assert await runtime.runner.drain(5)
+        assert await runtime.runner.drain(PATIENCE)
     assert order == [({"message": "hi"}, 0), "tool call completed"]
 
 

@@ -19,6 +19,7 @@ from dragoman.config import ResourcesConfig, ToolsConfig, ValidationResult
 from dragoman.telemetry.load import LagMonitor
 from dragoman.testing import open_server
 from tests.unit.calls import Held, LateClock, begin, error_in
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 
@@ -59,7 +60,7 @@ async def test_waiting_for_a_slot_ends_when_one_is_released() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     release()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         (await waiting)()
     assert resources.in_use == 0
 
@@ -118,7 +119,7 @@ async def test_waiter_who_gives_up_takes_no_slot_with_it(woken: bool) -> None:
     await asyncio.gather(quitter, return_exceptions=True)
     if not woken:
         release()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         (await stayer)()
     assert (quitter.cancelled(), resources.in_use) == (True, 0)
 
@@ -178,7 +179,7 @@ ballast = bytearray(b"x") * 64_000_000
 print(resources.get_telemetry().memory_usage_bytes - before)
 """
     grown = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert int(grown.stdout) > 32_000_000
 
@@ -269,5 +270,5 @@ async def test_one_call_more_than_there_are_slots_is_refused_until_one_ends() ->
         held[2].release.set()
         assert (await client.call_tool("hold2"))["isError"] is False
         held[1].release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert server.runtime.resources.in_use == 0

@@ -14,6 +14,7 @@ from dragoman.access.callers import Caller
 from dragoman.errors import InvalidTool, NotFound, ResourceExhausted
 from dragoman.testing import ManualClock, open_server
 from tests.unit.calls import begin, error_in
+from tests.waiting import PATIENCE, until
 
 ADA, BEN = Caller("ada"), Caller("ben")
 
@@ -257,7 +258,7 @@ async def test_one_that_waits_has_a_deadline_of_its_own() -> None:
         clock.advance(0.5)
         assert error_in((await client.answer(following))["result"])["code"] == "TIMEOUT"
         counter.gate.set()
-        await server.runtime.runner.drain(5)
+        await server.runtime.runner.drain(PATIENCE)
         assert len(server.records) == 2
         assert server.runtime.resources.in_use == 0
 
@@ -270,7 +271,7 @@ async def test_one_that_waits_can_be_withdrawn_without_disturbing_the_others() -
         leading, following = begin(client, "read"), begin(client, "read")
         await asyncio.sleep(0)
         client.notify("notifications/cancelled", {"requestId": following})
-        await asyncio.sleep(0.01)
+        await until(lambda: server.records)
         assert [record["outcome"] for record in server.records] == ["aborted"]
         counter.gate.set()
         assert value_in((await client.answer(leading))["result"]) == 0
@@ -352,7 +353,7 @@ async def test_one_that_hangs_after_its_deadline_does_not_keep_others_from_the_t
         await client.answer(following)
         assert json.loads((await client.call_tool("read"))["content"][0]["text"]) >= 2
         hanging.set()
-        await server.runtime.runner.drain(5)
+        await server.runtime.runner.drain(PATIENCE)
         assert server.runtime.resources.in_use == 0
 
 
@@ -459,7 +460,7 @@ async def test_what_a_tool_returns_after_its_deadline_is_not_kept() -> None:
         await asyncio.sleep(0)
         clock.advance(1.5)
         assert error_in((await client.answer(late))["result"])["code"] == "TIMEOUT"
-        await server.runtime.runner.drain(5)
+        await server.runtime.runner.drain(PATIENCE)
         assert (await client.call_tool("scan"))["structuredContent"] == {"whole": True}
 
 

@@ -12,6 +12,7 @@ from dragoman.access.callers import Caller
 from dragoman.calls.rates import Rate
 from dragoman.testing import ManualClock, open_server
 from tests.unit.calls import Held, begin, error_in
+from tests.waiting import PATIENCE
 
 ADA, BEN = Caller("ada"), Caller("ben")
 
@@ -88,7 +89,7 @@ async def test_share_is_held_until_the_handler_has_really_ended() -> None:
         assert error_in((await ada.answer(call))["result"])["code"] == "TIMEOUT"
         assert error_in(await ada.call_tool("ping"))["details"]["reason"] == "no_free_slot"
         held.release.set()
-        await server.runtime.runner.drain(5)
+        await server.runtime.runner.drain(PATIENCE)
         assert (await ada.call_tool("ping"))["isError"] is False
 
 

@@ -19,6 +19,7 @@ from dragoman.protocol.session import State
 from dragoman.testing import ManualClock, SequentialIds, open_server
 from dragoman.tools.builtin.echo import echo_tool
 from tests.unit.calls import Held, Hung, answers, begin, error_in, happened
+from tests.waiting import PATIENCE
 
 
 @pytest.mark.requirement("FND-CONN-06")
@@ -80,7 +81,7 @@ async def test_call_that_outlasts_the_time_is_abandoned_with_its_one_record(kind
         call = begin(client, "work")
         await (handler.begun.wait() if isinstance(handler, Held) else happened(handler.begun))
         clock.advance(1.5)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             assert await server.runtime.stop() == 1
         await asyncio.sleep(0)
         assert server.runtime.resources.in_use == 0
@@ -194,11 +195,11 @@ async def test_handler_that_will_not_be_cancelled_neither_delays_the_stop_nor_is
     async with open_server([stubborn]) as server:
         begin(await server.client(), "stubborn")
         await begun.wait()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             assert await server.runtime.stop(0) == 1
         release.set()
         await ended.wait()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert [record["outcome"] for record in server.records] == ["timeout"]
 
 
@@ -208,7 +209,7 @@ async def test_caller_in_the_same_process_is_told_when_its_call_is_abandoned() -
         calling = asyncio.ensure_future(runtime.call("hang"))
         await happened(hung.begun)
         assert await runtime.stop(0) == 1
-        done, _ = await asyncio.wait([calling], timeout=5)
+        done, _ = await asyncio.wait([calling], timeout=PATIENCE)
         hung.release.set()
         calling.cancel()
     assert done, "the caller would have waited for ever"
@@ -261,7 +262,9 @@ print("over")
 
 @pytest.mark.slow
 def test_hung_thread_cannot_keep_the_process_alive() -> None:
-    ended = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=30, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
     assert (ended.stdout, ended.stderr) == ("over\n", "")
 
 
@@ -306,7 +309,7 @@ async def test_calls_that_are_refused_while_the_server_stops_do_not_prolong_the_
         calling = asyncio.create_task(call_without_end())
         while len(calls) < 5:  # noqa: ASYNC110 -- until some are under way.
             await asyncio.sleep(0)
-        assert await server.runtime.stop(60) == 0
+        assert await server.runtime.stop(PATIENCE) == 0
         assert len(calls) < most
         await calling
         last = await calls[-1]

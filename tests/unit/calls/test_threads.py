@@ -15,7 +15,8 @@ import dragoman
 from dragoman import ToolContext, tool
 from dragoman.calls.threads import DaemonExecutor, Threads
 from dragoman.testing import ManualClock, open_server
-from tests.unit.calls import FIVE_SECONDS, Hung, answers, begin, error_in, happened
+from tests.unit.calls import Hung, answers, begin, error_in, happened
+from tests.waiting import PATIENCE
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
 
@@ -32,7 +33,7 @@ async def test_client_of_a_hung_thread_is_answered_at_the_deadline_and_the_slot_
         assert error_in(answer["result"])["code"] == "TIMEOUT"
         assert (hung.finished.is_set(), server.runtime.resources.in_use) == (False, 1)
         hung.release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert (hung.finished.is_set(), server.runtime.resources.in_use) == (True, 0)
         assert answers(client, call) == [answer]
         assert [record["outcome"] for record in server.records] == ["late_completed"]
@@ -55,7 +56,7 @@ async def test_health_answers_while_every_slot_is_held_by_a_hung_thread() -> Non
             assert (report["status"], report["resources"]["concurrentExecutions"]) == ("unhealthy", 3)
         for one in hung:
             one.release.set()
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         report = json.loads((await client.call_tool("health"))["content"][0]["text"])
         assert (report["status"], report["resources"]["concurrentExecutions"]) == ("healthy", 0)
 
@@ -78,7 +79,7 @@ async def test_sync_handlers_run_side_by_side_on_daemon_threads_and_no_more_of_t
     @tool
     def meet() -> bool:
         seen.add(threading.current_thread())
-        together.wait(FIVE_SECONDS)
+        together.wait(PATIENCE)
         return threading.current_thread().daemon
 
     async with dragoman.open([meet], {"resources": {"maxConcurrentExecutions": 3}}) as runtime:
@@ -100,7 +101,7 @@ async def test_thread_that_hangs_does_not_hold_up_the_next_call_after_it_has_ser
         assert (await runtime.call("quick")).unwrap() == "done"
         hanging = asyncio.ensure_future(runtime.call("hang"))
         await happened(hung.begun)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             assert (await runtime.call("quick")).unwrap() == "done"
         hung.release.set()
         assert (await hanging).unwrap() == "done"
@@ -124,7 +125,7 @@ async def test_idle_threads_end_with_the_runtime() -> None:
     threads: list[threading.Thread] = []
     async with dragoman.open([who]) as runtime:
         await runtime.call("who")
-    await asyncio.to_thread(threads[0].join, FIVE_SECONDS)
+    await asyncio.to_thread(threads[0].join, PATIENCE)
     assert not threads[0].is_alive()
 
 
@@ -157,7 +158,7 @@ async def test_thread_can_poll_its_token() -> None:
         begin(await server.client(), "poll")
         await happened(begun)
         clock.advance(0.1)
-        assert await server.runtime.runner.drain(5)
+        assert await server.runtime.runner.drain(PATIENCE)
         assert [record["outcome"] for record in server.records] == ["late_completed"]
 
 
@@ -179,7 +180,7 @@ async def test_thread_whose_caller_gave_up_goes_on_and_is_used_again() -> None:
 
     def block() -> str:
         begun.set()
-        release.wait(FIVE_SECONDS)
+        release.wait(PATIENCE)
         return threading.current_thread().name
 
     waiting = asyncio.ensure_future(threads.run(block))
@@ -198,35 +199,35 @@ async def test_the_loops_own_threads_are_daemons_as_many_as_it_was_given_and_the
 
     def block() -> threading.Thread:
         begun.release()
-        release.wait(FIVE_SECONDS)
+        release.wait(PATIENCE)
         return threading.current_thread()
 
     futures = [executor.submit(block) for _ in range(5)]
-    assert begun.acquire(timeout=FIVE_SECONDS)
-    assert begun.acquire(timeout=FIVE_SECONDS)
+    assert begun.acquire(timeout=PATIENCE)
+    assert begun.acquire(timeout=PATIENCE)
     assert not begun.acquire(timeout=0.05)
     release.set()
-    threads = {future.result(FIVE_SECONDS) for future in futures}
+    threads = {future.result(PATIENCE) for future in futures}
     assert len(threads) == 2
     assert all(thread.daemon for thread in threads)
     for _ in range(5):
-        assert executor.submit(threading.current_thread).result(FIVE_SECONDS) in threads
+        assert executor.submit(threading.current_thread).result(PATIENCE) in threads
     executor.shutdown()
     for thread in threads:
-        thread.join(FIVE_SECONDS)
+        thread.join(PATIENCE)
     assert not any(thread.is_alive() for thread in threads)
 
 
 async def test_the_loops_own_threads_give_back_exceptions_and_pass_over_what_was_cancelled() -> None:
     executor = DaemonExecutor(1)
     release = threading.Event()
-    first = executor.submit(release.wait, FIVE_SECONDS)
+    first = executor.submit(release.wait, PATIENCE)
     second = executor.submit(release.set)
     assert second.cancel()
     release.set()
-    assert first.result(FIVE_SECONDS)
+    assert first.result(PATIENCE)
     with pytest.raises(ZeroDivisionError):
-        executor.submit(divmod, 1, 0).result(FIVE_SECONDS)
+        executor.submit(divmod, 1, 0).result(PATIENCE)
     executor.shutdown()
 
 
@@ -245,7 +246,7 @@ async def test_what_means_something_else_on_the_loop_is_a_failure_there(error: B
     executor = DaemonExecutor(1)
     waiting = asyncio.get_running_loop().run_in_executor(executor, fail)
     with pytest.raises(RuntimeError, match=f"the function raised {type(error).__name__}"):
-        await asyncio.wait_for(waiting, FIVE_SECONDS)
+        await asyncio.wait_for(waiting, PATIENCE)
     executor.shutdown()
 
 
@@ -259,5 +260,5 @@ def test_a_function_on_a_thread_of_the_loop_cannot_keep_the_process() -> None:
         "    print(await asyncio.to_thread(lambda: 'free'))\n"
         "loop.run_until_complete(main())\n"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, timeout=20)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (0, b"free\n")

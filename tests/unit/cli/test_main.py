@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from dragoman import __version__
 from dragoman.cli import output
 from dragoman.cli.main import EXIT_CODES, app
+from tests.waiting import PATIENCE
 
 runner = CliRunner()
 
@@ -36,7 +37,7 @@ def dragoman(
             [sys.executable, "-m", "dragoman", *arguments],
             stdin=stdin,
             capture_output=True,
-            timeout=30,
+            timeout=PATIENCE,
             env={**os.environ, **(environ or {})},
         )
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from dragoman.cli.arguments import kind_in_words, read_arguments
 from dragoman.cli.main import app
+from tests.waiting import PATIENCE
 
 runner = CliRunner()
 
@@ -281,7 +282,7 @@ def test_nothing_but_the_answer_is_on_stdout_whoever_writes_there() -> None:
     )
     assert (ran.returncode, ran.stdout) == (0, b'"Hello, Ada!"\n')
     assert sorted(ran.stderr.split(b"\n")) == [b"", b"by a child", b"loading", b"printed"]
-    ran = subprocess.run([*COMMAND, "tools", "list", "my_tools.py", "--json"], capture_output=True, timeout=30)
+    ran = subprocess.run([*COMMAND, "tools", "list", "my_tools.py", "--json"], capture_output=True, timeout=PATIENCE)
     assert len(json.loads(ran.stdout)) == 7
 
 
@@ -291,7 +292,7 @@ def test_an_interrupt_cancels_the_call() -> None:
         assert process.stderr is not None
         assert [process.stderr.readline() for _ in range(2)] == [b"loading\n", b"under way\n"]
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=20)
+        stdout, stderr = process.communicate(timeout=PATIENCE)
     assert (process.returncode, stdout, stderr) == (130, b"", b"dragoman: cancelled\n")
 
 

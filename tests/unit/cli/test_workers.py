@@ -36,6 +36,7 @@ from dragoman.edge.http.server import bind
 from dragoman.errors import ConfigError
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.testing import open_server
+from tests.waiting import PATIENCE
 
 CHANGES: list[Change] = [
     ToolRegistered("echo", "parrot", "Says it again.", None),
@@ -129,7 +130,7 @@ class Fake:
         self.writer.write(encode(message))
 
     async def hear(self) -> Change | Welcome | None:
-        return await asyncio.wait_for(from_parent(self.reader), 10)
+        return await asyncio.wait_for(from_parent(self.reader), PATIENCE)
 
 
 @asynccontextmanager
@@ -181,7 +182,7 @@ async def test_what_one_worker_tells_reaches_all_others_and_lasting_things_in_on
 async def test_a_worker_that_is_garbled_is_killed_and_the_others_are_not(tmp_path: Path) -> None:
     async with parent_of(2, tmp_path) as (_, fakes, log):
         fakes[0].writer.write(framed(b"{}"))
-        assert await asyncio.wait_for(fakes[0].worker.process.wait(), 10) == -9
+        assert await asyncio.wait_for(fakes[0].worker.process.wait(), PATIENCE) == -9
         fakes[1].say(CHANGES[3])
         assert fakes[1].worker.process.returncode is None
         assert [entry["message"] for entry in log] == ["a worker cannot be understood"]
@@ -196,7 +197,7 @@ async def test_a_worker_that_does_not_listen_is_killed_and_blocks_nobody(tmp_pat
             heard = await fakes[1].hear()
             assert isinstance(heard, ResourceUpdated)
             assert heard.uri.startswith(f"{number}:")
-        assert await asyncio.wait_for(deaf.worker.process.wait(), 10) == -9
+        assert await asyncio.wait_for(deaf.worker.process.wait(), PATIENCE) == -9
         assert fakes[1].worker.process.returncode is None
 
 
@@ -213,7 +214,7 @@ async def test_a_worker_that_falls_silent_is_killed_and_one_that_shows_life_or_i
         for fake in (silent, lively):
             fake.say(Ready())
         watching = [asyncio.create_task(workers._watch(index, worker)) for index, worker in workers._there.items()]
-        assert await asyncio.wait_for(silent.worker.process.wait(), 20) == -9
+        assert await asyncio.wait_for(silent.worker.process.wait(), PATIENCE) == -9
         assert [fake.worker.process.returncode for fake in (lively, loading)] == [None, None]
         for task in (living, *watching):
             task.cancel()
@@ -246,7 +247,7 @@ async def test_a_worker_that_cannot_be_started_now_is_started_later_if_it_ever_w
         if was_ready:
             workers._ready[0].set()
         running = asyncio.create_task(workers.run(0, lambda: None))
-        said = [await asyncio.wait_for(log.get(), 10) for _ in range(3 if was_ready else 1)]
+        said = [await asyncio.wait_for(log.get(), PATIENCE) for _ in range(3 if was_ready else 1)]
         workers.end()
         assert await running == (0 if was_ready else 1)
     if was_ready:

@@ -7,6 +7,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from tests.interaction.http_raw import Response
+from tests.waiting import PATIENCE
 
 Message = MutableMapping[str, Any]
 
@@ -80,7 +81,7 @@ class Asked:
 
     async def wait_for(self, count: int) -> None:
         """Return when so many messages have been sent."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while len(self.sent) < count:
                 self._changed.clear()
                 await self._changed.wait()
@@ -101,7 +102,7 @@ class Driver:
     async def ask(self, data: bytes) -> Response:
         """The whole response to a request."""
         asked = self.begin(data)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await asked.task
         assert asked.is_complete, asked.sent
         return asked.response

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -14,6 +13,7 @@ from dragoman.edge.http import exchange as module
 from dragoman.edge.http.asgi import AsgiPost
 from dragoman.edge.http.exchange import MOST_QUEUED, Exchange, Watch
 from tests.unit.edge.asgi_driver import Asked
+from tests.waiting import PATIENCE, until
 
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
 
@@ -39,17 +39,11 @@ class Scene:
         self.left += 1
 
     async def end(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await self.running
 
     def methods(self) -> list[str]:
         return [message.get("method", "answer") for message in self.client.response.messages]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not holds():  # noqa: ASYNC110 -- what is waited for happens on its own.
-            await asyncio.sleep(0.001)
 
 
 async def test_an_answer_is_json_with_its_status_and_length() -> None:
@@ -76,7 +70,7 @@ async def test_what_comes_before_the_answer_makes_it_a_stream() -> None:
     await scene.client.wait_for(2)
     scene.exchange.notify("two")
     scene.exchange.notify("three")
-    await asyncio.sleep(0.01)
+    await until(lambda: "three" in scene.methods())
     scene.exchange.finish(ANSWER, 400)
     scene.exchange.notify("too late")
     await scene.end()
@@ -98,7 +92,7 @@ async def test_a_notification_and_the_answer_at_once_are_a_stream_in_order() -> 
 async def test_a_client_that_takes_no_streams_gets_the_answer_alone() -> None:
     scene = Scene(streams=False)
     scene.exchange.notify("one")
-    await asyncio.sleep(0.05)
+    await until(lambda: not scene.watch._ticking)
     scene.exchange.finish(ANSWER)
     await scene.end()
     assert (scene.client.response.body, scene.client.response.headers["content-type"]) == (ANSWER, "application/json")
@@ -125,10 +119,10 @@ async def test_a_client_that_takes_no_streams_is_not_pinged(monkeypatch: pytest.
     assert scene.client.response.body == ANSWER
 
 
-@pytest.mark.parametrize("pause", [0, 0.05], ids=["before anybody watches", "while somebody watches"])
-async def test_a_client_that_leaves_takes_the_call_along_once(pause: float) -> None:
+@pytest.mark.parametrize("is_watched", [False, True], ids=["before anybody watches", "while somebody watches"])
+async def test_a_client_that_leaves_takes_the_call_along_once(is_watched: bool) -> None:
     scene = Scene()
-    await asyncio.sleep(pause)
+    await until(lambda: scene.watch._ticking is not is_watched)
     scene.client.leave()
     await scene.end()
     assert (scene.left, scene.client.sent) == (1, [])
@@ -156,7 +150,7 @@ async def test_a_client_that_leaves_after_its_answer_takes_nothing_along() -> No
 
 async def test_whoever_ends_the_exchange_ends_the_call() -> None:
     scene = Scene()
-    await asyncio.sleep(0.05)
+    await until(lambda: not scene.watch._ticking)
     scene.running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await scene.running
@@ -213,7 +207,7 @@ async def test_who_must_not_lose_a_notification_waits_for_the_reader() -> None:
     await asyncio.sleep(0.01)
     assert not waiting.done()
     scene.client.reads.set()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, PATIENCE)
     scene.exchange.finish(ANSWER)
     await scene.end()
     assert len(scene.methods()) == MOST_QUEUED + 1
@@ -227,7 +221,7 @@ async def test_nobody_waits_for_a_reader_that_has_left() -> None:
     waiting = asyncio.create_task(scene.exchange.drained())
     await asyncio.sleep(0)
     scene.client.leave()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, PATIENCE)
     await scene.end()
 
 
@@ -244,4 +238,4 @@ async def test_the_watch_rests_while_there_is_nothing_to_watch() -> None:
     running = asyncio.create_task(post.run({}, client.send))
     await asyncio.sleep(0)
     client.leave()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE)

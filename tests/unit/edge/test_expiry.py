@@ -13,6 +13,7 @@ from dragoman.access.callers import ANONYMOUS, LEEWAY_SECONDS
 from dragoman.edge.http.asgi import Receive, Scope, Send, until_gone
 from dragoman.edge.http.expiry import until_expired
 from dragoman.testing import ManualClock
+from tests.waiting import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ async def test_a_stream_ends_in_order_when_its_token_does() -> None:
     await asyncio.sleep(0)
     assert not scene.running.done()
     scene.clock.advance(0.2)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await scene.running
     assert scene.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 

@@ -7,6 +7,7 @@ import base64
 import functools
 import hashlib
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, NamedTuple
@@ -25,6 +26,7 @@ from dragoman.edge.http.recent_calls import MOST_LISTED, RecentCalls, Ring
 from dragoman.errors import ConfigError, InvalidArgument, NotFound
 from dragoman.telemetry.log import CompletionRecord
 from dragoman.tools.tool import tool_of
+from tests.waiting import PATIENCE
 
 SECRET = "the database password is hunter2"
 
@@ -158,12 +160,11 @@ class Page:
 
 async def eventually(look: Callable[[], Awaitable[Any]], found: Callable[[Any], object]) -> Any:
     """What there is to see, as soon as it is what was looked for."""
-    for _ in range(1000):
-        seen = await look()
-        if found(seen):
-            return seen
+    deadline = time.monotonic() + PATIENCE
+    while not found(seen := await look()):
+        assert time.monotonic() < deadline, f"{seen} is all there was"
         await asyncio.sleep(0.005)
-    raise AssertionError(f"{seen} is all there was")
+    return seen
 
 
 @asynccontextmanager
@@ -624,7 +625,7 @@ async def test_a_question_is_not_waited_for_when_nobody_looks_any_longer() -> No
         await until(page, "q", lambda each: each.get("questions"))
         leaves.set()
         await running
-        assert await page.runtime.runner.drain(5)
+        assert await page.runtime.runner.drain(PATIENCE)
 
 
 @pytest.mark.parametrize("is_taken", [False, True])

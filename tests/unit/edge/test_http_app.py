@@ -22,6 +22,7 @@ from dragoman.tools.tool import Tool, ToolDefinition
 from tests.interaction.http_raw import INITIALIZE, INITIALIZED, message, modern, modern_call, request, text_in
 from tests.interaction.servers import error_in
 from tests.unit.edge.asgi_driver import Driver, scope_of
+from tests.waiting import PATIENCE, until
 
 HEALTH = request(None, method="GET", path="/health")
 
@@ -280,19 +281,19 @@ async def test_a_tool_that_is_routed_by_its_arguments_is_served_when_the_headers
             assert (answered.status, answered.code) == (400, -32020)
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.4], ids=["before", "after"])
-async def test_a_call_of_the_lane_can_be_cancelled_before_and_after_it_became_a_stream(pause: float) -> None:
+@pytest.mark.parametrize("is_stream", [False, True], ids=["before", "after"])
+async def test_a_call_of_the_lane_can_be_cancelled_before_and_after_it_became_a_stream(is_stream: bool) -> None:
     async with scene({"server": {"shutdown_timeout_ms": 100}}) as here:
         opened = await here.ask(request(INITIALIZE))
         session = {"mcp-session-id": opened.headers["mcp-session-id"]}
         await here.ask(request(INITIALIZED, session))
         asked = here.driver.begin(
-            request(message("tools/call", {"name": "nap", "arguments": {"seconds": 9}}, 5), session)
+            request(message("tools/call", {"name": "nap", "arguments": {"seconds": 10 * PATIENCE}}, 5), session)
         )
-        await asyncio.sleep(pause)
+        await until(lambda: here.server.runner.under_way and bool(asked.sent) == is_stream)
         cancelled = await here.ask(request(message("notifications/cancelled", {"requestId": 5}), session))
         assert (cancelled.status, cancelled.body) == (202, b"")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await asked.task
         assert asked.response.status == 200
         assert (asked.response.message["id"], asked.response.code) == (5, -32800)
@@ -450,10 +451,7 @@ async def test_a_session_that_is_ended_ends_the_calls_in_it() -> None:
         session = {"mcp-session-id": opened.headers["mcp-session-id"]}
         await here.ask(request(INITIALIZED, session))
         asked = here.driver.begin(request(message("tools/call", {"name": "wait"}, 1), session))
-        async with asyncio.timeout(5):
-            while here.server.runner.under_way == 0:  # noqa: ASYNC110 -- the SDK takes a few turns.
-                await asyncio.sleep(0.001)
-            assert (await here.ask(request(None, session, method="DELETE"))).status == 200
-            while here.server.runner.under_way:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-            await asked.task
+        await until(lambda: here.server.runner.under_way)
+        assert (await here.ask(request(None, session, method="DELETE"))).status == 200
+        await until(lambda: not here.server.runner.under_way)
+        await asked.task

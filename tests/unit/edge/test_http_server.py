@@ -8,6 +8,7 @@ from typing import Any
 from dragoman.config import HttpConfig
 from dragoman.edge.http.asgi import Header, Post
 from dragoman.edge.http.server import HttpServer, bind
+from tests.waiting import PATIENCE
 
 
 class Defective:
@@ -34,7 +35,7 @@ async def test_an_answer_that_cannot_be_sent_leaves_room_for_another() -> None:
     server = HttpServer(app, HttpConfig())
     serving = asyncio.create_task(server.serve([listening]))
     reader, writer = await asyncio.open_connection(*listening.getsockname())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         for _ in range(2):
             writer.write(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
             head = await reader.readuntil(b"\r\n\r\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +23,7 @@ from dragoman.edge.http.forwarding import Head, Link, LinkBroken
 from dragoman.edge.http.server import HttpServer
 from dragoman.edge.http.siblings import LOCAL_ONLY, SECRET, Siblings
 from dragoman.testing.connection import ENVELOPE
+from tests.waiting import PATIENCE, until
 
 NAMES = ("0-aaaaaaaa", "1-bbbbbbbb")
 SESSION = "0" * 32
@@ -96,8 +98,7 @@ async def workers(folder: Path) -> AsyncIterator[list[Worker]]:
     serving = [asyncio.create_task(each.server.serve([each.siblings.listen()])) for each in made]
     for each in made:
         await each.app.start()
-        while not each.server.started:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.001)
+        await until(lambda each=each: each.server.started)  # type: ignore[misc]
     yield made
     for each in made:
         each.server.should_exit = True
@@ -228,7 +229,7 @@ async def test_a_request_that_was_never_read_is_known_to_have_done_nothing(folde
             assert link is not None
             with listening.accept()[0] as accepted:
                 asking = asyncio.create_task(link.ask("GET", b"/", [], b"body"))
-                await asyncio.sleep(0.01)
+                await until(lambda accepted=accepted: select.select([accepted], [], [], 0)[0])  # type: ignore[misc]
                 if is_read:
                     accepted.recv(1 << 16)
             with pytest.raises(LinkBroken) as broken:
@@ -246,7 +247,7 @@ async def test_the_other_end_sees_that_a_link_is_closed_whoever_has_a_copy_of_it
         assert link is not None
         with listening.accept()[0] as accepted, link._socket.dup():
             link.close()
-            accepted.settimeout(10)
+            accepted.settimeout(PATIENCE)
             assert accepted.recv(1) == b""
 
 

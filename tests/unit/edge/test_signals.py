@@ -12,6 +12,7 @@ import pytest
 
 from dragoman.edge.signals import on_signals
 from tests.interaction.servers import environment
+from tests.waiting import PATIENCE
 
 WITHOUT_ANOTHER_THREAD = """
 import asyncio, signal, threading
@@ -44,7 +45,7 @@ asyncio.run(main())
 
 def run(script: str) -> int:
     unmeasured = environment(is_measured=False)
-    return subprocess.run([sys.executable, "-c", script], env=unmeasured, timeout=30, check=False).returncode
+    return subprocess.run([sys.executable, "-c", script], env=unmeasured, timeout=PATIENCE, check=False).returncode
 
 
 @pytest.mark.slow

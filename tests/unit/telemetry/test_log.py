@@ -18,6 +18,7 @@ from dragoman.config import LoggingConfig
 from dragoman.telemetry.log import Entry, EntryWriter, StructuredLogger
 from dragoman.testing import ManualClock, SequentialIds, is_json_rpc, open_server
 from tests.interaction.servers import environment
+from tests.waiting import PATIENCE
 
 NOW = "2024-01-15T10:30:00.000Z"
 
@@ -467,7 +468,7 @@ def test_nothing_but_the_protocol_reaches_stdout_and_the_log_goes_to_stderr(tmp_
             stdin=stdin,
             env=environment(),
             capture_output=True,
-            timeout=30,
+            timeout=PATIENCE,
         )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert all(map(is_json_rpc, answers))

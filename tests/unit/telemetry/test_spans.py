@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, get_current_span
 
 from dragoman.telemetry.spans import NoSpans, join_trace, make_tracer, remote_context, set_up_spans
+from tests.waiting import PATIENCE
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -82,7 +83,7 @@ def test_a_disabled_sdk_makes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def loaded(code: str) -> list[str]:
     """Which modules of OpenTelemetry a fresh process has loaded after `code`."""
     script = f"import sys, json\n{code}\nprint(json.dumps([name for name in sys.modules if 'opentelemetry' in name]))"
-    output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=30).stdout
+    output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=PATIENCE).stdout
     found: list[str] = json.loads(output)
     return found
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_FINDINGS = 20
-_LONGEST_FIELD = 200
 _BY_CLASS = {
     "ACLDeniedError": "Access denied",
     "CallDepthExceededError": "Call depth limit exceeded",
@@ -114,7 +113,7 @@ def _findings(error: SchemaValidationError, schema: Schema, arguments: Any) -> l
     for entry in entries:
         found = _as_written(entry) if "field" in entry else _as_validated(entry, schema, arguments)
         for field, message, code in islice(found, _MOST_FINDINGS + 1):
-            lines[f"{one_line(field, _LONGEST_FIELD)}: {one_line(message)} ({one_line(code)})"] = None
+            lines[f"{one_line(field, 200)}: {one_line(message)} ({one_line(code)})"] = None
         if len(lines) > _MOST_FINDINGS:
             return [*list(lines)[:_MOST_FINDINGS], "and others"]
     return list(lines)

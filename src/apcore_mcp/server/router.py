@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NOT_SERIALIZABLE = "Failed to serialize module output"
 DEEPEST_MERGE = 32
 """As apcore has it: chunks are merged so deep, and replaced below that."""
 
@@ -63,9 +62,6 @@ class _Module(NamedTuple):
     marked: Schema | None = None
     marked_output: Schema | None = None
 
-    def hiding(self, arguments: Any) -> Hide | None:
-        return None if self.marked is None else hiding(self.marked, arguments)
-
     def shown(self, output: Any) -> str:
         """What clients are shown of an output, as JSON."""
         return _encode(redact(self.marked_output, output, REDACTED_VALUE))
@@ -79,6 +75,7 @@ class ExecutionRouter:
         self.executor = executor
         self._most = most_bytes
         self._errors = ErrorMapper()
+        self._known: dict[str, tuple[Any, _Module]] = {}
 
     async def handle_call(
         self, tool_name: str, arguments: dict[str, Any] | None = None, context: Context[Any] | None = None
@@ -111,9 +108,8 @@ class ExecutionRouter:
         module's output schema marks is replaced in every result, and in every chunk of a stream.
         """
         module = _module_of(descriptor, schema)
-        is_streaming = bool(getattr(descriptor.annotations, "streaming", False))
-        call_async, streams = self.executor.call_async, is_streaming and hasattr(self.executor, "stream")
-        under_way = calls_under_way(self.executor)
+        streams = getattr(descriptor.annotations, "streaming", False) and hasattr(self.executor, "stream")
+        call_async, under_way = self.executor.call_async, calls_under_way(self.executor)
 
         async def execute(arguments: dict[str, Any], call: ToolContext) -> Any:
             context, back = make_context(call)
@@ -150,7 +146,7 @@ class ExecutionRouter:
             raise_if_stopped(error)
             if cancellation is not None and cancellation.is_set() and isinstance(error, _STOPPED):
                 raise ours.Aborted(cancellation.reason) from None
-            hide = module.hiding(arguments)
+            hide = hiding(module.marked, arguments)
             _log(module.id, error, hide)
             raise _told(error, self._errors.text(error, module.schema, arguments, hide)) from None
         # Twice: `json` writes some types otherwise, and none of them half as long.
@@ -160,16 +156,23 @@ class ExecutionRouter:
             return module.shown(output)
         except Exception as error:  # `str` of a value may fail in any way.
             if module.marked_output is None:
-                _log(module.id, error, module.hiding(arguments))
+                _log(module.id, error, hiding(module.marked, arguments))
             else:  # What the exception says may quote the output.
                 logger.error("Tool call error: %s - %s", module.id, type(error).__name__)
-            raise _told(error, NOT_SERIALIZABLE) from None
+            raise _told(error, "Failed to serialize module output") from None
 
     def _module(self, module_id: str) -> _Module:
-        """A module that is called outside of a server: there may be none of that id, or its schemas may be broken."""
+        """A module that is called outside of a server: there may be none of that id, or its schemas may be broken.
+
+        apcore generates its schemas for every definition, so they are kept as long as the registry has the module.
+        """
         try:
-            found: Any = self.executor.registry.get_definition(module_id)
-            return _module_of(found, found.input_schema)
+            registry: Any = self.executor.registry
+            instance = registry.get(module_id) if hasattr(registry, "get") else object()
+            if self._known.get(module_id, (None,))[0] is not instance:
+                found = registry.get_definition(module_id)
+                self._known[module_id] = instance, _module_of(found, found.input_schema)
+            return self._known[module_id][1]
         except Exception:
             return _Module(module_id)
 
@@ -177,8 +180,7 @@ class ExecutionRouter:
         self, module: _Module, arguments: dict[str, Any], context: Context[Any], call: ToolContext
     ) -> dict[str, Any]:
         """Send each chunk as progress, and give them all together."""
-        output: dict[str, Any] = {}
-        count = 0
+        output, count = dict[str, Any](), 0
         stream: Any = self.executor.stream(module.id, arguments, context=context)
         async with aclosing(stream) as chunks:
             async for chunk in chunks:
@@ -189,8 +191,9 @@ class ExecutionRouter:
 
 
 def _module_of(descriptor: ModuleDescriptor, schema: Schema) -> _Module:
-    marked, marked_output = if_marked(descriptor.input_schema), if_marked(descriptor.output_schema)
-    return _Module(descriptor.module_id, schema, marked, marked_output)
+    return _Module(
+        descriptor.module_id, schema, if_marked(descriptor.input_schema), if_marked(descriptor.output_schema)
+    )
 
 
 def _told(error: BaseException, text: str) -> ours.ToolError:
@@ -210,8 +213,8 @@ def _log(name: str, error: BaseException, hide: Hide | None) -> None:
     if isinstance(error, theirs.SchemaValidationError):
         message = message.partition(":")[0]  # What follows quotes values.
     is_expected = isinstance(error, theirs.ModuleError) and not isinstance(error, theirs.ModuleExecuteError)
-    trace = None if is_expected else error
-    log_failure(logger, f"Tool call error: {name} - {type(error).__name__}: {message}", trace, hide)
+    text = f"Tool call error: {name} - {type(error).__name__}: {message}"
+    log_failure(logger, text, None if is_expected else error, hide)
     ours.drop_tracebacks(error)  # Nobody is shown it again, and apcore's frames lead back to it.
 
 

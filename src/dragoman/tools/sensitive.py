@@ -45,8 +45,10 @@ def if_marked(schema: Any) -> dict[str, Any] | None:
     return schema if isinstance(schema, dict) and is_marked(schema) else None
 
 
-def hiding(schema: Schema, arguments: Any) -> Hide | None:
+def hiding(schema: Schema | None, arguments: Any) -> Hide | None:
     """What takes the sensitive ones of these arguments out of a text; None if there are none."""
+    if schema is None:
+        return None
     try:
         plain = msgspec.to_builtins(arguments, enc_hook=str, str_keys=True)
     except Exception:  # The author's own types may do anything.

@@ -613,6 +613,32 @@ async def test_what_an_output_schema_marks_is_replaced_in_every_chunk_of_a_strea
     assert json.loads(text_of(result)) == SHOWN
 
 
+async def test_the_marks_of_a_module_that_was_registered_again_count_outside_of_a_server() -> None:
+    plain, marked = {"type": "object"}, {"type": "object", "properties": {"a": {"x-sensitive": True}}}
+    registry = registry_of(a=Does(lambda inputs, context: {"a": 1}, output_schema=plain))
+    called = ExecutionRouter(Executor(registry))
+    assert await told(called, "a") == (False, '{"a": 1}')
+    registry.unregister("a")
+    registry.register("a", Does(lambda inputs, context: {"a": 1}, output_schema=marked))
+    assert await told(called, "a") == (False, '{"a": "***REDACTED***"}')
+
+
+async def test_the_schemas_of_a_module_are_generated_once_for_many_calls() -> None:
+    class Counting(Registry):
+        times = 0
+
+        def get_definition(self, module_id: str, version_hint: str | None = None) -> Any:
+            self.times += 1
+            return super().get_definition(module_id, version_hint)
+
+    registry = Counting()
+    registry.register("a", Resize())
+    called = ExecutionRouter(Executor(registry))
+    for _ in range(3):
+        assert (await told(called, "a", {"width": 1}))[0] is False
+    assert registry.times == 1
+
+
 class Leaking:
     """An output that quotes its secret when it is written."""
 

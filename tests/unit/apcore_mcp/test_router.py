@@ -297,23 +297,6 @@ def test_a_caller_is_known_by_name_and_roles_and_one_who_said_nothing_by_nothing
     assert identity_of(ANONYMOUS) is None
 
 
-@pytest.mark.requirement("FR-LOG-002", "FR-LOG-003", "FR-LOG-004", "NFR-MAINT-004")
-async def test_calls_and_errors_are_logged_under_the_packages_own_name(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "apcore_mcp")
-    called = router(image__resize=Resize())
-    await told(called, "image.resize", {"width": 1})
-    await told(called, "image.resize", {"width": SECRET})
-    await told(called, "no.such")
-    ours = [each for each in caplog.records if each.name.startswith("apcore_mcp")]
-    assert [(each.levelname, each.getMessage(), each.exc_info) for each in ours] == [
-        ("DEBUG", "Tool call: image.resize", None),
-        ("DEBUG", "Tool call: image.resize", None),
-        ("ERROR", "Tool call error: image.resize - SchemaValidationError: Input validation failed", None),
-        ("DEBUG", "Tool call: no.such", None),
-        ("ERROR", "Tool call error: no.such - ModuleNotFoundError: Module not found: no.such", None),
-    ]
-
-
 # Stopping
 
 

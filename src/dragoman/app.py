@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
@@ -26,6 +27,7 @@ from dragoman.calls import pipeline
 from dragoman.calls.answers import Claims
 from dragoman.calls.awaited import Awaited
 from dragoman.calls.call import Call, Outcome, Stage
+from dragoman.calls.call_log import call_log
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.guards import Guards
 from dragoman.calls.interrupts import raise_interrupt
@@ -396,6 +398,10 @@ class Runtime:
     ) -> Outcome:
         """Call a tool through the whole pipeline, and wait for the outcome; `trace` gets where the time went."""
         return await self.runner.call(name, arguments or {}, correlation_id=correlation_id, caller=caller, trace=trace)
+
+    def log_calls(self, logger: logging.Logger, package: str) -> None:
+        """Log calls of unknown tools and of tools whose handlers are in `package`, and the errors that answer them."""
+        self.runner.on_submit.append(call_log(self.catalogue, logger, package))
 
     def resource_updated(self, uri: str) -> None:
         """Say that something else is to be read at `uri` now: whoever subscribed to it is told. From any thread."""

@@ -19,6 +19,7 @@ from tests.interaction.servers import HANDSHAKE, ServerProcess
 from tests.interaction.servers import INITIALIZE as FIRST_LINE
 
 TARGET = str(Path(__file__).parents[1] / "interaction" / "offers_under_test.py")
+NAPS = str(Path(__file__).with_name("napping_tools.py"))
 PARSE, INVALID, UNKNOWN_METHOD, BAD_PARAMS, UNREADY = -32700, -32600, -32601, -32602, -32002
 UNREADY_DATA = {
     "code": "NOT_INITIALIZED",
@@ -163,15 +164,20 @@ class Client(Protocol):
 class OverStdio:
     def __init__(self, server: ServerProcess, state: str) -> None:
         self.server = server
+        self._read = 0
         if state != NEW:
             self.ask(FIRST_LINE.rstrip())
         if state == RUNNING:
             server.send(HANDSHAKE.removeprefix(FIRST_LINE))
 
     def ask(self, body: bytes) -> dict[str, Any]:
-        before = len(self.server.output.lines)
         self.server.send(body + b"\n")
-        line = self.server.output.wait_until(lambda lines: lines[before] if len(lines) > before else None)
+        return self.next()
+
+    def next(self) -> dict[str, Any]:
+        """The next answer."""
+        read, self._read = self._read, self._read + 1
+        line = self.server.output.wait_until(lambda lines: lines[read] if len(lines) > read else None)
         answer: dict[str, Any] = msgspec.json.decode(line)
         return answer
 
@@ -179,10 +185,10 @@ class OverStdio:
 class OverSession:
     def __init__(self, server: HttpProcess, state: str) -> None:
         self.server = server
-        self._session = server.open(is_running=state == RUNNING)
+        self.session = server.open(is_running=state == RUNNING)
 
     def ask(self, body: bytes) -> dict[str, Any]:
-        return answered(self._session.post(body))
+        return answered(self.session.post(body))
 
 
 class OverModernHttp:
@@ -212,16 +218,18 @@ class OverSse:
         if state != NEW:
             self.ask(msgspec.json.encode(INITIALIZE))
         if state == RUNNING:
-            assert self._post(msgspec.json.encode(INITIALIZED)).status == 202
+            assert self.post(msgspec.json.encode(INITIALIZED)).status == 202
 
     def ask(self, body: bytes) -> dict[str, Any]:
-        posted = self._post(body)
-        if posted.status != 202:
-            return answered(posted)
+        posted = self.post(body)
+        return self.next() if posted.status == 202 else answered(posted)
+
+    def next(self) -> dict[str, Any]:
+        """The next answer on the stream."""
         answer: dict[str, Any] = msgspec.json.decode(self._event())
         return answer
 
-    def _post(self, body: bytes) -> Response:
+    def post(self, body: bytes) -> Response:
         return self.server.ask(request(body, path=self._path))
 
     def _event(self) -> str:
@@ -406,3 +414,31 @@ def test_the_explorer_has_the_same_words_for_a_body_that_is_not_json(servers: Se
     ((correlation_id, error, status),) = refusals_after(server, before)
     assert (correlation_id, status) == (response.headers["x-correlation-id"], 400)
     assert error["code"] == str(bad.code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["stdio", "session", "sse"])
+def test_a_request_with_an_id_under_way_is_refused_in_the_same_words_and_the_first_one_answered(transport: str) -> None:
+    call, wake = (ask("tools/call", f'{{"name":"{name}"}}') for name in ("nap", "wake"))
+    call = call.replace(b"$id", b"mine")
+    with ExitStack() as stack:
+        client: OverStdio | OverSse | OverSession
+        if transport == "stdio":
+            client = OverStdio(stack.enter_context(ServerProcess(NAPS)), RUNNING)
+            client.server.send(call + b"\n")
+        elif transport == "sse":
+            client = OverSse(stack.enter_context(HttpProcess(NAPS, transport="sse")), RUNNING)
+            stack.callback(client.close)
+            assert client.post(call).status == 202
+        else:
+            client = OverSession(stack.enter_context(HttpProcess(NAPS)), RUNNING)
+            waiting = stack.enter_context(client.server.wire())
+            waiting.send(client.session.request(call))
+        client.server.wait_for_log("napping")
+        refused = client.ask(call)
+        assert refused["error"].pop("data").keys() == {"correlationId"}
+        said = {"code": INVALID, "message": "Invalid request: a request with this id is under way"}
+        assert refused == {"jsonrpc": "2.0", "id": "mine", "error": said}
+        answers = [client.ask(wake)]
+        answers.append(waiting.read().message if isinstance(client, OverSession) else client.next())
+        assert {each["id"]: each["result"]["isError"] for each in answers} == {"mine": False, "$id": False}

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -604,6 +605,21 @@ def test_an_id_that_is_in_use_is_refused_and_its_first_owner_served(server: Http
             assert answered.json["id"] == body["id"]
         assert session.post(message("notifications/cancelled", {"requestId": 7})).status == 202
         assert wire.read().message["id"] == 7
+
+
+@pytest.mark.requirement("FND-CORR-06")
+@pytest.mark.parametrize("meta", [{}, {"progressToken": 1}], ids=["in the lane", "in the SDK"])
+def test_a_cancelled_request_in_a_session_is_answered_with_a_correlation_id(
+    server: HttpProcess, session: HttpSession, meta: dict[str, Any]
+) -> None:
+    before = sum(b'"under way"' in each for each in server.errors.lines)
+    with server.wire() as wire:
+        wire.send(session.request(message("tools/call", {"name": "wait_to_be_cancelled", "_meta": meta}, 8)))
+        server.wait_for_log("under way", before + 1)
+        assert session.post(message("notifications/cancelled", {"requestId": 8})).status == 202
+        error = wire.read().error
+    assert (error["code"], error["message"]) == (-32800, "Request cancelled")
+    assert UUID(error["data"]["correlationId"])
 
 
 @pytest.mark.parametrize(

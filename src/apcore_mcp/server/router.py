@@ -87,6 +87,7 @@ class ExecutionRouter:
         from mcp_types import CallToolResult, TextContent
 
         given, more = arguments or {}, () if context is None else (context,)
+        logger.debug("Tool call: %s", tool_name)
 
         async def execute() -> Any:
             return await self.executor.call_async(tool_name, given, *more)
@@ -139,7 +140,6 @@ class ExecutionRouter:
         cancellation: Cancellation | None = None,
     ) -> str:
         """A module's output as JSON. Raises `Aborted`, or a `ToolError` in the words of the specification."""
-        logger.debug("Tool call: %s", module.id)
         try:
             output = await running
         except BaseException as error:

@@ -184,11 +184,11 @@ def attach(
     """
     executor = executor_of(registry_or_executor)
     quicken(executor)
-    asks = let_clients_approve(executor)
     router = ExecutionRouter(executor, runtime.config.response.max_value_bytes)
-    factory = MCPServerFactory(router, validate_inputs=validate_inputs, asks=asks)
+    factory = MCPServerFactory(router, validate_inputs=validate_inputs, asks=let_clients_approve(executor))
     listener = RegistryListener(executor.registry, factory, tags=tags, prefix=prefix, runtime=runtime)
     listener.start(follow=dynamic)
+    runtime.log_calls(logger, "apcore_mcp")
     return listener
 
 

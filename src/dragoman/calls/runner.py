@@ -45,6 +45,8 @@ class Runner:
         self._logger = logger
         self._under_way = recorder.under_way
         self._start: Callable[[Any], asyncio.Task[None]] = _not_started
+        self.on_submit: list[Callable[[Call], None]] = []
+        """Each sees every call before it starts, and may wrap its `reply` to see what it is answered with."""
 
     @property
     def under_way(self) -> int:
@@ -58,6 +60,8 @@ class Runner:
 
     def submit(self, call: Call) -> None:
         """Start a call; its answer goes to `call.reply`."""
+        for see in self.on_submit:
+            see(call)
         self._under_way.add(call)  # Before it starts: where tasks start eagerly, it may have ended when that returns.
         try:
             call.task = self._start((self._service if call.trace is None else self._traced)(call))

@@ -19,8 +19,8 @@ from dragoman.calls.call import Call, Dialect, Outcome
 from dragoman.calls.runner import Runner
 from dragoman.edge.clients import HandshakeClient, ModernClient, Questions
 from dragoman.edge.listing import Listing
-from dragoman.edge.peer import Kernel, log_refusal
-from dragoman.errors import InternalError, InvalidRequest, ProtocolError
+from dragoman.edge.peer import Kernel, id_in_use, log_refusal
+from dragoman.errors import InternalError, ProtocolError
 from dragoman.ids import Ids
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.jsonrpc import Answer, Id, encode_result
@@ -245,7 +245,7 @@ class Connection:
     def _tool_call(self, event: ToolCall) -> None:
         request_id = event.id
         if request_id in self._calls or request_id in self._kernel_requests:
-            self._refuse(self.session.refuse(_id_in_use(), request_id, event.meta))
+            self._refuse(self.session.refuse(id_in_use(), request_id, event.meta))
             return
         call = Call(
             event.name,
@@ -326,7 +326,7 @@ class Connection:
         listing = self._services.listing
         try:
             if event.id in self._calls or event.id in self._kernel_requests:
-                raise _id_in_use()
+                raise id_in_use()
             if event.method == "tools/list":
                 tools = listing.encoded_tools(event.params, modern=event.modern, caller=self.caller)
                 self._send(jsonrpc.encode_result(event.id, Raw(tools)))
@@ -355,7 +355,3 @@ class Connection:
             # Once cancelled, the id may belong to another request.
             if self._kernel_requests.get(event.id) is asyncio.current_task():
                 del self._kernel_requests[event.id]
-
-
-def _id_in_use() -> InvalidRequest:
-    return InvalidRequest("Invalid request: a request with this id is under way")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dragoman.access.callers import Caller
+from dragoman.errors import InvalidRequest
 from dragoman.protocol.session import Refusal, Request, Session
 from dragoman.telemetry.log import Logger
 from dragoman.tools.client import Client
@@ -88,6 +89,11 @@ class Kernel(Protocol):
     async def handle(self, peer: Peer, request: Request) -> dict[str, Any]:
         """The complete result; raises `ProtocolError`."""
         ...
+
+
+def id_in_use() -> InvalidRequest:
+    """The error that answers a request with the id of another one that is not answered yet."""
+    return InvalidRequest("Invalid request: a request with this id is under way")
 
 
 def log_refusal(logger: Logger, refusal: Refusal, facts: Mapping[str, Any] | None = None) -> None:

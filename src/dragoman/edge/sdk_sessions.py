@@ -33,7 +33,7 @@ from dragoman.edge.http.asgi import JSON, Receive, Refused, Scope, Send, Stoppin
 from dragoman.edge.http.exchange import SessionCall
 from dragoman.edge.http.replay import Event, ReplayBuffer, SessionEvents
 from dragoman.edge.listing import refuse_cursor
-from dragoman.edge.peer import log_refusal
+from dragoman.edge.peer import id_in_use, log_refusal
 from dragoman.edge.sdk_kernel import CALLER, TRANSPORT, SdkError, SdkKernel, listener_of, protocol_error_of
 from dragoman.errors import InternalError, InvalidRequest, RequestCancelled
 from dragoman.ids import Ids
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 _READER = "dragoman.reader"
 """Where the scope of a request has the `Session` that reads its messages."""
+_UNDER_WAY = "dragoman.under_way"
+"""Where the scope of a message of the deprecated transport has the ids of the session's requests under way."""
 _TOUCH_EVERY = 1.0
 """Seconds, at most, between two notes of a session that it is in use; one for every call would cost more than it."""
 
@@ -148,6 +150,7 @@ class SseSession:
         self.caller = caller
         self.reader = reader
         self.logger = logger
+        self.under_way: set[Id] = set()
         self._stream = stream
 
     async def send(self, line: bytes) -> None:
@@ -264,6 +267,7 @@ class SdkSessions:
         await self._enter_transport(scope, caller, "sse")
         session = self.find_sse(scope, caller)
         scope[_READER] = reader = self._new_reader() if session is None else session.reader
+        scope[_UNDER_WAY] = set() if session is None else session.under_way
         await self._sse_transport.handle_post_message(scope, receive, self._worded(send, reader))
 
     async def stream(
@@ -379,11 +383,16 @@ class SdkSessions:
                 return result
             if context.method == "tools/list":
                 refuse_cursor((context.params or {}).get("cursor"))  # Before the SDK, which has other words for it.
+            under_way: set[Id] = context.request.scope.get(_UNDER_WAY, set())
+            if context.request_id in under_way:  # In other sessions, the lane has seen to it.
+                raise id_in_use()
+            under_way.add(context.request_id)
             self._requests += 1
             try:
                 return await call_next(context)
             finally:
                 self._requests -= 1
+                under_way.discard(context.request_id)
         except Exception as error:
             raise self._refusal(context, error) from None
 

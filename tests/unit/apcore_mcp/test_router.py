@@ -365,39 +365,6 @@ def test_a_caller_is_known_by_name_and_roles_and_one_who_said_nothing_by_nothing
     assert identity_of(ANONYMOUS) is None
 
 
-@pytest.mark.requirement("FR-LOG-002", "FR-LOG-003", "FR-LOG-004", "NFR-MAINT-004")
-async def test_calls_and_errors_are_logged_under_the_packages_own_name(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "apcore_mcp")
-    called = router(image__resize=Resize())
-    await told(called, "image.resize", {"width": 1})
-    await told(called, "image.resize", {"width": SECRET})
-    await told(called, "no.such")
-    ours = [each for each in caplog.records if each.name.startswith("apcore_mcp")]
-    assert [(each.levelname, each.getMessage(), each.exc_info) for each in ours] == [
-        ("DEBUG", "Tool call: image.resize", None),
-        ("DEBUG", "Tool call: image.resize", None),
-        ("ERROR", "Tool call error: image.resize - SchemaValidationError: Input validation failed", None),
-        ("DEBUG", "Tool call: no.such", None),
-        ("ERROR", "Tool call error: no.such - ModuleNotFoundError: Module not found: no.such", None),
-    ]
-
-
-class Unforeseen(Executor):
-    """Raises what is no error of apcore's."""
-
-    async def call_async(self, *arguments: Any, **options: Any) -> Any:
-        raise LookupError("no such thing")
-
-
-@pytest.mark.requirement("FR-LOG-003")
-async def test_an_error_that_is_not_apcores_is_logged_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:
-    await told(ExecutionRouter(Unforeseen(registry_of(a=Resize()))), "a")
-    (logged,) = [each for each in caplog.records if each.getMessage().startswith("Tool call error")]
-    assert (logged.levelname, logged.getMessage()) == ("ERROR", "Tool call error: a - LookupError: no such thing")
-    assert logged.exc_info is not None
-    assert isinstance(logged.exc_info[1], LookupError)
-
-
 # Stopping
 
 

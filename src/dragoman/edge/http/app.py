@@ -51,7 +51,7 @@ from dragoman.edge.http.forwarding import LinkBroken
 from dragoman.edge.http.guard import Guard
 from dragoman.edge.http.siblings import LOCAL_ONLY, Siblings
 from dragoman.edge.http.status import Served, Status
-from dragoman.edge.peer import log_refusal, progress_of
+from dragoman.edge.peer import id_in_use, log_refusal, progress_of
 from dragoman.errors import (
     HeaderMismatch,
     InternalError,
@@ -642,8 +642,7 @@ class HttpApp:
         event = session.reader.read(body)
         in_lane = type(event) is ToolCall and self._needs_no_way_back(event, session)
         if isinstance(event, ToolCall | Request) and session.uses(event.id, in_lane=in_lane):
-            error = InvalidRequest("Invalid request: a request with this id is under way")
-            event, in_lane = session.reader.refuse(error, event.id, event.meta), False
+            event, in_lane = session.reader.refuse(id_in_use(), event.id, event.meta), False
         if type(event) is Refusal:
             if _is_modern(body):
                 return False  # It is told that its headers are not those of its era.

@@ -143,6 +143,7 @@ def _error_lines(outcome: Outcome, hint: str) -> list[str]:
 
     from dragoman.telemetry.clean import sanitize
     from dragoman.tools.content import encode_json
+    from dragoman.tools.findings import with_place
 
     error = outcome.error
     assert error is not None
@@ -153,7 +154,7 @@ def _error_lines(outcome: Outcome, hint: str) -> list[str]:
         details = {"reason": "details_not_serializable"}
     for name, value in details.items():
         if name == "errors" and isinstance(value, list) and all(map(_says_where, value)):
-            lines += [sanitize(f"{each['path'] or '/'}: {each['message']}") for each in value]
+            lines += [sanitize(with_place(each)) for each in value]
         else:
             lines.append(f"{sanitize(name)}: {encode_json(value).decode()}")
     return lines

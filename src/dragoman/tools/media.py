@@ -6,7 +6,7 @@ import mimetypes
 import os
 import stat
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from dragoman.errors import NotFound, ResultTooLarge
 
@@ -78,7 +78,7 @@ def read_file(path: FilePath, max_bytes: int) -> bytes:
     return data
 
 
-def first_bytes(data: bytes) -> bytes:
+def first_bytes(data: Any) -> bytes:
     """Enough of some bytes to know what they are; raises `TypeError` for a text, which is often meant to be a path."""
     if isinstance(data, str):
         raise TypeError("data must be bytes; use from_file(path) for a file")

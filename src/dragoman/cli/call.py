@@ -92,6 +92,8 @@ def _outcome(
     except ValueError as error:
         refuse(str(error))
     hint = nearest(tool, (each.definition.name for each in server.catalogue)) if found is None else ""
+    if found is None and source.is_builtin:
+        hint += "; without --target there are only the built-in tools"
     spans: list[Span] = []
     try:
         outcome = asyncio.run(_answer(server, tool, arguments, spans if trace else None))

@@ -307,9 +307,9 @@ def dialects_page() -> str:
 def refused() -> errors.InvalidArgument:
     error = errors.InvalidArgument(
         "Arguments do not match the tool's schema",
-        {"errors": [{"path": "", "message": '"city" is a required property'}]},
+        {"errors": [{"path": "/city", "message": "city is required"}]},
     )
-    error.keywords = frozenset({"required"})
+    error.keywords, error.rules = frozenset({"required"}), ("missing",)
     return error
 
 

@@ -17,8 +17,9 @@ from msgspec import Struct
 
 from dragoman.config import LimitsConfig, ToolsConfig
 from dragoman.errors import InvalidArgument
+from dragoman.tools.findings import json_pointer
 from dragoman.tools.references import target_of
-from dragoman.tools.schema import Schema, json_pointer
+from dragoman.tools.schema import Schema
 
 Branches: TypeAlias = dict[int, Mapping[str, Any]]
 """The parts of a schema that may apply to an element, by their identity."""

@@ -20,7 +20,8 @@ def read_arguments(pairs: Iterable[str], base: Mapping[str, Any], schema: Mappin
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator or not name:
-            raise ValueError(f"{pair!r} is not name=value")
+            hint = f"; pass a file of tools with --target {pair}" if pair.endswith(".py") else ""
+            raise ValueError(f"{pair!r} is not name=value{hint}")
         if name in given:
             raise ValueError(f"{name!r} is given twice")
         if not pair.isascii() and pair != pair.encode(errors="replace").decode():

@@ -92,6 +92,8 @@ def _outcome(
     except ValueError as error:
         refuse(str(error))
     hint = nearest(tool, (each.definition.name for each in server.catalogue)) if found is None else ""
+    if found is None and source.is_builtin:
+        hint += "; without --target there are only the built-in tools"
     spans: list[Span] = []
     try:
         outcome = asyncio.run(_answer(server, tool, arguments, spans if trace else None))
@@ -143,6 +145,7 @@ def _error_lines(outcome: Outcome, hint: str) -> list[str]:
 
     from dragoman.telemetry.clean import sanitize
     from dragoman.tools.content import encode_json
+    from dragoman.tools.findings import with_place
 
     error = outcome.error
     assert error is not None
@@ -153,7 +156,7 @@ def _error_lines(outcome: Outcome, hint: str) -> list[str]:
         details = {"reason": "details_not_serializable"}
     for name, value in details.items():
         if name == "errors" and isinstance(value, list) and all(map(_says_where, value)):
-            lines += [sanitize(f"{each['path'] or '/'}: {each['message']}") for each in value]
+            lines += [sanitize(with_place(each)) for each in value]
         else:
             lines.append(f"{sanitize(name)}: {encode_json(value).decode()}")
     return lines

@@ -61,8 +61,19 @@ app.command()(install)
 app.command()(doctor)
 
 
+_WITH_TARGET = ("serve", "tools", "resources", "prompts", "install")
+"""The commands that take TARGET as an argument; `call` takes it as an option."""
+
+
+def _has_option(words: list[str], option: str) -> bool:
+    return any(word == option or word.startswith(f"{option}=") for word in words)
+
+
 def main() -> None:
     """Run the command line."""
+    if sys.argv[1:2] and sys.argv[1] in _WITH_TARGET and _has_option(sys.argv, "--target"):
+        complain("TARGET is an argument here, not an option: leave --target out")
+        sys.exit(UNUSABLE)
     if sys.argv[1:2] == ["serve"]:
         # A client waits while its server starts, and making the other commands would take ten milliseconds.
         _app()()

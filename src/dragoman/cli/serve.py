@@ -110,6 +110,8 @@ def _serve_stdio(source: Source, settings: Config) -> None:
         sys.stdout.reconfigure(line_buffering=True)  # What tools print is for whoever reads the log now.
     if os.isatty(streams.input):
         sys.stderr.write("dragoman: waiting for an MCP client on stdin; type JSON-RPC lines, or end with Ctrl-D.\n")
+        if source.is_builtin:
+            sys.stderr.write("dragoman: there is no TARGET, so only the built-in tools are served.\n")
     prepared = prepare(source, settings)
     server, logger, sink = prepared.server, prepared.logger, prepared.sink
 

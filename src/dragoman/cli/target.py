@@ -25,10 +25,13 @@ from dragoman.lifespans import Lifespan
 from dragoman.offers.catalogue import Offer
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
+from dragoman.sections import nearest
 from dragoman.telemetry.clean import sanitize_lines
 from dragoman.telemetry.tracebacks import Traceback
 from dragoman.tools.attached import made_of
 from dragoman.tools.tool import Tool
+
+_FOLDER = "it is a folder; name a Python file in it, or a module"
 
 
 def server_for(source: Source, config: Config, **options: Any) -> Runtime:
@@ -99,7 +102,8 @@ def load_tools(target: str, app_dir: str | None = None) -> list[Tool | Offer]:
     if not name:
         tools = _tools_in(vars(module).values())
     elif not hasattr(module, name):
-        raise TargetError(target, f"there is no {name!r} in it")
+        known = [each for each in vars(module) if not each.startswith("_")]
+        raise TargetError(target, f"there is no {name!r} in it{nearest(name, known)}")
     else:
         value = getattr(module, name)
         tools = _tools_in(value if isinstance(value, Iterable) else [value])
@@ -122,6 +126,8 @@ def is_file(place: str) -> bool:
 
 
 def _load_file(path: Path, target: str) -> ModuleType:
+    if path.is_dir():
+        raise TargetError(target, _FOLDER)
     if not path.is_file():
         raise TargetError(target, "there is no such file")
     name, folder = path.stem, path.resolve().parent
@@ -144,6 +150,8 @@ def _load_file(path: Path, target: str) -> ModuleType:
 
 
 def _load_module(name: str, target: str, app_dir: str) -> ModuleType:
+    if Path(name).is_dir() and not name.isidentifier():  # Such as a dot.
+        raise TargetError(target, _FOLDER)
     folder, top = Path(app_dir).resolve(), name.partition(".")[0]
     if top in names_in(folder) and (place := found_elsewhere(top, folder)):
         raise TargetError(target, f"{top!r} is in {folder} and in {place}; rename it")
@@ -153,6 +161,8 @@ def _load_module(name: str, target: str, app_dir: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise TargetError(target, f"{type(error).__name__}: {error}") from error
+        if Path(name).is_file():
+            raise TargetError(target, "it is not a Python file: its name must end with .py") from None
         raise TargetError(target, "there is no such module") from None
     except BaseException as error:
         raise_interrupt(error)

@@ -12,6 +12,7 @@ from dragoman.calls.call import Call
 from dragoman.errors import InternalFailure, InvalidArgument, ResultTooLarge
 from dragoman.protocol.results import ResultMeta, ToolResult
 from dragoman.tools.content import content_blocks, encode_within, is_content
+from dragoman.tools.findings import with_place
 from dragoman.tools.schema import Validator
 
 Encoded: TypeAlias = bytes | bytearray
@@ -102,7 +103,9 @@ def check_value(validator: Validator, value: Any) -> None:
         validator.check(value)
     except InvalidArgument as error:
         details = {"reason": "result_does_not_match_schema", **(error.details or {})}
-        raise InternalFailure("Result does not match the tool's output schema", details) from error
+        found = "; ".join(map(with_place, (error.details or {}).get("errors", ())))
+        mismatch = TypeError(f"the result does not match the tool's output schema: {found}")  # For the log.
+        raise InternalFailure("Result does not match the tool's output schema", details) from mismatch
 
 
 def clean_message(message: object, most: int | None = None) -> str:

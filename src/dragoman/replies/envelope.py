@@ -22,7 +22,8 @@ from dragoman.replies.encoding import Encoded, SizeLimit, check_value, decode_va
 from dragoman.replies.failures import ever_smaller
 from dragoman.replies.truncation import Caps, Cut, Fitted, Limits
 from dragoman.tools.content import encode_json
-from dragoman.tools.schema import Validator, json_pointer
+from dragoman.tools.findings import json_pointer
+from dragoman.tools.schema import Validator
 
 _MOST_FOR_CURSORS = 4096
 

@@ -21,6 +21,7 @@ from dragoman.offers.prompt import Message
 from dragoman.replies.encoding import Encoded, clean_details, clean_message, meta_of, not_serializable
 from dragoman.replies.failures import code_of, details_of, may_repeat
 from dragoman.tools.content import BlobResource, Text, TextResource, encode_json, encode_within, is_content
+from dragoman.tools.findings import with_place
 
 MOST_VALUES = 100
 """Of a completion, as MCP has it."""
@@ -116,5 +117,5 @@ def refusal(call: Call, error: ToolError, not_found: Callable[[str], ProtocolErr
 def _wrong(details: Any, otherwise: str) -> str:
     """What is wrong with the arguments, by name."""
     found = details.get("errors", ()) if isinstance(details, dict) else ()
-    said = "; ".join(f"{each['path'].lstrip('/')}: {each['message']}".removeprefix(": ") for each in found)
+    said = "; ".join(with_place(each).removeprefix("/") for each in found)
     return clean_message(said or otherwise, _LONGEST_MESSAGE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any
@@ -35,8 +34,6 @@ from dragoman.replies.encoding import (
     encode_value,
     meta_of,
 )
-
-_REQUIRED = re.compile(r'"(.+)" is a required property', re.DOTALL)
 
 
 class Plain:
@@ -103,17 +100,12 @@ def text_of(error: ToolError, call: Call) -> str:
 
 
 def _findings(error: InvalidArgument, found: list[Any]) -> list[str]:
-    """A line for each. Ours have a JSON pointer, and a code where it is a limit's; apcore's have a dotted field.
-
-    A field that is missing is named in the message alone; whoever has to supply it looks for it in front.
-    """
+    """A line for each. Ours have a JSON pointer, and a code where it is a limit's; apcore's have a dotted field."""
     lines = []
     for each, rule in zip_longest(found, error.rules[: len(found)], fillvalue=ErrorCode.INVALID_ARGUMENT.lower()):
         written = to_builtins(each) if isinstance(each, Struct) else each
         facts = written if isinstance(written, Mapping) else {"message": written}
-        missing = _REQUIRED.fullmatch(str(facts.get("message", "")))
-        steps = [*str(facts.get("path", "")).strip("/").split("/"), missing[1] if missing is not None else ""]
-        field = facts.get("field", ".".join(filter(None, steps)) or "arguments")
+        field = facts.get("field", str(facts.get("path", "")).strip("/").replace("/", ".") or "arguments")
         lines.append(f"{field}: {facts.get('message', '')} ({facts.get('code', rule)})")
     return lines
 

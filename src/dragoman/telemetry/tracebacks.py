@@ -10,6 +10,7 @@ from pathlib import Path
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _PACKAGES = Path(__file__).resolve().parents[2]
+_SERVER = f"{_PACKAGES / 'dragoman'}{os.sep}"
 _OTHERS = tuple(
     f"{folder}{os.sep}"
     for folder in {
@@ -40,6 +41,8 @@ class Traceback(str):
                 # Without frames there is no heading either.
                 each.stack = traceback.StackSummary.from_list(own) if own else None  # type: ignore[assignment]
             made.own = "".join(described.format())
+        elif all(frame.filename.startswith(_SERVER) for each in every for frame in each.stack):
+            made.own = "".join(described.format_exception_only())  # Such as for a result that cannot be sent.
         else:  # Nothing points to the author's code: who looks for the cause needs all of it.
             made.own = str(made)
         return made

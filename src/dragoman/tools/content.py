@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -156,7 +157,8 @@ def to_json(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)
     if dump is not None:
         return dump(mode="json", by_alias=True, exclude_none=type(value).__module__.startswith("mcp_types"))
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    hint = "; is an `await` missing?" if inspect.isawaitable(value) else ""
+    raise TypeError(f"{type(value).__name__} has no JSON form{hint}")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=to_json)

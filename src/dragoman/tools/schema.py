@@ -6,29 +6,28 @@ was made from Python types is 2020-12. References that would have to be fetched 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any, TypeAlias
 
 import jsonschema_rs
 
 from dragoman.errors import InvalidArgument
-from dragoman.tools.rules import rule_code
+from dragoman.tools.findings import MOST_FINDINGS, Finding, findings_of
 
 Schema: TypeAlias = Mapping[str, Any]
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
-_MOST_ERRORS = 20
-_LONGEST_MESSAGE = 500
 
 
 class Validator:
     """A compiled schema."""
 
-    __slots__ = ("_compiled",)
+    __slots__ = ("_compiled", "_schema")
 
-    def __init__(self, compiled: jsonschema_rs.Validator) -> None:
+    def __init__(self, compiled: jsonschema_rs.Validator, schema: Schema) -> None:
         self._compiled = compiled
+        self._schema = schema
 
     def check(self, value: Any, thorough: bool = True) -> None:
         """Raise `InvalidArgument` with what is wrong and where; values are not repeated, they may be secret or huge.
@@ -38,14 +37,11 @@ class Validator:
         try:
             if self._compiled.is_valid(value):
                 return
-            errors = list(islice(self._compiled.iter_errors(value), _MOST_ERRORS)) if thorough else self._first(value)
-            found = [
-                {"path": json_pointer(each.instance_path), "message": each.message[:_LONGEST_MESSAGE]}
-                for each in errors
-            ]
+            errors = list(islice(self._compiled.iter_errors(value), MOST_FINDINGS)) if thorough else self._first(value)
+            found, rules = findings_of(errors, self._schema)
         except (ValueError, RecursionError, OverflowError) as error:
-            errors, found = [], [{"path": "", "message": f"cannot be checked: {error}"}]
-        raise _refusal(errors, found)
+            errors, found, rules = [], [{"path": "", "message": f"cannot be checked: {error}"}], ()
+        raise _refusal(errors, found, rules)
 
     def _first(self, value: Any) -> list[jsonschema_rs.ValidationError]:
         try:
@@ -55,23 +51,20 @@ class Validator:
         return []
 
 
-def _refusal(errors: list[jsonschema_rs.ValidationError], found: list[dict[str, str]]) -> InvalidArgument:
+def _refusal(
+    errors: list[jsonschema_rs.ValidationError], found: list[Finding], rules: tuple[str, ...]
+) -> InvalidArgument:
     refusal = InvalidArgument("Arguments do not match the tool's schema", {"errors": found})
     refusal.keywords = frozenset(each.kind.name for each in errors)
-    refusal.rules = tuple(rule_code(each.kind.name, getattr(each.kind, "types", ())) for each in errors)
+    refusal.rules = rules
     return refusal
-
-
-def json_pointer(path: Iterable[str | int]) -> str:
-    """Where something is, as RFC 6901 has it."""
-    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 
 def compile_schema(schema: Schema) -> Validator:
     """Raises `ValueError` with a reason when the schema cannot be used."""
     make = jsonschema_rs.validator_for if "$schema" in schema else jsonschema_rs.Draft7Validator
     try:
-        return Validator(make(dict(schema), mask="the value", retriever=_refuse_to_fetch))
+        return Validator(make(dict(schema), mask="the value", retriever=_refuse_to_fetch), schema)
     except jsonschema_rs.ValidationError as error:
         raise ValueError(f"at {'/'.join(map(str, error.instance_path)) or 'its root'}: {error.message}") from None
     except jsonschema_rs.ReferencingError as error:

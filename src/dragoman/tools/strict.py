@@ -11,8 +11,8 @@ import re
 from copy import deepcopy
 from typing import Any, NamedTuple
 
+from dragoman.tools.findings import json_pointer
 from dragoman.tools.references import APPLICATORS, PlainSchema, alternatives
-from dragoman.tools.schema import json_pointer
 
 # fmt: off
 _KNOWN = frozenset([

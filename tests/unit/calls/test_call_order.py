@@ -278,7 +278,7 @@ async def test_arguments_that_do_not_fit_are_refused_with_the_validators_finding
         error = error_in(await (await server.client()).call_tool("pair", {"a": "one", "c": 3}))
         assert server.runtime.resources.in_use == 0
     assert error["code"] == "INVALID_ARGUMENT"
-    assert {finding["path"] for finding in error["details"]["errors"]} == {"", "/a"}
+    assert {finding["path"] for finding in error["details"]["errors"]} == {"/a", "/b", "/c"}
     assert "one" not in json.dumps(error)  # The values may be secret.
     assert ran == []
 

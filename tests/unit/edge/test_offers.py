@@ -338,9 +338,9 @@ async def test_what_is_unknown_missing_or_unfit_is_named(modern: bool) -> None:
     assert [answer["error"]["message"] for answer in answers][:10] == [
         "Invalid params: unknown prompt: nothing",
         "Invalid params: unknown prompt: note://{id}",
-        'Invalid params: "code" is a required property',
+        "Invalid params: code is required",
         'Invalid params: count: the value is not of type "integer"',
-        "Invalid params: Additional properties are not allowed ('colour' was unexpected)",
+        "Invalid params: unknown argument `colour`",
         'Invalid params: id: the value is not of type "integer"',
         "Invalid params: unknown reference: nothing",
         "Invalid params: unknown reference: x:nothing",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from typing import Any
 
 import msgspec
@@ -17,8 +16,6 @@ from dragoman.tools.content import encode_json
 
 MOST_DETAILS = 65_536
 """Bytes of an error's details that the page shows."""
-
-_REQUIRED = re.compile(r'^"(.+)" is a required property$')
 
 
 def explain(call: Call, error: ToolError | ProtocolError) -> dict[str, Any]:
@@ -48,9 +45,7 @@ def fields_of(error: ToolError) -> list[dict[str, str]]:
     for each in problems if isinstance(problems, list) else ():
         if isinstance(each, dict) and isinstance(path := each.get("path"), str):
             message = clean_message(str(each.get("message", error.message)))
-            missing = _REQUIRED.match(message)
-            step = missing[1].replace("~", "~0").replace("/", "~1") if missing is not None else None
-            found.append({"path": path if step is None else f"{path}/{step}", "message": message})
+            found.append({"path": path, "message": message})
     return found
 
 

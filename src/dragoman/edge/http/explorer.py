@@ -41,6 +41,7 @@ from dragoman.replies.encoding import clean_message
 from dragoman.telemetry.log import Logger
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.content import encode_json
+from dragoman.tools.findings import with_place
 from dragoman.tools.schema import ANY_OBJECT
 from dragoman.tools.tool import ToolDefinition
 from dragoman.version import __version__
@@ -315,7 +316,7 @@ def _failure(call: Call, error: ToolError | ProtocolError) -> _Reply:
     if isinstance(error, NotFound) and not call.ran:
         return _not_found(call.name)
     if isinstance(error, InvalidArgument) and (not call.ran or call.tool.validator is ANY_OBJECT):
-        said = [f"{field['path'] or '/'}: {field['message']}" for field in fields_of(error)]
+        said = [with_place(field) for field in fields_of(error)]
         return _error(400, f"Input validation failed: {'; '.join(said) or clean_message(error.message)}")
     return _error(500, clean_message(error.message))
 

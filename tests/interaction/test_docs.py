@@ -50,7 +50,14 @@ def run(script: str, folder: Path) -> str:
 @pytest.mark.requirement("FND-DOC-04")
 @pytest.mark.parametrize(
     ("page", "count"),
-    [("tutorial.md", 4), ("asking.md", 1), ("resources-and-prompts.md", 1), ("openai.md", 1), ("apcore.md", 1)],
+    [
+        ("tutorial.md", 4),
+        ("tools.md", 1),
+        ("asking.md", 1),
+        ("resources-and-prompts.md", 1),
+        ("openai.md", 1),
+        ("apcore.md", 1),
+    ],
 )
 def test_every_file_of_a_page_prints_what_the_page_says(page: str, count: int, tmp_path: Path) -> None:
     text = (DOCS / page).read_text("utf-8")

@@ -247,9 +247,10 @@ def dialects_page() -> str:
         "",
         "Whatever comes of a call, `response.dialect` says how it is worded. These are the same outcomes in each of",
         "the three: the text of the one content block of the answer. Everywhere, `isError` is true for an error,",
-        "`structuredContent` is the result itself when the tool has an output schema, and `_meta` has the run id, the",
-        "correlation id and the duration under keys that begin with `dragoman/`. A tool that returns content blocks",
-        "has them passed on unchanged.",
+        "`structuredContent` is the result when the tool has an output schema (an object as it is, any other value",
+        'as `{"result": value}`), and `_meta` has the run id, the correlation id and the duration under keys that',
+        "begin with `dragoman/`. Content blocks that a tool returns are passed on unchanged. In `structured` and",
+        "`plain`, a string is sent without quotes if the function [declares it](tools.md#results).",
     ]
     for title, outcome in EXAMPLES.items():
         lines += ["", f"## {title}"]

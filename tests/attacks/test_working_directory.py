@@ -94,7 +94,7 @@ def folder(tmp_path: Path) -> Folder:
 def test_a_server_on_stdio_runs_no_file_beside_its_target_but_those_that_the_target_imports(folder: Folder) -> None:
     with ServerProcess(str(folder.target), cwd=folder.path) as server:
         server.handshake()
-        assert server.call("greet")["content"][0]["text"] == '"hello there"'
+        assert server.call("greet")["content"][0]["text"] == "hello there"
         assert (
             server.request("resources/list")["result"]["resources"][0]["uri"] == "my://word"
         )  # From the SDK, which is loaded now.
@@ -109,9 +109,9 @@ def test_a_server_on_http_runs_no_file_beside_its_target_but_those_that_the_targ
     folder: Folder, workers: str
 ) -> None:
     with HttpProcess(str(folder.target), "--workers", workers, cwd=folder.path) as server:
-        assert server.ask(modern_call("greet")).json["result"]["content"][0]["text"] == '"hello there"'
+        assert server.ask(modern_call("greet")).json["result"]["content"][0]["text"] == "hello there"
         session = server.open()
-        assert session.call("greet").message["result"]["content"][0]["text"] == '"hello there"'
+        assert session.call("greet").message["result"]["content"][0]["text"] == "hello there"
         assert session.post(message("resources/list", id=2)).message["result"]["resources"][0]["uri"] == "my://word"
         assert server.get("/metrics").status == 200
     assert folder.sprung() == []
@@ -120,7 +120,7 @@ def test_a_server_on_http_runs_no_file_beside_its_target_but_those_that_the_targ
 def test_a_server_of_a_module_runs_no_other_file_in_its_folder(folder: Folder, tmp_path: Path) -> None:
     with HttpProcess("my_tools", "--workers", "2", "--app-dir", str(folder.path), cwd=tmp_path) as server:
         session = server.open()
-        assert session.call("greet").message["result"]["content"][0]["text"] == '"hello there"'
+        assert session.call("greet").message["result"]["content"][0]["text"] == "hello there"
         assert session.post(message("resources/list", id=2)).message["result"]["resources"][0]["uri"] == "my://word"
     assert folder.sprung() == []
 

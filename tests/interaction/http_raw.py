@@ -306,8 +306,14 @@ class HttpSession:
         return self._server.ask(self.request(None, headers, method="DELETE"))
 
 
+def value_in(result: Mapping[str, Any]) -> Any:
+    """What a tool returned: its structured content, or else the JSON of its text."""
+    content = result.get("structuredContent", {})
+    return content["result"] if content.keys() == {"result"} else msgspec.json.decode(result["content"][0]["text"])
+
+
 def text_in(response: Response) -> Any:
     """What a tool returned."""
     result = response.message["result"]
     assert result["isError"] is False, result
-    return msgspec.json.decode(result["content"][0]["text"])
+    return value_in(result)

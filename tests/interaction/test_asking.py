@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import mcp_types as types
-import msgspec
 import pytest
 from mcp import Client, MCPError
 
@@ -61,7 +60,7 @@ async def text_of(client: Client, name: str, arguments: dict[str, Any] | None = 
     assert not result.is_error, result
     (block,) = result.content
     assert isinstance(block, types.TextContent)
-    return msgspec.json.decode(block.text)
+    return block.text
 
 
 @both_eras

@@ -52,6 +52,7 @@ def run(script: str, folder: Path) -> str:
     ("page", "count"),
     [
         ("tutorial.md", 4),
+        ("tools.md", 1),
         ("asking.md", 1),
         ("resources-and-prompts.md", 1),
         ("openai.md", 2),

@@ -142,7 +142,7 @@ async def test_a_question_is_asked_again_on_the_stream_that_is_resumed() -> None
         )
         assert (await accepted.begin()).status == 202
         answer = await resumed.answer()
-        assert (answer["id"], answer["result"]["content"][0]["text"]) == (7, '"a: True"')
+        assert (answer["id"], answer["result"]["content"][0]["text"]) == (7, "a: True")
 
 
 @both_eras

@@ -335,7 +335,7 @@ async def test_a_session_outlives_the_cable() -> None:
         pull()
         go_on.set()
         register_from_a_thread(server, late)
-        assert (await call).content == [types.TextContent(text='"arrived"')]
+        assert (await call).content == [types.TextContent(text="arrived")]
         assert steps == list(range(1, 11))
         await notified.wait()
         assert (await client.call_tool("echo", {"message": "on"})).structured_content == {"message": "on"}

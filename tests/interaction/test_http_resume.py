@@ -8,10 +8,10 @@ import random
 import tracemalloc
 from typing import Any
 
-import msgspec
 import pytest
 
 from dragoman import ToolContext, tool
+from tests.interaction.http_raw import value_in
 from tests.interaction.http_servers import (
     RawSession,
     Reply,
@@ -84,7 +84,7 @@ def texts(events: list[SseEvent]) -> list[Any]:
         if event.message is not None and "method" in event.message:
             found.append(event.message["params"]["progress"])
         elif event.message is not None:
-            found.append(msgspec.json.decode(event.message["result"]["content"][0]["text"]))
+            found.append(value_in(event.message["result"]))
     return found
 
 
@@ -210,7 +210,7 @@ async def test_who_resumes_takes_over_from_one_that_has_stopped_reading() -> Non
         numbers = [int(each["params"]["data"].split()[0]) for each in messages[:-1]]
         assert numbers[:8] == list(range(8))
         assert numbers == sorted(set(numbers))  # In between some are dropped: what waits for a client is bounded.
-        assert messages[-1]["result"]["content"][0]["text"] == '"said"'
+        assert messages[-1]["result"]["content"][0]["text"] == "said"
         deaf.drop()
 
 
@@ -523,6 +523,6 @@ async def test_an_id_that_is_under_way_cannot_be_used_twice_in_a_session(gates: 
         gates.open.set()
         assert texts(await first.events()) == ["first"]
         answer = await (await similar.begin()).json()
-        assert (answer["id"], answer["result"]["content"][0]["text"]) == ("7", '"third"')
+        assert (answer["id"], answer["result"]["content"][0]["text"]) == ("7", "third")
         reused = await (await session.call(7, "wait", answer="fourth")).begin()
-        assert (await reused.json())["result"]["content"][0]["text"] == '"fourth"'
+        assert (await reused.json())["result"]["content"][0]["text"] == "fourth"

@@ -177,7 +177,7 @@ async def test_a_real_client_notices_nothing_of_the_workers(server: Server) -> N
         pids = {(await client.call_tool("where", {})).structured_content["pid"] for _ in range(12)}
         assert len(pids) == 1
         for _ in range(6):
-            assert (await client.call_tool("greet", {})).content[0].text == '"Hello, Grace!"'
+            assert (await client.call_tool("greet", {})).content[0].text == "Hello, Grace!"
         await client.call_tool("steps", {"count": 3, "ms": 20}, progress_callback=on_progress)
         assert told == [1, 2, 3]
 

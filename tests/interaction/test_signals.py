@@ -44,7 +44,7 @@ def test_a_running_call_is_finished_and_answered_and_new_ones_are_refused_as_ret
         refusal = refused_at_last(server)
         assert (refusal["code"], refusal["details"]["retryable"]) == ("RESOURCE_EXHAUSTED", True)
         (tmp_path / "pipe").write_text("done")
-        assert server.answer(held)["result"]["content"] == [{"type": "text", "text": '"done"'}]
+        assert server.answer(held)["result"]["content"] == [{"type": "text", "text": "done"}]
         assert server.wait() == 0
         assert server.records()["hold"] == ["success"]
 

@@ -167,7 +167,7 @@ def test_a_megabyte_of_arguments_comes_back_whole_and_one_byte_more_is_refused()
 def test_whatever_tools_write_to_stdout_ends_up_on_stderr() -> None:
     with ServerProcess(TOOLS, extra={"NOISE_AT_IMPORT": "1"}) as server:
         server.handshake()
-        assert server.call("make_a_noise")["content"][0]["text"] == '"quiet"'
+        assert server.call("make_a_noise")["content"][0]["text"] == "quiet"
         assert server.leave() == 0
         assert [message["id"] for message in server.messages()] == [0, 1]
         noise = {each.decode() for each in server.errors.all() if not each.startswith(b"{")}

@@ -14,6 +14,7 @@ import msgspec
 import psutil
 
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
+from tests.interaction.http_raw import value_in
 from tests.interaction.servers import PATIENCE, Lines, command, environment, free_port
 
 TOOLS = str(Path(__file__).with_name("worker_tools.py"))
@@ -240,7 +241,7 @@ class Session:
 
 def value_of(answer: Mapping[str, Any]) -> Any:
     """What a call came to, as the `structured` dialect has it."""
-    return msgspec.json.decode(answer["result"]["content"][0]["text"])
+    return value_in(answer["result"])
 
 
 async def modern(

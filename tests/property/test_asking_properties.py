@@ -56,8 +56,10 @@ garbage = st.sampled_from([{}, {"action": "accept"}, {"action": 5}, accepted([])
 
 def result_of(message: dict[str, Any]) -> Any:
     result = message["result"]
+    if not result["isError"]:
+        return result["structuredContent"]["result"]
     told = msgspec.json.decode(result["content"][0]["text"])
-    return (told["code"], told["details"]) if result["isError"] else told
+    return told["code"], told["details"]
 
 
 async def in_the_handshake_era(client: MemoryClient, given_answers: dict[str, Any]) -> Any:

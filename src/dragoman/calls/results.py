@@ -150,7 +150,8 @@ def _encoded(call: Call, value: Any, most: int) -> bytes | None:
             return None
         encoded = encode_within(value, most)
         if encoded is not None and call.tool.output_validator is not None:
-            call.tool.output_validator.check(msgspec.json.decode(encoded), thorough=False)
+            content = call.tool.returns.content(msgspec.json.decode(encoded))
+            call.tool.output_validator.check(content, thorough=False)
     except Exception:  # Whoever answers with it will say what is wrong.
         return None
     return None if encoded is None else bytes(encoded)

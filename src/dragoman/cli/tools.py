@@ -93,7 +93,8 @@ def _sheet(tool: RegisteredTool, source: Source) -> Iterator[str]:
             yield sanitize(f"  {name:{widths[0]}}  {kind:{widths[1]}}  {note}".rstrip())
     yield ""
     if definition.output_schema is not None:
-        yield f"Returns   {kind_in_words(definition.output_schema)}"
+        schema = definition.output_schema
+        yield f"Returns   {kind_in_words(schema['properties']['result'] if tool.returns.is_wrapped else schema)}"
     hints = [name.replace("_", " ") for name in definition.hints.__struct_fields__ if getattr(definition.hints, name)]
     if hints:
         yield f"Hints     {', '.join(hints)}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import Raw
 
 from dragoman.calls.call import Call
 from dragoman.errors import InternalFailure, InvalidArgument, ResultTooLarge
@@ -95,6 +96,24 @@ def decode_value(encoded: Encoded) -> Any:
 def not_serializable() -> InternalFailure:
     """The error in place of a result that has no JSON form."""
     return InternalFailure("Result not serializable", {"reason": "result_not_serializable"})
+
+
+def text_of_value(call: Call, value: Any, encoded: Encoded) -> str:
+    """What a model reads of a result: its JSON, but for a string that the tool declares as text."""
+    if call.tool.returns.is_text and isinstance(value, str):
+        return value if type(value) is str else str(decode_value(encoded))
+    return encoded.decode()
+
+
+def structured_content(call: Call, validator: Validator, value: Any, encoded: Encoded, *, is_content: bool) -> Raw:
+    """What a program reads of a result, under the tool's output schema.
+
+    Raises `InternalFailure` for a result that the schema does not allow; content blocks are one.
+    """
+    returns = call.tool.returns
+    if is_content or not returns.fits(value):
+        check_value(validator, None if is_content else returns.content(decode_value(encoded)))
+    return returns.encoded_content(encoded)
 
 
 def check_value(validator: Validator, value: Any) -> None:

@@ -1,7 +1,7 @@
 """The `envelope` dialect: `{success, data | error, metadata}` as JSON text, shortened where it would be too long.
 
-`structuredContent` is the data itself, for a tool with an output schema, and valid under it however much was cut.
-Content blocks pass unchanged, and so without an envelope.
+`structuredContent` is the data itself, or `{"result": data}`, for a tool with an output schema, and valid under it
+however much was cut. Content blocks pass unchanged, and so without an envelope.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Envelope:
         value: Any = UNSET
         if validator is not None:
             value = None if is_content else decode_value(encoded)
-            check_value(validator, value)
+            check_value(validator, None if is_content else call.tool.returns.content(value))
         if is_content:
             if len(encoded) > self._size.limit:
                 raise ResultTooLarge(len(encoded), self._size.limit)
@@ -123,6 +123,7 @@ class Envelope:
 
     def _fit(self, call: Call, value: Any) -> Fitted | None:
         config, validator, limit = self._config, call.tool.output_validator, self._size.limit
+        returns = call.tool.returns
         empty = _cut_success(call, b"", () if self._artifacts is None else (_LONGEST,))
         for_cursors = 0 if self._artifacts is None else min(_MOST_FOR_CURSORS, limit // 16)
         copies = 1 if validator is None else 2
@@ -133,7 +134,9 @@ class Envelope:
             limit - self._size.weigh(empty) - for_cursors,
             lambda encoded: copies * len(encoded) + _escapes(encoded),
         )
-        return truncation.fit(value, limits, None if validator is None else lambda cut: _is_valid(validator, cut))
+        return truncation.fit(
+            value, limits, None if validator is None else lambda cut: _is_valid(validator, returns.content(cut))
+        )
 
     def _with_cursors(self, call: Call, value: Any, fitted: Fitted) -> ToolResult:
         places = [(WHOLE, 0), *((Place(cut.kind, cut.path), cut.kept) for cut in fitted.cuts)]
@@ -159,7 +162,7 @@ def _success(call: Call, encoded: Encoded, metadata: Metadata) -> ToolResult:
     text = encode_json(Success(data=Raw(encoded), metadata=metadata)).decode()
     result = ToolResult([TextBlock(text)], False, meta_of(call))
     if call.tool.output_validator is not None:
-        result.structured_content = Raw(encoded)
+        result.structured_content = call.tool.returns.encoded_content(encoded)
     return result
 
 

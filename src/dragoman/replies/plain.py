@@ -28,11 +28,11 @@ from dragoman.protocol.results import TextBlock, ToolResult
 from dragoman.replies.encoding import (
     CUT,
     SizeLimit,
-    check_value,
     clean_message,
-    decode_value,
     encode_value,
     meta_of,
+    structured_content,
+    text_of_value,
 )
 
 
@@ -50,12 +50,13 @@ class Plain:
         encoded, is_content = encode_value(outcome.value, self._size.most)
         if encoded is None:
             raise ResultTooLarge(None, self._size.limit)
-        content = Raw(encoded) if is_content else [TextBlock(encoded.decode())]
+        content = Raw(encoded) if is_content else [TextBlock(text_of_value(call, outcome.value, encoded))]
         result = ToolResult(content, False, meta_of(call))
         validator = call.tool.output_validator
         if validator is not None:
-            check_value(validator, None if is_content else decode_value(encoded))
-            result.structured_content = Raw(encoded)
+            result.structured_content = structured_content(
+                call, validator, outcome.value, encoded, is_content=is_content
+            )
         if len(encoded) > self._size.small:
             self._size.check(result)
         return result

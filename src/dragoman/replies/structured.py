@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+from msgspec import Raw
 
 from dragoman.calls.call import Call, Outcome
 from dragoman.config import ResponseConfig
@@ -15,17 +16,19 @@ from dragoman.replies.encoding import (
     DETAILS_TOO_LARGE,
     Encoded,
     SizeLimit,
-    check_value,
     clean_details,
     clean_message,
-    decode_value,
     encode_value,
     meta_of,
     not_serializable,
+    structured_content,
+    text_of_value,
 )
 from dragoman.replies.failures import details_of
 from dragoman.tools.content import ATOMS, encode_json, encode_within
+from dragoman.tools.returns import WRAPPED
 
+_NOTHING = Raw(WRAPPED % b"null")
 _DEFAULT_LIMIT = SizeLimit(ResponseConfig().max_response_bytes)
 
 
@@ -59,12 +62,25 @@ class Structured:
             raise not_serializable() from error
         if encoded is None:
             raise ResultTooLarge(None, self._size.limit)
-        content = msgspec.Raw(encoded) if is_content else [TextBlock(encoded.decode())]
+        tool = call.tool
+        returns, validator = tool.returns, tool.output_validator
+        content: list[TextBlock] | Raw
+        if is_content:
+            content = Raw(encoded)
+        elif returns.is_text:
+            content = [TextBlock(value if kind is str else text_of_value(call, value, encoded))]
+        else:
+            content = [TextBlock(encoded.decode())]
         result = ToolResult(content, False, ResultMeta(call.run_id, call.correlation_id, call.duration_ms))
-        validator = call.tool.output_validator
-        if validator is not None:
-            check_value(validator, None if is_content else decode_value(encoded))
-            result.structured_content = msgspec.Raw(encoded)
+        if validator is None:
+            pass
+        elif kind in returns.exact and kind is not float:  # As `structured_content` does it, for the commonest kinds.
+            if value is None:
+                result.structured_content = _NOTHING
+            else:
+                result.structured_content = Raw(WRAPPED % encoded if returns.is_wrapped else encoded)
+        else:
+            result.structured_content = structured_content(call, validator, value, encoded, is_content=is_content)
         if call.cached:
             result.meta.cached = True
         if len(encoded) > self._small:

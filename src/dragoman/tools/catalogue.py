@@ -16,6 +16,7 @@ from dragoman.lifespans import Lifespan
 from dragoman.telemetry.log import Logger
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
 from dragoman.tools.questions import Question
+from dragoman.tools.returns import AS_JSON, Returns
 from dragoman.tools.schema import ANY_OBJECT, Validator, compile_schema
 from dragoman.tools.sensitive import is_marked
 from dragoman.tools.tool import Convert, Function, Handler, Tool, ToolDefinition, is_tool_name, tool_of
@@ -46,6 +47,8 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     """No two registrations share it."""
     questions: tuple[Question, ...] = ()
     """What the client is asked before the handler runs."""
+    returns: Returns = AS_JSON
+    """How its results become text and structured content."""
     speaks: bool = True
     """Whether the handler may send the client log messages."""
     is_marked: bool = False
@@ -136,6 +139,7 @@ class Catalogue:
             timeout_ms=self._timeout_of(definition),
             is_dynamic=is_dynamic,
             questions=tool.questions,
+            returns=tool.returns,
             speaks=tool.speaks,
             is_builtin=is_builtin,
             is_marked=is_marked(definition.input_schema),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -157,6 +158,12 @@ def to_json(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)
     if dump is not None:
         return dump(mode="json", by_alias=True, exclude_none=type(value).__module__.startswith("mcp_types"))
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, str | int | float):  # The encoder knows no subclasses of these.
+        return str.__str__(value) if isinstance(value, str) else value + 0
+    if type(value).__module__.startswith("pydantic"):
+        return sys.modules["pydantic_core"].to_jsonable_python(value)
     hint = "; is an `await` missing?" if inspect.isawaitable(value) else ""
     raise TypeError(f"{type(value).__name__} has no JSON form{hint}")
 

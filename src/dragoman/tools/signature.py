@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Callable
@@ -10,9 +11,10 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import InvalidTool
-from dragoman.tools.content import is_content_type
 from dragoman.tools.conversion import converter, is_plain, object_schema, with_meta
+from dragoman.tools.defaults import read_default
 from dragoman.tools.questions import Question, make_question, marker_in
+from dragoman.tools.returns import Returns, read_return
 
 
 class Signature(msgspec.Struct, frozen=True):
@@ -20,51 +22,91 @@ class Signature(msgspec.Struct, frozen=True):
 
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
+    returns: Returns
     context_parameter: str | None
     convert: Callable[[dict[str, Any]], dict[str, Any]] | None
     questions: tuple[Question, ...] = ()
+    defaults: dict[str, Callable[[], Any]] = {}
+    """Those that the function does not supply itself."""
 
 
 def read_signature(
     function: Callable[..., Any], context_type: type, name: str, *, has_schema: bool = False
 ) -> Signature:
     """Schemas and argument conversion from type hints; raises `InvalidTool`, naming the parameter."""
+    if (problem := _problem(function)) is not None:
+        raise InvalidTool(name, [("", problem)])
     try:
         hints = typing.get_type_hints(function, include_extras=True)
+        parameters = inspect.signature(function).parameters
     except Exception as error:
         raise InvalidTool(name, [("", f"its type hints cannot be read: {error}")]) from error
     fields: list[Any] = []
     asked: list[tuple[inspect.Parameter, Any]] = []
     context_parameter = None
-    for parameter in inspect.signature(function).parameters.values():
+    known: dict[str, Any] = {}
+    defaults: dict[str, Callable[[], Any]] = {}
+    for parameter in parameters.values():
         hint = hints.get(parameter.name, Any)
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise InvalidTool(name, [(parameter.name, "a tool's parameters must be passable by name, one by one")])
+        if parameter.name in ("self", "cls") and parameter.name not in hints and not fields and not asked:
+            raise InvalidTool(name, [(parameter.name, _METHOD)])
         if hint is context_type:
             context_parameter = parameter.name
             continue
         if _is_asked(name, parameter, hint):
             asked.append((parameter, hint))
             continue
-        fields.append(_field(parameter, with_meta(hint)))
-    questions = _questions(name, asked, function)
+        given, hint, make = read_default(name, parameter, hint)
+        known[parameter.name] = ... if given.default is given.empty else given.default
+        if make is not None:
+            defaults[parameter.name] = make
+        fields.append(_field(given, _with_meta(name, parameter, hint)))
+    questions = _questions(name, asked, known)
     try:
         arguments = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
         input_schema = object_schema(arguments)
     except (TypeError, ValueError, NameError) as error:
         if has_schema:
-            return Signature({}, _output_schema(hints.get("return")), context_parameter, None, questions)
+            return Signature({}, *read_return(hints.get("return")), context_parameter, None, questions, defaults)
         place = next((field[0] for field in fields if not _has_schema(field[1])), "")
         raise InvalidTool(name, [(place, f"{error}; annotate it otherwise, or pass input_schema")]) from error
-    assert input_schema is not None
     plain = all(is_plain(field[1]) for field in fields)
     return Signature(
         input_schema,
-        _output_schema(hints.get("return")),
+        *read_return(hints.get("return")),
         context_parameter,
         None if plain else converter(arguments),
         questions,
+        defaults,
     )
+
+
+_METHOD = "a method has no object to be called on; decorate it where there is one: tool(thing.method)"
+
+
+def _problem(function: Any) -> str | None:
+    """Why no tool can be made of something, and what to do instead."""
+    if isinstance(function, staticmethod | classmethod):
+        kind = type(function).__name__
+        return f"@tool is above @{kind}; " + ("put it below" if kind == "staticmethod" else "use tool(Class.method)")
+    if inspect.isclass(function):
+        return "it is a class; decorate a function that returns one"
+    if not callable(function):
+        return "it is not a function"
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "it yields, and a call has one result; return a list, and tell progress with ToolContext.progress"
+    if isinstance(function, functools.partial) or not hasattr(function, "__name__"):
+        return f"it is a {type(function).__name__}; wrap it in a function with type hints"
+    return None
+
+
+def _with_meta(name: str, parameter: inspect.Parameter, hint: Any) -> Any:
+    try:
+        return with_meta(hint)
+    except Exception as error:  # Other libraries' annotations may say anything.
+        raise InvalidTool(name, [(parameter.name, f"its type hint cannot be used: {error}")]) from error
 
 
 def _is_asked(name: str, parameter: inspect.Parameter, hint: Any) -> bool:
@@ -74,15 +116,7 @@ def _is_asked(name: str, parameter: inspect.Parameter, hint: Any) -> bool:
         raise InvalidTool(name, [(parameter.name, str(error))]) from None
 
 
-def _questions(
-    name: str, asked: list[tuple[inspect.Parameter, Any]], function: Callable[..., Any]
-) -> tuple[Question, ...]:
-    names = {parameter.name for parameter, _ in asked}
-    defaults = {
-        parameter.name: ... if parameter.default is parameter.empty else parameter.default
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.name not in names
-    }
+def _questions(name: str, asked: list[tuple[inspect.Parameter, Any]], defaults: dict[str, Any]) -> tuple[Question, ...]:
     questions: list[Question] = []
     for parameter, hint in asked:
         marker = marker_in(hint)
@@ -114,19 +148,3 @@ def _field(parameter: inspect.Parameter, hint: Any) -> Any:
     # The function supplies its own default; the field's only makes the parameter optional and documents it.
     default = msgspec.field(default_factory=lambda: parameter.default) if mutable else parameter.default
     return (parameter.name, hint, default)
-
-
-def _is_content(hint: Any) -> bool:
-    """Whether a result of this type is content blocks, which are sent as they are and have no schema."""
-    if isinstance(hint, type) and is_content_type(hint):
-        return True
-    return any(map(_is_content, typing.get_args(hint)))
-
-
-def _output_schema(hint: Any) -> dict[str, Any] | None:
-    if hint is None or hint is Any or hint is type(None) or _is_content(hint):
-        return None
-    try:
-        return object_schema(hint)
-    except (TypeError, ValueError, NameError, KeyError):
-        return None  # A result is free to have no schema; what it is shows when it is sent.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeAlias, overload
 
 import msgspec
@@ -15,6 +15,7 @@ from dragoman.lifespans import Lifespan
 from dragoman.tools.attached import F, attach, made_of
 from dragoman.tools.context import ToolContext
 from dragoman.tools.questions import Question
+from dragoman.tools.returns import AS_JSON, Returns
 from dragoman.tools.schema import Schema, listed_schema
 from dragoman.tools.signature import read_signature
 
@@ -100,6 +101,7 @@ class Tool:
         "is_reserved",
         "lifespan",
         "questions",
+        "returns",
         "speaks",
         "wants_context",
     )
@@ -117,6 +119,7 @@ class Tool:
         checks_arguments: bool = False,
         checks_results: bool = False,
         speaks: bool = True,
+        returns: Returns = AS_JSON,
     ) -> None:
         self.definition = definition
         self.handler = handler
@@ -136,6 +139,7 @@ class Tool:
         made = copy.copy(self)
         made.lifespan = lifespan
         return made
+        self.returns = returns
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
@@ -234,6 +238,8 @@ def make_tool(
 ) -> Tool:
     """The tool that `@tool` attaches to the function."""
     tool_name: str = name if name is not None else getattr(function, "__name__", "")
+    if tool_name == "<lambda>":
+        raise InvalidTool(tool_name, [("", "a lambda has no name; pass name, or write a function")])
     signature = read_signature(function, ToolContext, tool_name, has_schema=input_schema is not None)
     definition = ToolDefinition(
         name=tool_name,
@@ -252,12 +258,20 @@ def make_tool(
     )
     return Tool(
         definition,
-        _by_name(function, signature.context_parameter),
+        _by_name(function, signature.context_parameter, signature.defaults),
         is_async=inspect.iscoroutinefunction(function),
         wants_context=signature.context_parameter is not None,
         convert=signature.convert,
         questions=signature.questions,
+        returns=_returns(signature.returns, input_schema, output_schema),
     )
+
+
+def _returns(declared: Returns, input_schema: Schema | None, output_schema: Schema | None) -> Returns:
+    """As the hint has it, but for a tool with schemas of its own: it answers with JSON, under the schema given."""
+    if output_schema is not None:
+        return AS_JSON
+    return declared if input_schema is None else msgspec.structs.replace(declared, is_text=False)
 
 
 def tool_of(value: Tool | Function) -> Tool:
@@ -271,7 +285,12 @@ def tool_of(value: Tool | Function) -> Tool:
     raise InvalidTool(str(getattr(value, "__name__", value)), [("", "it is not a tool; decorate it with @tool")])
 
 
-def _by_name(function: Function, context_parameter: str | None) -> Handler:
+def _by_name(function: Function, context_parameter: str | None, defaults: Mapping[str, Callable[[], Any]]) -> Handler:
+    if defaults:
+        call = _by_name(function, context_parameter, {})
+        return lambda arguments, context: call(
+            {name: make() for name, make in defaults.items() if name not in arguments} | arguments, context
+        )
     if context_parameter is None:
         return lambda arguments, _: function(**arguments)
     return lambda arguments, context: function(**arguments, **{context_parameter: context})

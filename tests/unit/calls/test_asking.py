@@ -88,7 +88,8 @@ def said(text: str) -> dict[str, Any]:
 
 def text_in(result: dict[str, Any]) -> Any:
     assert result["isError"] is False, result
-    return msgspec.json.decode(result["content"][0]["text"])
+    content = result.get("structuredContent", {})
+    return content["result"] if "result" in content else msgspec.json.decode(result["content"][0]["text"])
 
 
 # The handshake era: while the call waits, the client is sent requests.

@@ -325,7 +325,7 @@ async def test_timeout_of_the_handlers_own_is_its_own_affair() -> None:
 
     async with open_server([patient]) as server:
         result = await (await server.client()).call_tool("patient")
-    assert result["content"] == [{"type": "text", "text": '"gave up, 0 cancellations pending"'}]
+    assert result["content"] == [{"type": "text", "text": "gave up, 0 cancellations pending"}]
 
 
 async def test_timeout_that_a_handler_lets_out_is_its_failure_and_not_the_deadline() -> None:

@@ -69,7 +69,7 @@ async def test_loop_goes_on_serving_while_a_thread_blocks() -> None:
         await happened(hung.begun)
         assert (await client.request("ping"))["result"] == {}
         hung.release.set()
-        assert (await client.answer(call))["result"]["content"] == [{"type": "text", "text": '"done"'}]
+        assert (await client.answer(call))["result"]["content"] == [{"type": "text", "text": "done"}]
 
 
 async def test_sync_handlers_run_side_by_side_on_daemon_threads_and_no_more_of_them_than_slots() -> None:

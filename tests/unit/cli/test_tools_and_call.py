@@ -117,6 +117,7 @@ def test_a_tool_is_shown_with_all_that_it_takes() -> None:
         "  times  integer         default 1",
         '  tone   "dry" | "warm"  default "warm"',
         "",
+        "Returns   string",
         "Hints     read only",
         "Deadline  5 s",
         "Try it    dragoman call greet name=… --target my_tools.py",

@@ -46,6 +46,12 @@ def test_name_description_and_schema_come_from_the_function() -> None:
             "required": ["a"],
             "additionalProperties": False,
         },
+        output_schema={
+            "$schema": DRAFT_2020_12,
+            "type": "object",
+            "properties": {"result": {"type": "integer"}},
+            "required": ["result"],
+        },
     )
 
 
@@ -211,7 +217,7 @@ async def test_a_whole_number_written_with_a_fraction_arrives_as_an_integer() ->
             b'{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"kind","arguments":{"n":1.0}}}\n'
         )
         result = (await client.answer("a"))["result"]
-    assert result["content"] == [{"type": "text", "text": '"int 1"'}]
+    assert result["content"] == [{"type": "text", "text": "int 1"}]
 
 
 async def test_a_function_with_unusual_hints_can_bring_its_own_schema() -> None:

@@ -14,7 +14,7 @@ import msgspec
 import pydantic
 import pytest
 
-from dragoman import ToolContext, tool
+from dragoman import Image, Text, ToolContext, tool
 from dragoman.errors import InvalidArgument, InvalidTool
 from dragoman.tools.schema import DRAFT_07, DRAFT_2020_12, compile_schema, listed_schema
 from dragoman.tools.tool import tool_of
@@ -436,12 +436,61 @@ def test_an_object_result_has_an_output_schema(hint: Any) -> None:
     compile_schema(schema)
 
 
-@pytest.mark.parametrize("hint", [None, Any, str, int, list[int], Color, datetime, int | str, complex, ToolContext])
-def test_any_other_result_has_none(hint: Any) -> None:
+class Branch(msgspec.Struct):
+    children: list[Branch]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"), [(Tree, {"children": [{"children": []}]}), (Branch, {"children": [{"children": []}]})]
+)
+def test_a_result_that_contains_itself_has_an_output_schema(hint: Any, value: Any) -> None:
+    def f() -> None: ...
+
+    f.__annotations__["return"] = hint
+    validator = compile_schema(tool_of(tool(f)).definition.output_schema or {})
+    validator.check(value)
+    refusal(lambda: validator.check({"children": [{"children": 1}]}))
+
+
+@pytest.mark.parametrize(
+    ("hint", "schema"),
+    [
+        (None, {"type": "null"}),
+        (str, {"type": "string"}),
+        (int, {"type": "integer"}),
+        (list[int], {"type": "array", "items": {"type": "integer"}}),
+        (Color, {"title": "Color", "enum": ["blue", "red"]}),
+        (datetime, {"type": "string"}),
+        (int | str, {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+        (Literal["a", "b"], {"enum": ["a", "b"]}),
+        (Path, {"type": "string", "format": "path"}),
+        (Annotated[int, "how many"], {"type": "integer", "description": "how many"}),
+        (Size | None, {"anyOf": [{"$ref": "#/$defs/Size"}, {"type": "null"}]}),
+    ],
+)
+def test_any_other_result_is_described_under_the_key_result(hint: Any, schema: dict[str, Any]) -> None:
+    def f() -> None: ...
+
+    f.__annotations__["return"] = hint
+    described = dict(tool_of(tool(f)).definition.output_schema or {})
+    compile_schema(described)
+    described.pop("$defs", None)
+    expected = {"type": "object", "properties": {"result": schema}, "required": ["result"]}
+    assert described == {"$schema": DRAFT_2020_12, **expected}
+
+
+@pytest.mark.parametrize(
+    "hint", [Any, object, int | Any, Image, list[Image], str | Image, list[Text | Image] | None, complex, ToolContext]
+)
+def test_a_result_that_may_be_anything_or_has_no_schema_has_none(hint: Any) -> None:
     def f() -> None: ...
 
     f.__annotations__["return"] = hint
     assert tool_of(tool(f)).definition.output_schema is None
+
+
+def test_a_result_without_a_hint_has_no_output_schema() -> None:
+    assert tool_of(tool(name="f")(lambda: 1)).definition.output_schema is None
 
 
 # What cannot be a tool

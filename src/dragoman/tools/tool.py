@@ -131,6 +131,7 @@ class Tool:
         self.checks_arguments = checks_arguments
         self.checks_results = checks_results
         self.speaks = speaks
+        self.returns = returns
         self.lifespan: Lifespan | None = None
         """The lifespan of the file that it comes from; set by `within`."""
 
@@ -139,7 +140,6 @@ class Tool:
         made = copy.copy(self)
         made.lifespan = lifespan
         return made
-        self.returns = returns
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"

@@ -79,8 +79,9 @@ def test_a_file_is_not_read_when_it_is_missing_too_large_or_not_a_file(kind: Any
         kind.from_file(tmp_path / "pipe.png")
     with (tmp_path / "huge.png").open("wb") as file:
         file.truncate(1 << 40)  # A file with a hole: to read it would take a terabyte.
-    with pytest.raises(ResultTooLarge):
+    with pytest.raises(ResultTooLarge) as refused:
         kind.from_file(tmp_path / "huge.png")
+    assert (refused.value.details or {})["actual"] == 1 << 40
     (tmp_path / "three").write_bytes(b"abc")
     with pytest.raises(ResultTooLarge):
         kind.from_file(tmp_path / "three", max_bytes=2)

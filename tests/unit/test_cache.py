@@ -18,7 +18,7 @@ from dragoman import cache as cache_module
 from dragoman.cache import PRESSURE_FROM, BoundedCache, CacheEntry, CacheStats, Found
 from dragoman.config import CacheConfig, make_config
 from dragoman.errors import ConfigError
-from dragoman.testing import ManualClock
+from dragoman.testing import ManualClock, open_server
 from tests.waiting import PATIENCE
 
 START = 1_705_314_600_000  # When a ManualClock begins.
@@ -682,6 +682,19 @@ def test_pressure_rises_with_the_fill_level(size: int, level: str) -> None:
 def test_settings_outside_their_range_are_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigError):
         make_config({"cache": {name: value}})
+
+
+@pytest.mark.requirement("PRD-CACHE-02")
+async def test_the_cache_of_a_server_holds_as_much_as_is_set() -> None:
+    settings = {"max_entries": 3, "max_size_bytes": 1000, "high_water_mark": 1.0, "low_water_mark": 0.5}
+    async with open_server([], {"cache": settings}) as server:
+        cache = server.runtime.cache
+        for name in "abcde":
+            assert cache.set(name, name, size_bytes=100)
+        assert (cache.stats().entry_count, cache.stats().eviction_count) == (3, 2)
+        assert cache.set("f", "f", size_bytes=1000)
+        assert (cache.stats().entry_count, cache.stats().current_size_bytes) == (1, 1000)
+        assert not cache.set("g", "g", size_bytes=1001)
 
 
 # Several at once

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,9 @@ def test_every_logger_is_under_the_packages_name_and_nobody_uses_the_root() -> N
     assert all(name == "__name__" or name.startswith("'apcore_mcp") for _, name in named), named
     direct = re.compile(r"logging\.(debug|info|warning|error|exception|critical)\(")
     assert [path.name for path in SOURCES if direct.search(path.read_text("utf-8"))] == []
+    parts = [path.relative_to(ROOT / "src").with_suffix("").parts for path in SOURCES if not path.stem.startswith("_")]
+    loggers = {name: getattr(import_module(name), "logger", None) for name in map(".".join, parts)}
+    assert [name for name, logger in loggers.items() if logger is not None and logger.name != name] == []
 
 
 USES = """

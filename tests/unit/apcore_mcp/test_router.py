@@ -93,7 +93,7 @@ class Double:
         self.registry: Any = None
 
     async def call_async(self, module_id: str, inputs: dict[str, Any], context: Any = None) -> Any:
-        self.called.append((module_id, inputs))
+        self.called.append((module_id, inputs, context))
         if isinstance(self.output, BaseException):
             raise self.output
         return self.output
@@ -103,7 +103,9 @@ class Double:
 async def test_a_call_is_the_executors_with_the_name_and_the_arguments_as_they_are() -> None:
     double: Any = Double({})
     assert await told(ExecutionRouter(double), "a.b", {"x": 1}) == (False, "{}")
-    assert double.called == [("a.b", {"x": 1})]
+    context: Any = Context.create()
+    await ExecutionRouter(double).handle_call("a.b", None, context)
+    assert double.called == [("a.b", {"x": 1}, None), ("a.b", {}, context)]
 
 
 @pytest.mark.requirement("FR-EXEC-002")

@@ -61,6 +61,7 @@ async def test_client_is_answered_at_the_deadline_while_the_handler_runs_on() ->
         clock.advance(1)
         (answer,) = answers(client, call)  # Without another turn of the loop.
         assert held.finished == 0
+        assert [token.is_set() for token in held.tokens] == [True]
         held.release.set()
     assert error_in(answer["result"]) == {
         "code": "TIMEOUT",

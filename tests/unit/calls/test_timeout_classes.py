@@ -47,6 +47,7 @@ def test_categories_and_their_defaults_are_the_documents() -> None:
 
 
 @pytest.mark.requirement("PRD-TIME-05", "PRD-TIME-06", "PRD-TIME-07", "PRD-TIME-08", "INV-MCP-TIMEOUT-002")
+@pytest.mark.requirement("PRD-TIME-02")
 @pytest.mark.parametrize("category", CATEGORIES)
 async def test_well_known_tools_have_the_timeout_of_their_category(category: str) -> None:
     names = BY_CATEGORY[category]

@@ -121,6 +121,20 @@ async def test_a_result_that_was_cut_goes_on_in_the_same_envelope() -> None:
         assert said(result)["data"]["items"] == [5, 6, 7, 8]
 
 
+@pytest.mark.requirement("PRD-RESP-03")
+async def test_a_result_that_was_kept_says_so() -> None:
+    @tool(read_only=True, cache_ttl_ms=60_000)
+    async def look() -> dict[str, int]:
+        """Looks."""
+        return {"a": 1}
+
+    async with open_server([look], ENVELOPE) as server:
+        client = await server.client()
+        bodies = [said(await client.call_tool("look")) for _ in range(2)]
+    assert [each["data"] for each in bodies] == [{"a": 1}] * 2
+    assert [each["metadata"]["cached"] for each in bodies] == [False, True]
+
+
 @pytest.mark.requirement("INV-MCP-TIMEOUT-004")
 async def test_call_that_passes_its_deadline_is_a_tool_timeout() -> None:
     clock, held = ManualClock(), Held(timeout_ms=100)

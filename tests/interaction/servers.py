@@ -79,7 +79,7 @@ class Lines:
     """What comes out of a pipe, read by a thread of its own from the moment it is started."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._descriptor = descriptor  # A copy from the start on: whoever made the pipe may close it while it is read.
         self._changed = threading.Condition()
         self._rest = b""
         self._has_ended = False
@@ -87,6 +87,7 @@ class Lines:
         self.lines: list[bytes] = []
 
     def start(self) -> None:
+        self._descriptor = os.dup(self._descriptor)
         self._thread.start()
 
     def wait_until(self, found: Callable[[list[bytes]], T | None], patience: float = PATIENCE) -> T:
@@ -114,6 +115,7 @@ class Lines:
                 self._rest = rest
                 self.lines += lines
                 self._changed.notify_all()
+        os.close(self._descriptor)
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()

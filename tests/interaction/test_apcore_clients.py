@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import mcp_types as types
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
@@ -20,6 +21,7 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ToolsListChanged
+from mcp.shared._httpx_utils import create_mcp_http_client
 
 from tests.interaction.servers import PATIENCE, environment, free_port
 
@@ -233,11 +235,15 @@ async def test_every_connected_client_is_told_of_a_module_that_came_later(mode: 
             if isinstance(message, types.ToolListChangedNotification):
                 changed.set()
 
-        async with Client(streamable_http_client(f"{root}/mcp"), mode=mode, message_handler=on_message) as client:
-            if mode == "legacy":
-                await client.list_tools()
-                await asyncio.sleep(0.3)  # The stream for notifications opens by itself, and nobody says when.
+        async def on_response(response: httpx2.Response) -> None:
+            if response.request.method == "GET":  # The stream for notifications, which opens by itself.
                 ready.set()
+
+        http = create_mcp_http_client()
+        http.event_hooks = {"response": [on_response]}
+        made = streamable_http_client(f"{root}/mcp", http_client=http)
+        async with http, Client(made, mode=mode, message_handler=on_message) as client:
+            if mode == "legacy":
                 await changed.wait()
             else:
                 async with client.listen(tools_list_changed=True) as events:

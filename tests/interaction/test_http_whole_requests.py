@@ -235,9 +235,9 @@ def test_who_says_at_the_very_end_that_it_was_the_last_request_is_believed(serve
 
 
 def test_who_was_not_read_while_another_request_was_answered_is_not_late() -> None:
-    with HttpProcess(TOOLS, settings={"http.read_timeout_ms": 2000}) as server, server.wire() as wire:
+    with HttpProcess(TOOLS, settings={"http.read_timeout_ms": 4000}) as server, server.wire() as wire:
         assert wire.ask(ECHO).status == 200
-        wire.send(modern_call("nap", id=1, seconds=3))
+        wire.send(modern_call("nap", id=1, seconds=4.5))
         time.sleep(0.3)  # By now it is seen to that the connection is read, and what follows ends that.
         wire.send(ECHO[:-5])
         assert wire.read().message["id"] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -100,7 +101,9 @@ def test_a_tool_that_blocks_the_event_loop_cannot_prevent_the_exit() -> None:
 def test_a_client_that_reads_nothing_cannot_prevent_the_exit() -> None:
     calls = b"".join(line("tools/call", {"name": "echo", "arguments": {"message": "x"}}, id) for id in range(50_000))
     with ServerProcess(is_read=False, is_measured=False) as server:
-        assert server.offer(HANDSHAKE + calls, patience=3) < len(calls)
+        server.send(HANDSHAKE)
+        assert select.select([server.stdout], [], [], PATIENCE)[0]
+        assert server.offer(calls, patience=3) < len(calls)
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
 

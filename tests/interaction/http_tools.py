@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 from dragoman import ToolContext, tool
 
@@ -29,8 +30,8 @@ def doze(seconds: float) -> float:
 
 
 @tool
-async def repeat(text: str, times: int) -> str:
-    """Returns a text of any size."""
+async def repeat(text: str, times: int) -> Any:
+    """Returns a text of any size, which is sent once: there is no output schema."""
     return text * times
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from typing import Any
 
 from dragoman import ToolContext, tool
 from dragoman.edge.http import exchange
@@ -31,8 +32,8 @@ def doze(seconds: float) -> float:
 
 
 @tool
-async def repeat(text: str, times: int) -> str:
-    """Returns a text of any size."""
+async def repeat(text: str, times: int) -> Any:
+    """Returns a text of any size, which is sent once: there is no output schema."""
     return text * times
 
 

@@ -110,7 +110,7 @@ def test_the_readmes_example_over_http_runs_as_it_stands(tmp_path: Path) -> None
         errors.start()
         started = errors.wait_until(lambda lines: next((json.loads(each) for each in lines if each), None))
         assert started["address"] == configured.replace("8000", port)
-        assert run("client.py", tmp_path) == '"Hello, Ada!"\n'
+        assert run("client.py", tmp_path) == "Hello, Ada!\n"
         server.terminate()
         assert server.wait(PATIENCE) == 0
 

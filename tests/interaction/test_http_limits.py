@@ -351,7 +351,7 @@ async def echo(message: str) -> dict[str, str]:
 
 
 @dragoman.tool
-async def repeat(times: int) -> str:
+async def repeat(times: int) -> Any:
     """Returns a text of any size."""
     return "x" * times
 

@@ -65,7 +65,7 @@ def read_return(hint: Any) -> tuple[_Schema | None, Returns]:
         return None, Returns(returns.is_text)
     try:
         schema, definitions = json_schema(with_meta(hint), "serialization")
-    except (TypeError, ValueError, NameError, KeyError):
+    except (TypeError, ValueError, NameError, KeyError, RuntimeError):
         return None, Returns(returns.is_text)  # A result may have no schema; its JSON form shows when it is sent.
     if schema.get("type") == "object":
         schema.pop("title", None)

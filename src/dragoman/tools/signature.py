@@ -67,7 +67,7 @@ def read_signature(
     try:
         arguments = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
         input_schema = object_schema(arguments)
-    except (TypeError, ValueError, NameError) as error:
+    except (TypeError, ValueError, NameError, RuntimeError) as error:  # Pydantic's user errors are `RuntimeError`s.
         if has_schema:
             return Signature({}, *read_return(hints.get("return")), context_parameter, None, questions, defaults)
         place = next((field[0] for field in fields if not _has_schema(field[1])), "")
@@ -132,7 +132,7 @@ def _questions(name: str, asked: list[tuple[inspect.Parameter, Any]], defaults: 
 def _has_schema(hint: Any) -> bool:
     try:
         object_schema(msgspec.defstruct("Argument", [("value", hint)]))
-    except (TypeError, ValueError, NameError):
+    except (TypeError, ValueError, NameError, RuntimeError):
         return False
     return True
 

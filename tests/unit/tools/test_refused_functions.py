@@ -6,6 +6,7 @@ import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import pydantic
 import pytest
 
 from dragoman import ToolContext, prompt, tool
@@ -29,6 +30,10 @@ class Kind:
         return f"{cls.__name__} {a}"
 
 
+class Calls(pydantic.BaseModel):
+    back: Callable[[], int]
+
+
 def generates() -> Iterator[int]:
     yield 1
 
@@ -42,6 +47,7 @@ def keywords(**kwargs: int) -> None: ...
 def positional(a: int, /) -> None: ...
 def unresolvable(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 def unknown(a: Kind) -> None: ...
+def undescribed(a: Calls) -> None: ...
 def own(self, a: int) -> None: ...  # type: ignore[no-untyped-def]
 
 
@@ -66,6 +72,7 @@ METHOD = "a method has no object to be called on; decorate it where there is one
         (positional, "a", "a tool's parameters must be passable by name, one by one"),
         (unresolvable, "", "its type hints cannot be read: name 'Nowhere' is not defined"),
         (unknown, "a", "Kind has no JSON form; annotate it otherwise, or pass input_schema"),
+        (undescribed, "a", "Cannot generate a JsonSchema for"),
         (lambda: 1, "", "a lambda has no name; pass name, or write a function"),
     ],
 )

@@ -40,7 +40,7 @@ class Module:
             raise ValueError("the reason")
         if self._name == "waits":
             await asyncio.sleep(60)
-        return {"text": "x" * (2_000_000 if self._name == "floods" else inputs["width"])}
+        return {"text": "x" * (5_000_000 if self._name == "floods" else inputs["width"])}
 
 
 if __name__ == "__main__":

@@ -55,14 +55,22 @@ def target(request: pytest.FixtureRequest, targets: dict[str, Target]) -> Target
 
 
 def cost_of(target: Target, method: str, members: bytes, times: int = 1) -> tuple[float, float]:
-    """CPU seconds that a server takes for a request, beyond reading it; and those that decoding it takes."""
+    """CPU seconds that a server takes for a request, beyond reading it; and those that decoding it takes.
+
+    A busy machine can double the CPU time of either. So what looks expensive is measured again; the cheapest counts.
+    """
     body = b"{%b}" % members
     target.ask(method, members)
-    with cost_for(target.pid) as cost:
-        for _ in range(times):
-            target.ask(method, members)
     reading = LEAST_CPU + times * PER_MEGABYTE * len(body) / MEGABYTE
-    return max(cost.cpu - reading, 0) / times, bare_decode(body)
+    bare, least = bare_decode(body), float("inf")
+    for _ in range(3):
+        with cost_for(target.pid) as cost:
+            for _ in range(times):
+                target.ask(method, members)
+        least = min(least, max(cost.cpu - reading, 0) / times)
+        if least <= 2 * bare:
+            break
+    return least, bare
 
 
 def many(item: bytes, count: int) -> bytes:
@@ -118,7 +126,8 @@ def test_message_within_the_limits_costs_little_more_than_its_decoding(
     target: Target, method: str, item: bytes, count: int
 ) -> None:
     cost, bare = cost_of(target, method, unknown_tool(many(item, count)), times=3)
-    assert cost <= 3 * bare if not isinstance(target, SseTarget) else 25 * bare  # The SDK decodes it several times.
+    most = 25 if isinstance(target, SseTarget) else 3  # The SDK decodes it several times.
+    assert cost <= most * bare
 
 
 def test_numbers_that_take_long_to_read_are_refused(target: Target) -> None:

@@ -105,14 +105,14 @@ def text_of_value(call: Call, value: Any, encoded: Encoded) -> str:
     return encoded.decode()
 
 
-def structured_content(call: Call, validator: Validator, value: Any, encoded: Encoded, *, is_content: bool) -> Raw:
+def structured_content(call: Call, validator: Validator, value: Any, encoded: Encoded) -> Raw:
     """What a program reads of a result, under the tool's output schema.
 
-    Raises `InternalFailure` for a result that the schema does not allow; content blocks are one.
+    Raises `InternalFailure` for a result that the schema does not allow, which may be content blocks.
     """
     returns = call.tool.returns
-    if is_content or not returns.fits(value):
-        check_value(validator, None if is_content else returns.content(decode_value(encoded)))
+    if not returns.fits(value):
+        check_value(validator, returns.content(decode_value(encoded)))
     return returns.encoded_content(encoded)
 
 

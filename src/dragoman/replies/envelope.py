@@ -80,12 +80,14 @@ class Envelope:
         validator = call.tool.output_validator
         value: Any = UNSET
         if validator is not None:
-            value = None if is_content else decode_value(encoded)
-            check_value(validator, None if is_content else call.tool.returns.content(value))
+            value = decode_value(encoded)
+            check_value(validator, call.tool.returns.content(value))
         if is_content:
             if len(encoded) > self._size.limit:
                 raise ResultTooLarge(len(encoded), self._size.limit)
             result = ToolResult(Raw(encoded), False, meta_of(call))
+            if validator is not None:
+                result.structured_content = call.tool.returns.encoded_content(encoded)
             self._size.check(result)
             return result
         metadata = Metadata(int(call.duration_ms), call.cached)

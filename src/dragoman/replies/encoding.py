@@ -14,7 +14,7 @@ from dragoman.errors import InternalFailure, InvalidArgument, ResultTooLarge
 from dragoman.protocol.results import ResultMeta, ToolResult
 from dragoman.tools.content import content_blocks, encode_within, is_content
 from dragoman.tools.findings import with_place
-from dragoman.tools.schema import Validator
+from dragoman.tools.schema import THOROUGHLY, Validator
 
 Encoded: TypeAlias = bytes | bytearray
 """JSON."""
@@ -112,14 +112,14 @@ def structured_content(call: Call, validator: Validator, value: Any, encoded: En
     """
     returns = call.tool.returns
     if not returns.fits(value):
-        check_value(validator, returns.content(decode_value(encoded)))
+        check_value(validator, returns.content(decode_value(encoded)), encoded)
     return returns.encoded_content(encoded)
 
 
-def check_value(validator: Validator, value: Any) -> None:
+def check_value(validator: Validator, value: Any, encoded: Encoded) -> None:
     """Raise `InternalFailure` for a result that its tool's output schema does not allow."""
     try:
-        validator.check(value)
+        validator.check(value, len(encoded) <= THOROUGHLY)
     except InvalidArgument as error:
         details = {"reason": "result_does_not_match_schema", **(error.details or {})}
         found = "; ".join(map(with_place, (error.details or {}).get("errors", ())))

@@ -163,6 +163,17 @@ async def test_a_result_that_is_not_what_was_declared_is_never_sent(dialect: str
         assert (error.get("error") or error)["message"] == "Result does not match the tool's output schema"
 
 
+@pytest.mark.parametrize(("count", "told"), [(30, 20), (50_000, 1)])
+@pytest.mark.parametrize("dialect", ["structured", "envelope"])
+async def test_of_a_large_result_only_the_first_thing_that_is_wrong_is_searched_for(
+    dialect: str, count: int, told: int
+) -> None:
+    result = await answer_of(giving([None] * count, list[int]), dialect)
+    error = msgspec.json.decode(result["content"][0]["text"])
+    found = error["details"] if dialect == "structured" else error["error"]["context"]
+    assert len(found["errors"]) == told
+
+
 @pytest.mark.parametrize("hint", [list, list[Any], tuple[Any, ...], list[Any] | None])
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_content_blocks_are_sent_by_a_tool_that_declares_a_list_of_anything(dialect: str, hint: Any) -> None:

@@ -134,6 +134,16 @@ def test_every_problem_is_reported_with_where_it_is() -> None:
     ]
 
 
+def test_a_value_can_be_checked_without_a_search_for_what_is_wrong() -> None:
+    validator = compile_schema({"type": "object", "properties": {"a": {"type": "integer"}}})
+    assert [validator.allows(value) for value in ({"a": 1}, {"a": "x"}, {"a": object()}, {1: 2})] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
 def test_the_number_of_reported_problems_is_limited() -> None:
     found = refusal(lambda: compile_schema(CLOSED).check({"name": "x", "list": ["bad"] * 1000}))
     assert len(found) == 20

@@ -21,6 +21,8 @@ class ValidateArguments:
             if registered.touches_results:
                 call.given = call.arguments
             if registered.convert is not None:
+                if registered.is_marked:
+                    call.given = call.arguments
                 call.arguments = registered.convert(call.arguments)
             return proceed(call)
 

@@ -239,13 +239,13 @@ def converter(arguments: type[Any]) -> Callable[[dict[str, Any]], dict[str, Any]
 
     def convert(values: dict[str, Any]) -> dict[str, Any]:
         try:
-            made = _convert(values, arguments)
-        except msgspec.ValidationError:
-            # JSON has one kind of number: 1.0 is an integer there, and the schema let it through.
             try:
+                made = _convert(values, arguments)
+            except msgspec.ValidationError:
+                # JSON has one kind of number: 1.0 is an integer there, and the schema let it through.
                 made = _convert(_whole(values), arguments)
-            except msgspec.ValidationError as error:
-                raise InvalidArgument("Arguments do not match the tool's schema", {"errors": [_said(error)]}) from None
+        except msgspec.ValidationError as error:
+            raise InvalidArgument("Arguments do not match the tool's schema", {"errors": [_said(error)]}) from None
         except Exception as error:  # The author's own types may do anything while they are made.
             raise InternalFailure("The tool failed", {"reason": "handler_exception"}) from error
         return {key: getattr(made, key) for key in values}

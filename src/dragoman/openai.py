@@ -21,7 +21,8 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from dragoman.access.callers import LOCAL, Caller
-from dragoman.errors import InvalidArgument, InvalidTool, NotFound, ToolError
+from dragoman.errors import InvalidArgument, NotFound, ToolError
+from dragoman.tools.attached import made_of
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.references import PlainSchema, inline_references
 from dragoman.tools.schema import listed_schema
@@ -73,7 +74,8 @@ def openai_tools(
     may call and whose name begins with `prefix`. `report` receives a remark for each tool that is left out or is not
     strict, and for each part of a schema that strict mode drops.
 
-    Raises `InvalidTool` for a value that is not a tool, and `ValueError` for an unknown `api` or an empty `prefix`.
+    Raises `InvalidTool` for a value that is not a tool and for a tool that another decorator has wrapped, `ValueError`
+    for an unknown `api` or an empty `prefix`.
     """
     check_api(api)
     if prefix == "":
@@ -178,11 +180,7 @@ def _definitions(tools: Any) -> list[ToolDefinition]:
 
 def _tools_in(module: ModuleType) -> Iterator[Tool]:
     for value in list(vars(module).values()):
-        if isinstance(value, Tool) or callable(value):
-            try:
-                yield tool_of(value)
-            except InvalidTool:
-                continue
+        yield from (each for each in (value, *made_of(value)) if isinstance(each, Tool))
 
 
 def _own_name(tool: str, sharing: Mapping[str, list[str]]) -> str:

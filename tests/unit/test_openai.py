@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import re
@@ -158,6 +159,13 @@ def test_a_runtime_a_list_a_module_and_a_single_tool_give_the_same_tools() -> No
     assert openai_tools(runtime) == by_name
     assert openai_tools(module) == openai_tools((resize, count, resize)) == [by_name[1], by_name[0]]
     assert openai_tools(count) == by_name[:1]
+
+
+def test_a_module_with_a_wrapped_tool_is_refused() -> None:
+    module = ModuleType("shop")
+    vars(module).update(resize=functools.wraps(resize)(lambda *arguments: None))
+    with pytest.raises(InvalidTool, match="another decorator is above @tool"):
+        openai_tools(module)
 
 
 @pytest.mark.parametrize("value", [len, 7, "count", [count, len], None])

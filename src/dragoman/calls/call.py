@@ -109,7 +109,7 @@ class Call(Struct, eq=False):
     tool: RegisteredTool = _NO_TOOL
     task: asyncio.Task[None] | None = None
     given: Any = None
-    """The arguments as they came, before they were converted; kept only for tools whose results are."""
+    """The arguments as they came, before they were converted; kept only where they are needed again."""
     payload_bytes: int = 0
     started: float = 0.0
     due: float = math.inf

@@ -151,7 +151,8 @@ def _encoded(call: Call, value: Any, most: int) -> bytes | None:
         encoded = encode_within(value, most)
         if encoded is not None and call.tool.output_validator is not None:
             content = call.tool.returns.content(msgspec.json.decode(encoded))
-            call.tool.output_validator.check(content, thorough=False)
+            if not call.tool.output_validator.allows(content):
+                return None
     except Exception:  # Whoever answers with it will say what is wrong.
         return None
     return None if encoded is None else bytes(encoded)

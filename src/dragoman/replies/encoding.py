@@ -14,7 +14,7 @@ from dragoman.errors import InternalFailure, InvalidArgument, ResultTooLarge
 from dragoman.protocol.results import ResultMeta, ToolResult
 from dragoman.tools.content import content_blocks, encode_within, is_content
 from dragoman.tools.findings import with_place
-from dragoman.tools.schema import Validator
+from dragoman.tools.schema import THOROUGHLY, Validator
 
 Encoded: TypeAlias = bytes | bytearray
 """JSON."""
@@ -105,21 +105,21 @@ def text_of_value(call: Call, value: Any, encoded: Encoded) -> str:
     return encoded.decode()
 
 
-def structured_content(call: Call, validator: Validator, value: Any, encoded: Encoded, *, is_content: bool) -> Raw:
+def structured_content(call: Call, validator: Validator, value: Any, encoded: Encoded) -> Raw:
     """What a program reads of a result, under the tool's output schema.
 
-    Raises `InternalFailure` for a result that the schema does not allow; content blocks are one.
+    Raises `InternalFailure` for a result that the schema does not allow, which may be content blocks.
     """
     returns = call.tool.returns
-    if is_content or not returns.fits(value):
-        check_value(validator, None if is_content else returns.content(decode_value(encoded)))
+    if not returns.fits(value):
+        check_value(validator, returns.content(decode_value(encoded)), encoded)
     return returns.encoded_content(encoded)
 
 
-def check_value(validator: Validator, value: Any) -> None:
+def check_value(validator: Validator, value: Any, encoded: Encoded) -> None:
     """Raise `InternalFailure` for a result that its tool's output schema does not allow."""
     try:
-        validator.check(value)
+        validator.check(value, len(encoded) <= THOROUGHLY)
     except InvalidArgument as error:
         details = {"reason": "result_does_not_match_schema", **(error.details or {})}
         found = "; ".join(map(with_place, (error.details or {}).get("errors", ())))

@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from dragoman.artifacts import WHOLE, Artifacts, Kind, Place
 from dragoman.calls.call import Call, Outcome
 from dragoman.config import ResponseConfig
-from dragoman.errors import InvalidArgument, ResultTooLarge, ToolError
+from dragoman.errors import ResultTooLarge, ToolError
 from dragoman.protocol.results import TextBlock, ToolResult
 from dragoman.replies import truncation
 from dragoman.replies.encoding import Encoded, SizeLimit, check_value, decode_value, encode_value, meta_of
@@ -23,7 +23,6 @@ from dragoman.replies.failures import ever_smaller
 from dragoman.replies.truncation import Caps, Cut, Fitted, Limits
 from dragoman.tools.content import encode_json
 from dragoman.tools.findings import json_pointer
-from dragoman.tools.schema import Validator
 
 _MOST_FOR_CURSORS = 4096
 
@@ -80,12 +79,14 @@ class Envelope:
         validator = call.tool.output_validator
         value: Any = UNSET
         if validator is not None:
-            value = None if is_content else decode_value(encoded)
-            check_value(validator, None if is_content else call.tool.returns.content(value))
+            value = decode_value(encoded)
+            check_value(validator, call.tool.returns.content(value), encoded)
         if is_content:
             if len(encoded) > self._size.limit:
                 raise ResultTooLarge(len(encoded), self._size.limit)
             result = ToolResult(Raw(encoded), False, meta_of(call))
+            if validator is not None:
+                result.structured_content = call.tool.returns.encoded_content(encoded)
             self._size.check(result)
             return result
         metadata = Metadata(int(call.duration_ms), call.cached)
@@ -135,7 +136,7 @@ class Envelope:
             lambda encoded: copies * len(encoded) + _escapes(encoded),
         )
         return truncation.fit(
-            value, limits, None if validator is None else lambda cut: _is_valid(validator, returns.content(cut))
+            value, limits, None if validator is None else lambda cut: validator.allows(returns.content(cut))
         )
 
     def _with_cursors(self, call: Call, value: Any, fitted: Fitted) -> ToolResult:
@@ -182,11 +183,3 @@ def _continuation(cut: Cut, cursor: str) -> Continuation:
 def _escapes(encoded: bytes) -> int:
     """How many bytes longer JSON text becomes inside a string."""
     return encoded.count(b'"') + encoded.count(b"\\")
-
-
-def _is_valid(validator: Validator, value: Any) -> bool:
-    try:
-        validator.check(value)
-    except InvalidArgument:
-        return False
-    return True

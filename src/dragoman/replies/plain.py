@@ -54,9 +54,7 @@ class Plain:
         result = ToolResult(content, False, meta_of(call))
         validator = call.tool.output_validator
         if validator is not None:
-            result.structured_content = structured_content(
-                call, validator, outcome.value, encoded, is_content=is_content
-            )
+            result.structured_content = structured_content(call, validator, outcome.value, encoded)
         if len(encoded) > self._size.small:
             self._size.check(result)
         return result

@@ -80,7 +80,7 @@ class Structured:
             else:
                 result.structured_content = Raw(WRAPPED % encoded if returns.is_wrapped else encoded)
         else:
-            result.structured_content = structured_content(call, validator, value, encoded, is_content=is_content)
+            result.structured_content = structured_content(call, validator, value, encoded)
         if call.cached:
             result.meta.cached = True
         if len(encoded) > self._small:

@@ -9,7 +9,16 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import (
+    Callable,
+    Collection,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    MutableSet,
+    Sequence,
+    Set,
+)
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
@@ -18,6 +27,9 @@ import msgspec
 from dragoman.errors import InternalFailure, InvalidArgument
 from dragoman.tools.schema import DRAFT_2020_12
 
+_CONTAINERS = frozenset(
+    [list, dict, set, frozenset, tuple, Collection, Sequence, MutableSequence, Set, MutableSet, Mapping, MutableMapping]
+)
 _CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 
 
@@ -40,6 +52,8 @@ def with_meta(hint: Any) -> Any:
     Understands `Annotated[int, "what it is for"]` and the annotations of other libraries, Pydantic's among them. Of
     types that the converter cannot tell apart in a union, the first that a value can be converted to counts.
     """
+    if isinstance(hint, typing.NewType):
+        return with_meta(hint.__supertype__)
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         members = tuple(map(with_meta, typing.get_args(hint)))
@@ -51,7 +65,7 @@ def with_meta(hint: Any) -> Any:
         return union
     if _is_pydantic(hint):
         return _adapted_by_pydantic(hint)
-    if origin in (list, dict, set, frozenset, tuple):
+    if origin in _CONTAINERS:
         return origin[tuple(map(with_meta, typing.get_args(hint)))]
     if origin is not Annotated:
         return hint
@@ -209,10 +223,14 @@ def _from_json(kind: type, value: Any) -> Any:
         raise _Unfit(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))) from None
 
 
+# In JSON, the names of members are strings whatever the keys of the `dict` are.
+_convert = functools.partial(msgspec.convert, str_keys=True, dec_hook=_from_json)
+
+
 def _first_that_fits(members: tuple[Any, ...], value: Any) -> Any:
     for member in members:
         with contextlib.suppress(msgspec.ValidationError):
-            return msgspec.convert(value, member, dec_hook=_from_json)
+            return _convert(value, member)
     raise _Unfit("fits none of the types that it may have")
 
 
@@ -221,13 +239,13 @@ def converter(arguments: type[Any]) -> Callable[[dict[str, Any]], dict[str, Any]
 
     def convert(values: dict[str, Any]) -> dict[str, Any]:
         try:
-            made = msgspec.convert(values, arguments, dec_hook=_from_json)
-        except msgspec.ValidationError:
-            # JSON has one kind of number: 1.0 is an integer there, and the schema let it through.
             try:
-                made = msgspec.convert(_whole(values), arguments, dec_hook=_from_json)
-            except msgspec.ValidationError as error:
-                raise InvalidArgument("Arguments do not match the tool's schema", {"errors": [_said(error)]}) from None
+                made = _convert(values, arguments)
+            except msgspec.ValidationError:
+                # JSON has one kind of number: 1.0 is an integer there, and the schema let it through.
+                made = _convert(_whole(values), arguments)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument("Arguments do not match the tool's schema", {"errors": [_said(error)]}) from None
         except Exception as error:  # The author's own types may do anything while they are made.
             raise InternalFailure("The tool failed", {"reason": "handler_exception"}) from error
         return {key: getattr(made, key) for key in values}
@@ -237,7 +255,8 @@ def converter(arguments: type[Any]) -> Callable[[dict[str, Any]], dict[str, Any]
 
 def _said(error: msgspec.ValidationError) -> dict[str, str]:
     """Where, and what: the way a validator would say it, and without the value."""
-    message, _, path = str(error).partition(" - at `$.")
+    said = str(error).replace(" - at `key` in `$", " for a key - at `$")
+    message, _, path = said.partition(" - at `$.")
     if message.startswith("Invalid enum value"):
         message = message.partition(" '")[0]
     if error.__cause__ is not None and not isinstance(error.__cause__, _Unfit):

@@ -19,7 +19,7 @@ import jsonschema_rs
 from dragoman.tools.rules import rule_code
 
 MOST_FINDINGS = 20
-_LONGEST_MESSAGE = 500
+_LONGEST = 500
 _LONGEST_NAME = 100
 _MOST_ALTERNATIVES = 5
 _MOST_IN_EACH = 2
@@ -39,7 +39,7 @@ def findings_of(
     for error in errors:
         rule = rule_code(error.kind.name, getattr(error.kind, "types", ()))
         for path, message in islice(_worded(error, schema), MOST_FINDINGS - len(found)):
-            found.append({"path": json_pointer(path), "message": message[:_LONGEST_MESSAGE]})
+            found.append({"path": json_pointer(path)[:_LONGEST], "message": message[:_LONGEST]})
             rules.append(rule)
     return found, tuple(rules)
 
@@ -94,9 +94,10 @@ def _alternatives(
         if kind is not None and kind.name == "type":
             types += kind.types
         else:
-            said = [each for error in branch[:_MOST_IN_EACH] for each in _worded(error, schema, depth - 1)]
-            more = [f"and {len(branch) - _MOST_IN_EACH} more"] if len(branch) > _MOST_IN_EACH else []
-            others.append(", ".join([*(_within(path[start:], message) for path, message in said), *more]))
+            worded = (each for error in branch for each in _worded(error, schema, depth - 1))
+            said = [_within(path[start:], message) for path, message in islice(worded, _MOST_IN_EACH)]
+            more = ["and more"] if next(worded, None) is not None else []
+            others.append(", ".join([*said, *more]))
     if len(branches) > _MOST_ALTERNATIVES:
         others.append(f"and {len(branches) - _MOST_ALTERNATIVES} more alternatives")
     of_types = " or ".join(f'"{each}"' for each in dict.fromkeys(types))

@@ -61,9 +61,9 @@ def read_return(hint: Any) -> tuple[_Schema | None, Returns]:
     if hint is None:
         return None, AS_JSON
     returns = Returns(_names_text(hint), exact=frozenset(_exact(hint)))
-    if _is_free(hint):
-        return None, Returns(returns.is_text)
     try:
+        if _is_free(hint):
+            return None, Returns(returns.is_text)
         schema, definitions = json_schema(with_meta(hint), "serialization")
     except (TypeError, ValueError, NameError, KeyError, RuntimeError):
         return None, Returns(returns.is_text)  # A result may have no schema; its JSON form shows when it is sent.
@@ -79,15 +79,17 @@ def read_return(hint: Any) -> tuple[_Schema | None, Returns]:
 
 def plain_hint(hint: Any) -> Any:
     """The type that an `Annotated`, a `NewType` or an alias stands for."""
-    while True:
-        if typing.get_origin(hint) is Annotated:
-            hint = typing.get_args(hint)[0]
-        elif isinstance(hint, typing.NewType):
-            hint = hint.__supertype__
-        elif type(hint).__name__ == "TypeAliasType":
-            hint = hint.__value__
-        else:
-            return hint
+    while (inner := _inner(hint)) is not hint:
+        hint = inner
+    return hint
+
+
+def _inner(hint: Any) -> Any:
+    if typing.get_origin(hint) is Annotated:
+        return typing.get_args(hint)[0]
+    if isinstance(hint, typing.NewType):
+        return hint.__supertype__
+    return hint.__value__ if type(hint).__name__ == "TypeAliasType" else hint
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
@@ -123,8 +125,9 @@ def _names_text(hint: Any) -> bool:
 def _exact(hint: Any) -> set[type]:
     if typing.get_origin(hint) is Annotated and not all(isinstance(each, str) for each in typing.get_args(hint)[1:]):
         return set()
+    if (inner := _inner(hint)) is not hint:
+        return _exact(inner)
     found: set[type] = set()
-    hint = plain_hint(hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         for member in typing.get_args(hint):
             found |= _exact(member)

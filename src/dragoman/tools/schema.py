@@ -18,6 +18,8 @@ from dragoman.tools.findings import MOST_FINDINGS, Finding, findings_of
 Schema: TypeAlias = Mapping[str, Any]
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
+THOROUGHLY = 65_536
+"""Of values with more bytes only the first thing that is wrong is told: to find all could take seconds."""
 
 
 class Validator:
@@ -28,6 +30,13 @@ class Validator:
     def __init__(self, compiled: jsonschema_rs.Validator, schema: Schema) -> None:
         self._compiled = compiled
         self._schema = schema
+
+    def allows(self, value: Any) -> bool:
+        """Whether nothing is wrong with a value; what is wrong is not searched for."""
+        try:
+            return self._compiled.is_valid(value)
+        except (ValueError, RecursionError, OverflowError):
+            return False
 
     def check(self, value: Any, thorough: bool = True) -> None:
         """Raise `InvalidArgument` with what is wrong and where; values are not repeated, they may be secret or huge.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NewType, TypedDict
 
 import msgspec
 import pydantic
@@ -13,6 +13,7 @@ import pytest
 
 from dragoman import Image, Text, ToolDefinition, define_tool, tool
 from dragoman.testing import open_server
+from dragoman.tools.returns import AS_JSON, read_return
 
 DIALECTS = ["structured", "plain", "envelope"]
 
@@ -141,6 +142,8 @@ async def test_tools_with_schemas_of_their_own_answer_with_json(dialect: str) ->
         (Literal["a"], "b"),
         (Annotated[str, msgspec.Meta(max_length=1)], "ab"),
         (Annotated[int, pydantic.Field(ge=1)], 0),
+        (NewType("Count", Annotated[int, msgspec.Meta(ge=1)]), 0),
+        (NewType("Count", Annotated[int, pydantic.Field(ge=1)]), 0),
         (dict[str, int], {"a": "b"}),
         (dict[str, Any], [1]),
         (Row, {}),
@@ -158,6 +161,37 @@ async def test_a_result_that_is_not_what_was_declared_is_never_sent(dialect: str
     else:
         error = msgspec.json.decode(text)
         assert (error.get("error") or error)["message"] == "Result does not match the tool's output schema"
+
+
+@pytest.mark.parametrize(("count", "told"), [(30, 20), (50_000, 1)])
+@pytest.mark.parametrize("dialect", ["structured", "envelope"])
+async def test_of_a_large_result_only_the_first_thing_that_is_wrong_is_searched_for(
+    dialect: str, count: int, told: int
+) -> None:
+    result = await answer_of(giving([None] * count, list[int]), dialect)
+    error = msgspec.json.decode(result["content"][0]["text"])
+    found = error["details"] if dialect == "structured" else error["error"]["context"]
+    assert len(found["errors"]) == told
+
+
+@pytest.mark.parametrize("hint", [list, list[Any], tuple[Any, ...], list[Any] | None])
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_content_blocks_are_sent_by_a_tool_that_declares_a_list_of_anything(dialect: str, hint: Any) -> None:
+    blocks = [{"type": "text", "text": "a"}, {"type": "image", "data": "YQ==", "mimeType": "image/png"}]
+    result = await answer_of(giving([Text("a"), Image(b"a")], hint), dialect)
+    assert (result["isError"], result["content"]) == (False, blocks)
+    assert result["structuredContent"] == {"result": blocks}
+
+
+def test_a_return_hint_that_contains_itself_without_end_has_no_output_schema() -> None:
+    class TypeAliasType:
+        """As `type Json = list[Json]` makes one, from Python 3.12 on."""
+
+        __value__: Any = None
+
+    hint = TypeAliasType()
+    hint.__value__ = list[hint]  # type: ignore[valid-type]
+    assert read_return(hint) == (None, AS_JSON)
 
 
 @pytest.mark.parametrize(

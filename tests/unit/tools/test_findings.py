@@ -97,9 +97,19 @@ def test_messages_and_findings_are_bounded(size: int) -> None:
     message = found({"a": 1}, schema)["/a"]
     assert len(message) <= 500
     assert "more alternatives" in message or size > 1
-    errors = found({"n" * 10_000 + str(number): 1 for number in range(100)}, schema)
+    errors = found({f"{number:02}" + "n" * 10_000: 1 for number in range(100)}, schema)
     assert len(errors) == 20
     assert max(map(len, errors.values())) < 200
+    assert max(map(len, errors)) <= 500
+
+
+def test_an_alternative_names_two_of_its_unknown_arguments() -> None:
+    place = {f"stret{number}": 1 for number in range(50)}
+    assert found({"name": "a", "place": place})["/place"] == (
+        'the value fits none of the alternatives: it is not of type "string" or "array"; or '
+        "unknown argument `place.stret0`; did you mean `place.street`?, "
+        "unknown argument `place.stret1`; did you mean `place.street`?, and more"
+    )
 
 
 def test_a_line_for_a_person_names_the_place_once() -> None:

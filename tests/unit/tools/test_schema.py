@@ -15,7 +15,7 @@ import pydantic
 import pytest
 
 from dragoman import Image, Text, ToolContext, tool
-from dragoman.errors import InvalidArgument, InvalidTool
+from dragoman.errors import InternalFailure, InvalidArgument, InvalidTool
 from dragoman.tools.schema import DRAFT_07, DRAFT_2020_12, compile_schema, listed_schema
 from dragoman.tools.tool import tool_of
 
@@ -131,6 +131,16 @@ def test_every_problem_is_reported_with_where_it_is() -> None:
         {"path": "/list/2", "message": 'the value is not of type "integer"'},
         {"path": "/name", "message": "name is required"},
         {"path": "/other", "message": "unknown argument `other`"},
+    ]
+
+
+def test_a_value_can_be_checked_without_a_search_for_what_is_wrong() -> None:
+    validator = compile_schema({"type": "object", "properties": {"a": {"type": "integer"}}})
+    assert [validator.allows(value) for value in ({"a": 1}, {"a": "x"}, {"a": object()}, {1: 2})] == [
+        True,
+        False,
+        False,
+        False,
     ]
 
 
@@ -618,6 +628,21 @@ def test_a_number_without_a_fraction_is_an_integer_however_it_is_written(hint: A
     compile_schema(tool_of(made).definition.input_schema).check({"value": given})
     converted = tool_of(made).convert({"value": given})
     assert repr(converted) == repr({"value": taken})
+
+
+@pytest.mark.parametrize("count", [1, 1.0])
+def test_an_exception_of_an_argument_type_is_a_failure_of_the_tool(count: float) -> None:
+    @dataclasses.dataclass
+    class Stubborn:
+        def __post_init__(self) -> None:
+            raise RuntimeError
+
+    def f(count: Any, thing: Any) -> None: ...
+
+    f.__annotations__ |= {"count": int, "thing": Stubborn}
+    made = tool(f)
+    with pytest.raises(InternalFailure):
+        tool_of(made).convert({"count": count, "thing": {}})
 
 
 def test_what_cannot_be_converted_is_refused_with_where_it_is() -> None:

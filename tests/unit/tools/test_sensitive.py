@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from msgspec import Meta, Struct
+from pydantic import BaseModel, Field, SecretStr
 
 from dragoman import tool
 from dragoman.errors import Conflict
@@ -104,6 +106,26 @@ async def test_what_is_logged_and_answered_about_an_exception_has_no_sensitive_a
         log = server.stderr.decode()
         assert SECRET not in log
         assert "no entry for ada with [REDACTED]" in log
+
+
+class Word(BaseModel):
+    word: SecretStr = Field(json_schema_extra={"x-sensitive": True})
+
+
+async def test_a_sensitive_field_of_a_model_is_neither_logged_nor_answered() -> None:
+    @tool
+    def log_in(login: Word, place: Path) -> None:
+        said = f"cannot use {login.word.get_secret_value()} in {place}"
+        raise Conflict(said) if place.name == "told" else ValueError(said)
+
+    async with open_server([log_in]) as server:
+        client = await server.client()
+        for place in ("told", "not told"):
+            result = await client.call_tool("log_in", {"login": {"word": SECRET}, "place": place})
+            assert result["isError"]
+            assert SECRET not in str(result)
+        assert SECRET not in server.stderr.decode()
+        assert "cannot use [REDACTED] in not told" in server.stderr.decode()
 
 
 def test_nothing_is_shown_of_arguments_that_are_nested_too_deeply_to_look_through() -> None:

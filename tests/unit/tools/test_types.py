@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -140,6 +141,8 @@ BOUGHT_JSON = {"price": "1.50", "bought": "2024-01-15T10:30:00Z", "path": "a"}
         (date | datetime, MOMENT, "2024-01-15T10:30:00Z"),
         (uuid.UUID | str, ID, str(ID)),
         (uuid.UUID | str, "x", "x"),
+        (dict[int, Size], {7: Size.LARGE}, {"7": 2}),
+        (dict[uuid.UUID, str] | Path, {ID: "a"}, {str(ID): "a"}),
         (Decimal | Color | None, Decimal(2), "2"),
         (Decimal | Color | None, Color.BLUE, "blue"),
         (Decimal | Color | None, None, None),
@@ -184,6 +187,9 @@ async def test_a_value_arrives_as_its_type_and_is_returned_as_the_same_json(
         (Annotated[Decimal, pydantic.Field(max_digits=2)], "1.25", "no more than 2 digits"),
         (pydantic.HttpUrl, "nowhere", "should be a valid URL"),
         (uuid.UUID, "x", "Invalid UUID"),
+        (dict[int, str], {"x": "a"}, "Expected `int`, got `str` for a key"),
+        (Sequence[Annotated[int, pydantic.Field(ge=1)]], [0], "less than the minimum"),
+        (NewType("Count", Annotated[int, pydantic.Field(ge=1)]), 0, "less than the minimum"),
         (timedelta, "x", "Invalid ISO8601 duration"),
     ],
 )

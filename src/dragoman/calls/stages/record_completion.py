@@ -181,7 +181,7 @@ def _hiding(call: Call) -> Hide | None:
     """A function that removes the sensitive arguments of a call from a text; None if there are none."""
     if call.tool is None or not call.tool.is_marked:
         return None
-    return hiding(call.tool.definition.input_schema, call.arguments)
+    return hiding(call.tool.definition.input_schema, call.arguments if call.given is None else call.given)
 
 
 def _hide_in(error: ToolError, hide: Hide) -> None:

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.calls.call import Call, Service
-
-THOROUGHLY = 65_536
-"""Of arguments with more bytes only the first thing that is wrong is told: to find all could take seconds."""
+from dragoman.tools.schema import THOROUGHLY
 
 
 @dataclass(frozen=True)
@@ -23,6 +21,8 @@ class ValidateArguments:
             if registered.touches_results:
                 call.given = call.arguments
             if registered.convert is not None:
+                if registered.is_marked:
+                    call.given = call.arguments
                 call.arguments = registered.convert(call.arguments)
             return proceed(call)
 

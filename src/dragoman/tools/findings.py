@@ -44,6 +44,23 @@ def findings_of(
     return found, tuple(rules)
 
 
+def without_branches(schema: Any) -> Any:
+    """A copy of a schema whose alternatives are denied twice.
+
+    It allows the same values. But a validator that refuses one does not collect what each alternative has against it,
+    which takes seconds for a large value.
+    """
+    if isinstance(schema, list):
+        return list(map(without_branches, schema))
+    if not isinstance(schema, Mapping):
+        return schema
+    copy = {key: without_branches(value) for key, value in schema.items()}
+    hidden = {key: copy.pop(key) for key in ("anyOf", "oneOf") if isinstance(copy.get(key), list)}
+    if hidden:
+        copy["allOf"] = [*copy.get("allOf", ()), *({"not": {"not": {key: value}}} for key, value in hidden.items())]
+    return copy
+
+
 def json_pointer(path: Iterable[str | int]) -> str:
     """Where something is, as RFC 6901 has it."""
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
@@ -79,6 +96,8 @@ def _worded(
             yield unknown, f"unknown argument `{dotted(unknown)}`{_nearest(path, name, known)}"
     elif kind.name in ("anyOf", "oneOf") and depth and any(kind.context):
         yield path, _alternatives(kind.context, len(path), schema, depth)
+    elif kind.name == "not" and isinstance(kind.schema, Mapping) and [*kind.schema] == ["not"]:
+        yield path, "the value fits none of the alternatives"
     else:
         yield path, error.message
 

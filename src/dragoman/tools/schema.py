@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import jsonschema_rs
 
 from dragoman.errors import InvalidArgument
-from dragoman.tools.findings import MOST_FINDINGS, Finding, findings_of
+from dragoman.tools.findings import MOST_FINDINGS, Finding, findings_of, without_branches
 
 Schema: TypeAlias = Mapping[str, Any]
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
@@ -25,11 +25,15 @@ THOROUGHLY = 65_536
 class Validator:
     """A compiled schema."""
 
-    __slots__ = ("_compiled", "_schema")
+    __slots__ = ("_brief", "_compiled", "_schema")
 
-    def __init__(self, compiled: jsonschema_rs.Validator, schema: Schema) -> None:
+    def __init__(
+        self, compiled: jsonschema_rs.Validator, schema: Schema, brief: jsonschema_rs.Validator | None = None
+    ) -> None:
+        """`brief`: the same schema `without_branches`, if it has any."""
         self._compiled = compiled
         self._schema = schema
+        self._brief = brief or compiled
 
     def allows(self, value: Any) -> bool:
         """Whether nothing is wrong with a value; what is wrong is not searched for."""
@@ -54,7 +58,7 @@ class Validator:
 
     def _first(self, value: Any) -> list[jsonschema_rs.ValidationError]:
         try:
-            self._compiled.validate(value)
+            self._brief.validate(value)
         except jsonschema_rs.ValidationError as error:
             return [error]
         return []
@@ -71,15 +75,27 @@ def _refusal(
 
 def compile_schema(schema: Schema) -> Validator:
     """Raises `ValueError` with a reason when the schema cannot be used."""
-    make = jsonschema_rs.validator_for if "$schema" in schema else jsonschema_rs.Draft7Validator
     try:
-        return Validator(make(dict(schema), mask="the value", retriever=_refuse_to_fetch), schema)
+        return Validator(_compiled(schema), schema, _brief(schema))
     except jsonschema_rs.ValidationError as error:
         raise ValueError(f"at {'/'.join(map(str, error.instance_path)) or 'its root'}: {error.message}") from None
     except jsonschema_rs.ReferencingError as error:
         raise ValueError(str(error)) from None
     except (TypeError, OverflowError, RecursionError, ValueError) as error:
         raise ValueError(f"not a JSON Schema: {error}") from None
+
+
+def _compiled(schema: Schema) -> jsonschema_rs.Validator:
+    make = jsonschema_rs.validator_for if "$schema" in schema else jsonschema_rs.Draft7Validator
+    return make(dict(schema), mask="the value", retriever=_refuse_to_fetch)
+
+
+def _brief(schema: Schema) -> jsonschema_rs.Validator | None:
+    try:
+        brief = without_branches(schema)
+        return None if brief == schema else _compiled(brief)
+    except (ValueError, RecursionError, jsonschema_rs.ReferencingError):  # It refers to one of its alternatives.
+        return None
 
 
 def _refuse_to_fetch(uri: str) -> Any:

@@ -124,3 +124,27 @@ def test_a_line_for_a_person_names_the_place_once() -> None:
     assert with_place({"path": "", "message": "is wrong"}) == "is wrong"
     assert with_place({"path": "/a", "message": "A good name is required"}) == "/a: A good name is required"
     assert with_place({"path": "/a~1b", "message": "a/b is required"}) == "a/b is required"
+
+
+LARGE = {"name": "a", "many": [{"street": "b"}] * 3, "place": [1]}
+
+
+def test_of_a_large_value_the_alternatives_are_not_tried_one_by_one() -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        compile_schema(SCHEMA).check(LARGE, thorough=False)
+    said = {"path": "/place", "message": "the value fits none of the alternatives"}
+    assert (refused.value.details or {})["errors"] == [said]
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_a_schema_that_refers_to_an_alternative_is_checked_as_it_is(keyword: str) -> None:
+    schema = {
+        "properties": {
+            "a": {keyword: [{"type": "integer"}, {"type": "null"}]},
+            "b": {"$ref": f"#/properties/a/{keyword}/0"},
+        }
+    }
+    validator = compile_schema({"type": "object", **schema})
+    validator.check({"a": None, "b": 1}, thorough=False)
+    with pytest.raises(InvalidArgument):
+        validator.check({"b": None}, thorough=False)

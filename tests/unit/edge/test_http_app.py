@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -379,6 +380,23 @@ async def test_an_application_can_identify_callers_by_any_header(is_async: bool)
     session = {"mcp-session-id": opened.headers["mcp-session-id"]}
     assert (await here.ask(request(INITIALIZED, {**session, "x-api-key": "other"}))).status == 401
     assert (await here.ask(HEALTH)).status == 200
+    await app.stop(0)
+
+
+async def test_of_two_simultaneous_requests_with_one_id_the_second_is_refused_also_when_the_token_expires() -> None:
+    app = dragoman.http_app([count], identify=lambda headers: Caller("ada", expires_at=time.time() + 600))
+    here = Driver(app)
+    session = {"mcp-session-id": (await here.ask(request(INITIALIZE))).headers["mcp-session-id"]}
+    assert (await here.ask(request(INITIALIZED, session))).status == 202
+    params = {"name": "count", "arguments": {"to": 3}, "_meta": {"progressToken": 1}}
+    first, second = (here.begin(request(message("tools/call", params, 5), session)) for _ in range(2))
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(first.task, second.task)
+    assert first.response.messages[-1]["result"]["structuredContent"] == {"result": 3}
+    assert (second.response.status, second.response.error["message"]) == (
+        400,
+        "Invalid request: a request with this id is under way",
+    )
     await app.stop(0)
 
 

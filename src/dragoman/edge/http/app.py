@@ -414,13 +414,18 @@ class HttpApp:
         if b"mcp-session-id" not in headers:
             raise Refused(400, InvalidRequest("Bad request: Mcp-Session-Id is missing"))
         body = await self._body(headers, receive)  # Nobody needs it, but the SDK would read it, and refuse it in text.
-        await self._stream(self._sessions.handle, scope, replayed(body, receive), send, caller)
+        await self._stream(self._sessions.handle, scope, receive, send, caller, body)
 
-    async def _stream(self, serve: Serve, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
-        """Have what may be a stream served for as long as the caller's token is valid."""
+    async def _stream(
+        self, serve: Serve, scope: Scope, receive: Receive, send: Send, caller: Caller, body: bytes | None = None
+    ) -> None:
+        """Have what may be a stream served for as long as the caller's token is valid.
+
+        A `body` that was read is passed on without waiting. Otherwise another request could take the same id meanwhile.
+        """
 
         def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-            return serve(scope, receive, send, caller)
+            return serve(scope, receive if body is None else replayed(body, receive), send, caller)
 
         await until_expired(app, caller, self._runtime.clock)(scope, receive, send)
 
@@ -698,7 +703,7 @@ class HttpApp:
                 raise Refused(400, InvalidRequest(reason), id=request_id, meta=meta)
             if not self._runtime.is_running:
                 raise Stopping(request_id, meta)
-        await self._stream(self._sessions.handle, scope, replayed(_reduced(body, message), receive), send, caller)
+        await self._stream(self._sessions.handle, scope, receive, send, caller, _reduced(body, message))
 
     # The deprecated transport.
 

@@ -38,7 +38,8 @@ from dragoman.edge.sdk_kernel import CALLER, TRANSPORT, SdkError, SdkKernel, lis
 from dragoman.errors import InternalError, InvalidRequest, RequestCancelled
 from dragoman.ids import Ids
 from dragoman.protocol.jsonrpc import Id, encode_error, error_data
-from dragoman.protocol.session import Move, Session, correlation_id_in, handshake_reader
+from dragoman.protocol.session import Event as Read
+from dragoman.protocol.session import Move, Request, Session, ToolCall, correlation_id_in, handshake_reader
 from dragoman.telemetry.log import Logger, exception_facts
 
 if TYPE_CHECKING:
@@ -153,6 +154,13 @@ class SseSession:
         self.under_way: set[Id] = set()
         self._stream = stream
 
+    def read(self, message: bytes) -> Read | None:
+        """What a message means. An id in use is refused here: the SDK would forget the request that has it."""
+        event = self.reader.read(message)
+        if isinstance(event, ToolCall | Request) and event.id in self.under_way:
+            return self.reader.refuse(id_in_use(), event.id, event.meta)
+        return event
+
     async def send(self, line: bytes) -> None:
         """Send an answer, in turn with those of the SDK."""
         await _send(self._stream, line)
@@ -198,7 +206,8 @@ class SdkSessions:
 
     def find_sse(self, scope: Scope, caller: Caller) -> SseSession | None:
         """The session of this caller that a request to the deprecated transport names."""
-        named = parse_qs(scope["query_string"].decode("latin-1")).get("session_id", [""])[0]
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        named = query.get("session_id", [""])[-1]  # As the SDK: of several, the last.
         try:
             session = self._sse_sessions.get(UUID(hex=named))
         except ValueError:
@@ -384,7 +393,7 @@ class SdkSessions:
             if context.method == "tools/list":
                 refuse_cursor((context.params or {}).get("cursor"))  # Before the SDK, which has other words for it.
             under_way: set[Id] = context.request.scope.get(_UNDER_WAY, set())
-            if context.request_id in under_way:  # In other sessions, the lane has seen to it.
+            if context.request_id in under_way:  # Two came at once; in other sessions, the lane has seen to it.
                 raise id_in_use()
             under_way.add(context.request_id)
             self._requests += 1

@@ -717,7 +717,8 @@ class HttpApp:
         if scope["method"] == "POST":
             body = await self._read(receive)
             session = self._sessions.find_sse(scope, caller)
-            if session is not None and type(event := session.reader.read(body)) is Refusal:
+            event = None if session is None else session.read(body)
+            if session is not None and type(event) is Refusal:
                 log_refusal(session.logger, event)
                 if event.id is None:
                     await answer(send, 400, event.line)

@@ -170,7 +170,15 @@ class SdkSessions:
     """Serves what the lane does not of the handshake era over HTTP, on the kernel's server."""
 
     def __init__(
-        self, kernel: SdkKernel, config: Config, ids: Ids, logger: Logger, *, sse: bool = False, prefix: str = ""
+        self,
+        kernel: SdkKernel,
+        config: Config,
+        ids: Ids,
+        logger: Logger,
+        *,
+        is_authenticated: bool,
+        sse: bool = False,
+        prefix: str = "",
     ) -> None:
         self._kernel = kernel
         self._ids = ids
@@ -178,6 +186,7 @@ class SdkSessions:
         self._prefix = prefix
         self._config = config
         self._logger = logger
+        self._is_authenticated = is_authenticated
         self._sse = sse
         self._index: dict[str, LaneSession] = {}
         self._by_sse: set[SdkConnection] = set()
@@ -372,7 +381,7 @@ class SdkSessions:
     def _per_caller(self) -> Quota:
         """How many sessions one caller may have; without authentication all clients are one caller."""
         http = self._config.http
-        if not self._config.auth.is_set:
+        if not self._is_authenticated:
             return Quota(http.max_sessions)
         return Quota(http.max_sessions_per_caller or max(1, http.max_sessions // 2))
 

@@ -400,6 +400,14 @@ async def test_of_two_simultaneous_requests_with_one_id_the_second_is_refused_al
     await app.stop(0)
 
 
+async def test_a_caller_that_the_application_identifies_has_a_share_of_the_sessions() -> None:
+    settings = {"http": {"max_sessions": 4, "max_sessions_per_caller": 1}}
+    app = dragoman.http_app([whose], settings, identify=lambda headers: Caller(headers["x-user"]))
+    opened = [await Driver(app).ask(request(INITIALIZE, {"x-user": user})) for user in ("ada", "ada", "bob")]
+    assert [each.status for each in opened] == [200, 503, 200]
+    await app.stop(0)
+
+
 async def test_an_application_that_fails_to_identify_a_caller_serves_nobody() -> None:
     def fail(headers: dict[str, str]) -> Caller | None:
         raise RuntimeError("the directory is down")

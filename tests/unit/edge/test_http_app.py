@@ -408,6 +408,16 @@ async def test_a_caller_that_the_application_identifies_has_a_share_of_the_sessi
     await app.stop(0)
 
 
+async def test_an_application_that_identifies_callers_gets_every_value_of_a_header() -> None:
+    seen: list[dict[str, str]] = []
+    app = dragoman.http_app([whose], identify=seen.append)
+    twice = b"x-user: ada\r\nx-user: root\r\ncookie: a=1\r\ncookie: b=2\r\n"
+    asked = modern_call("whose", {"x-user": "ada"}).replace(b"x-user: ada\r\n", twice)
+    assert (await Driver(app).ask(asked)).status == 401
+    assert (seen[0]["x-user"], seen[0]["cookie"]) == ("ada, root", "a=1; b=2")
+    await app.stop(0)
+
+
 async def test_an_application_that_fails_to_identify_a_caller_serves_nobody() -> None:
     def fail(headers: dict[str, str]) -> Caller | None:
         raise RuntimeError("the directory is down")

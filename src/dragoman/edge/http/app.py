@@ -266,6 +266,7 @@ class HttpApp:
         headers = dict(pairs)
         if len(headers) != len(pairs):
             _refuse_doubles(pairs)
+            headers = rules.joined(pairs)  # None of the values is hidden from whatever decides by them.
         self._let_in(headers)
         if b"origin" in headers:  # A page is to be able to read a refusal too.
             routed = partial(self._route, headers=headers)

@@ -49,7 +49,15 @@ class ParameterHeader(Struct, frozen=True):
 
 
 _CREDENTIALS = frozenset(
-    (b"authorization", b"proxy-authorization", b"cookie", b"mcp-session-id", b"x-explorer-token", b"x-dragoman-worker")
+    (
+        b"authorization",
+        b"proxy-authorization",
+        b"cookie",
+        b"x-api-key",
+        b"mcp-session-id",
+        b"x-explorer-token",
+        b"x-dragoman-worker",
+    )
 )
 """Headers that say who may do something: whoever knows their values can act for the caller."""
 

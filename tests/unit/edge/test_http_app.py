@@ -120,6 +120,20 @@ async def test_a_lifespan_starts_and_stops_it() -> None:
     assert not made.server.is_running
 
 
+async def test_a_lifespan_that_fails_at_the_first_request_costs_that_request_and_is_logged() -> None:
+    @asynccontextmanager
+    async def fail() -> AsyncIterator[None]:
+        raise RuntimeError("the database is down")
+        yield
+
+    entries: list[Entry] = []
+    logger = StructuredLogger(entries.append)
+    app = dragoman.http_app([echo], allow_unauthenticated=True, lifespan=fail, logger=logger)
+    answered = await Driver(app).ask(modern_call("echo", message="hi"))
+    assert (answered.status, answered.code, "database" in answered.body.decode()) == (500, -32603, False)
+    assert any("the database is down" in str(entry) for entry in entries)
+
+
 async def test_the_lifespan_of_another_application_can_hold_it() -> None:
     made = Scene()
     async with made.app.lifespan():

@@ -193,8 +193,6 @@ class HttpApp:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1003})
             return
-        if self._starting is None or not self._starting.done():
-            await self.start()
         leave_trace = None if self._join_trace is None else self._join_trace(scope["headers"])
         try:
             await self.run(self._admit, scope, receive, send)
@@ -262,6 +260,8 @@ class HttpApp:
         return refusal.line
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._starting is None or not self._starting.done():
+            await self.start()
         pairs: list[Header] = scope["headers"]
         headers = dict(pairs)
         if len(headers) != len(pairs):

@@ -412,6 +412,9 @@ class SdkSessions:
                 self._requests -= 1
                 under_way.discard(context.request_id)
         except Exception as error:
+            opened = self._manager._server_instances.get(connection.session_id)
+            if context.method == "initialize" and opened is not None and connection.session_id not in self._index:
+                opened.was_refused = True
             raise self._refusal(context, error) from None
 
     def _refusal(self, context: Any, error: Exception) -> Exception:
@@ -544,7 +547,14 @@ def _manager_class() -> Any:
         """A transport whose streams are resumed without a gap."""
 
         _was_listened_to = False
+        was_refused = False
+        """Whether the `initialize` that opened the session was answered with an error."""
         reader: Session
+
+        async def handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await super().handle_request(scope, receive, send)
+            if self.was_refused:  # Nobody can use it, and it would keep its place until it is idle for long enough.
+                await self.terminate()
 
         async def serve_stream(
             self, name: str, first: Iterable[Any], scope: Scope, receive: Receive, send: Send

@@ -432,6 +432,17 @@ async def test_an_application_that_identifies_callers_gets_every_value_of_a_head
     await app.stop(0)
 
 
+async def test_an_initialize_that_is_answered_with_an_error_leaves_no_session_behind() -> None:
+    app = dragoman.http_app([echo], {"http": {"max_sessions": 1}}, allow_unauthenticated=True)
+    here = Driver(app)
+    wrong = {**INITIALIZE, "params": {**INITIALIZE["params"], "capabilities": {"roots": "x"}}}
+    for _ in range(2):
+        assert (await here.ask(request(wrong))).messages[-1]["error"]["code"] == -32602
+        await until(lambda: not app._sessions._manager._server_instances)
+    assert "result" in (await here.ask(request(INITIALIZE))).messages[-1]
+    await app.stop(0)
+
+
 async def test_an_application_that_fails_to_identify_a_caller_serves_nobody() -> None:
     def fail(headers: dict[str, str]) -> Caller | None:
         raise RuntimeError("the directory is down")

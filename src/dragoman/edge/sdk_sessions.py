@@ -501,7 +501,8 @@ def _said_in(body: bytes) -> SdkError:
     """The error in an answer of the SDK, which is JSON-RPC or plain text."""
     try:
         error = msgspec.json.decode(body)["error"]
-        return SdkError(error["code"], error["message"], error.get("data"))
+        said = error["message"].partition("\n")[0]  # What may follow repeats parts of the message.
+        return SdkError(error["code"], said, error.get("data"))
     except (msgspec.DecodeError, LookupError, TypeError):
         return SdkError(InvalidRequest.code, body.decode(errors="replace"), None)
 

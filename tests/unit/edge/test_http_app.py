@@ -443,6 +443,24 @@ async def test_an_initialize_that_is_answered_with_an_error_leaves_no_session_be
     await app.stop(0)
 
 
+MISSHAPEN = [
+    ({"jsonrpc": "2.0", "method": "notifications/x", "params": ["secret"]}, "params must be an object"),
+    ({"jsonrpc": "2.0", "id": 7, "result": "secret"}, "result must be an object"),
+    ({"jsonrpc": "2.0", "id": 7, "error": {"code": "secret"}}, "error must have an integer code and a message"),
+]
+
+
+@pytest.mark.parametrize(("body", "reason"), MISSHAPEN)
+async def test_a_message_of_the_wrong_shape_is_refused_without_being_repeated(body: Any, reason: str) -> None:
+    async with scene() as here:
+        session = {"mcp-session-id": (await here.ask(request(INITIALIZE))).headers["mcp-session-id"]}
+        await here.ask(request(INITIALIZED, session))
+        refused = await here.ask(request(body, session))
+        assert (refused.status, refused.error["message"]) == (400, f"Invalid request: {reason}")
+        assert "secret" not in refused.body.decode()
+        assert "secret" not in str(here.entries)
+
+
 async def test_an_application_that_fails_to_identify_a_caller_serves_nobody() -> None:
     def fail(headers: dict[str, str]) -> Caller | None:
         raise RuntimeError("the directory is down")

@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+import pytest
 
 import dragoman
 from dragoman.app import ServerOptions, create_server
 from tests.interaction.http_raw import INITIALIZE, INITIALIZED, Response, events_in, message, request
 from tests.unit.edge.asgi_driver import Driver
+from tests.unit.edge.test_http_app import MISSHAPEN
 from tests.waiting import PATIENCE
 
 seen: asyncio.Queue[str] = asyncio.Queue()
@@ -85,3 +87,15 @@ async def test_a_message_that_names_two_sessions_is_read_in_the_one_that_answers
         assert (await new.answer(0))["error"]["code"] == -32002
         for client in (running, new):
             client.stream.leave()
+
+
+@pytest.mark.parametrize(("body", "reason"), MISSHAPEN)
+async def test_a_message_of_the_wrong_shape_is_refused_before_the_sdk_logs_it(
+    body: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with sse_server() as here:
+        client = await SseClient(here).open()
+        refused = await client.post(body)
+        assert (refused.status, refused.error["message"]) == (400, f"Invalid request: {reason}")
+        assert "secret" not in caplog.text
+        client.stream.leave()

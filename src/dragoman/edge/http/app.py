@@ -783,12 +783,25 @@ def _decoded(body: bytes) -> Message | Answer:
 
 def _reduced(body: bytes, message: Message | Answer) -> bytes:
     """A message as the SDK is given it, which keeps all of an `initialize` for the life of the session."""
+    _refuse_misshapen(message)
     if not isinstance(message, Message) or message.method != "initialize" or message.id is msgspec.UNSET:
         return body
     try:
         return encode_request(message.id, message.method, initialize_params(message))
     except InvalidParams as error:
         raise Refused(400, error, id=message.id, meta=jsonrpc.meta_in(message.params)) from None
+
+
+def _refuse_misshapen(message: Message | Answer) -> None:
+    """Refuse what the SDK would refuse: its words, which are logged, repeat parts of the message."""
+    if isinstance(message, Message):
+        if message.has_params and bytes(memoryview(message.params)[:1]) not in (b"{", b"n"):
+            raise Refused(400, InvalidRequest("Invalid request: params must be an object"))
+    elif message.error is None:
+        if not isinstance(message.result, dict):
+            raise Refused(400, InvalidRequest("Invalid request: result must be an object"))
+    elif type(message.error.get("code")) is not int or not isinstance(message.error.get("message"), str):
+        raise Refused(400, InvalidRequest("Invalid request: error must have an integer code and a message"))
 
 
 def _is_modern(body: bytes) -> bool:

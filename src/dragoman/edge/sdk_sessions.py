@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _READER = "dragoman.reader"
 """Where the scope of a request has the `Session` that reads its messages."""
 _UNDER_WAY = "dragoman.under_way"
-"""Where the scope of a message of the deprecated transport has the ids of the session's requests under way."""
+"""Where the scope of a message has the ids of the requests of its session that the SDK has under way."""
 _TOUCH_EVERY = 1.0
 """Seconds, at most, between two notes of a session that it is in use; one for every call would cost more than it."""
 
@@ -78,6 +78,8 @@ class LaneSession:
         self.listener = listener_of(connection)
         self.calls: dict[Id, tuple[Call, SessionCall]] = {}
         """What the lane is answering, by the request's id."""
+        self.under_way: set[Id] = set()
+        """What the SDK is answering, also while nobody listens to the stream of the answer."""
         self._touched = 0.0
         self._touch_every = min(_TOUCH_EVERY, transport._idle_timeout / 10)
 
@@ -108,7 +110,7 @@ class LaneSession:
 
     def uses(self, request_id: Id, *, in_lane: bool) -> bool:
         """Whether a request with this id is being answered. To the SDK, and only to it, 1 and "1" are the same one."""
-        if request_id in self.calls:
+        if request_id in self.calls or request_id in self.under_way:
             return True
         if str(request_id) not in self.transport._request_streams:
             return False
@@ -257,6 +259,7 @@ class SdkSessions:
         named = dict(scope["headers"]).get(b"mcp-session-id", b"").decode("latin-1")
         session = self.find(named, caller)
         scope[_READER] = reader = self._new_reader() if session is None else session.reader
+        scope[_UNDER_WAY] = set() if session is None else session.under_way
         await self._manager.handle_request(scope, receive, self._worded(send, reader))
 
     async def handle_sse(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
@@ -401,8 +404,8 @@ class SdkSessions:
                 return result
             if context.method == "tools/list":
                 refuse_cursor((context.params or {}).get("cursor"))  # Before the SDK, which has other words for it.
-            under_way: set[Id] = context.request.scope.get(_UNDER_WAY, set())
-            if context.request_id in under_way:  # Two came at once; in other sessions, the lane has seen to it.
+            under_way: set[Id] = context.request.scope[_UNDER_WAY]
+            if context.request_id in under_way:  # Two came at once over SSE.
                 raise id_in_use()
             under_way.add(context.request_id)
             self._requests += 1

@@ -461,6 +461,25 @@ async def test_a_message_of_the_wrong_shape_is_refused_without_being_repeated(bo
         assert "secret" not in str(here.entries)
 
 
+async def test_an_id_is_in_use_until_its_request_is_answered_also_when_the_client_has_left() -> None:
+    async with scene() as here:
+        session = {"mcp-session-id": (await here.ask(request(INITIALIZE))).headers["mcp-session-id"]}
+        await here.ask(request(INITIALIZED, session))
+        meta = {"_meta": {"progressToken": 1}}
+        waiting = request(message("tools/call", {"name": "wait", **meta}, 5), session)
+        left = here.driver.begin(waiting)
+        await until(lambda: here.server.runner.under_way)
+        left.leave()
+        await left.task
+        again = await here.ask(waiting)
+        assert (again.status, again.error["message"]) == (400, "Invalid request: a request with this id is under way")
+        await here.ask(request(message("notifications/cancelled", {"requestId": 5}), session))
+        await until(lambda: not here.server.runner.under_way)
+        counted = {"name": "count", "arguments": {"to": 1}, **meta}
+        counting = request(message("tools/call", counted, 5), session)
+        assert (await here.ask(counting)).messages[-1]["result"]["structuredContent"] == {"result": 1}
+
+
 async def test_an_application_that_fails_to_identify_a_caller_serves_nobody() -> None:
     def fail(headers: dict[str, str]) -> Caller | None:
         raise RuntimeError("the directory is down")

@@ -465,7 +465,7 @@ async def test_calls_that_a_stop_cuts_short_are_answered_before_their_streams_en
         for reply, request_id in ((by_lane, 7), (by_sdk, 8)):
             answer = await reply.answer()
             assert (answer["id"], answer["result"]["isError"]) == (request_id, True)
-            assert "The server stopped" in answer["result"]["content"][0]["text"]
+            assert "The server is shutting down" in answer["result"]["content"][0]["text"]
         (priming,) = await standing.events()
         assert priming.message is None
         assert await stopping == 2

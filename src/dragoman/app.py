@@ -287,21 +287,24 @@ class Runtime:
         if self.sessions is not None:
             raise RuntimeError("a runtime is served over HTTP once")
         config = self.config
-        if config.http.metrics:
-            self._count_calls()
-        prefix = "" if siblings is None else siblings.prefix
-        self.sessions = SdkSessions(self.kernel, config, self.ids, self.logger, sse=sse, prefix=prefix)
         authenticator = make_authenticator(config.auth, self.clock, WebDocuments(), os.environ)
         if identify is not None:
             if authenticator is not None:
                 raise ConfigError([("auth", "is set, and so is an authenticator of the application's own; use one")])
             authenticator = CustomAuthenticator(identify, self.clock)
+        if config.http.metrics:
+            self._count_calls()
+        is_authenticated = authenticator is not None
+        prefix = "" if siblings is None else siblings.prefix
+        self.sessions = SdkSessions(
+            self.kernel, config, self.ids, self.logger, is_authenticated=is_authenticated, sse=sse, prefix=prefix
+        )
         explorer = None
         if config.explorer.enabled:
             from dragoman.edge.http.explorer import Explorer
 
             endpoint = "/sse" if sse else config.http.path
-            explorer = Explorer(self, endpoint=endpoint, is_authenticated=authenticator is not None)
+            explorer = Explorer(self, endpoint=endpoint, is_authenticated=is_authenticated)
         return HttpApp(
             self,
             self._services,

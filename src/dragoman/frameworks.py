@@ -69,8 +69,12 @@ def make_runtime(
 
     @asynccontextmanager
     async def lifespan(runtime: Runtime) -> AsyncIterator[None]:
-        announce(runtime)
-        await call_hook(on_startup)
+        try:
+            announce(runtime)
+            await call_hook(on_startup)
+        except BaseException:
+            undo()
+            raise
         try:
             yield
         finally:

@@ -67,9 +67,12 @@ class Lifespan:
                 if not entered.done():
                     entered.set_result(None)
                 await self._leaving.wait()
-        except asyncio.CancelledError:
-            entered.cancel()
-            raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if entered.done() or (task is not None and task.cancelling()):
+                entered.cancel()
+                raise
+            entered.set_exception(self._explain(error))  # Its own, such as that of a task that it waited for.
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             # Kept for the task that waits: out of this one, the last two would end the event loop.
             if entered.done():

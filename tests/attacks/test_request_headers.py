@@ -47,6 +47,7 @@ SENT = {
     "Authorization": "Bearer a-secret-token",
     "Proxy-Authorization": "Basic a-secret",
     "Cookie": "session=a-secret",
+    "X-Api-Key": "a-secret",
     "X-Explorer-Token": "a-secret",
     "X-Dragoman-Worker": "a-secret",
 }

@@ -59,6 +59,18 @@ async def test_a_framework_is_announced_filled_and_undone_in_order() -> None:
     assert maps.seen == ["1 tools", "started", "undone", "stopped"]
 
 
+async def test_a_framework_whose_start_fails_is_undone() -> None:
+    maps = Maps()
+
+    async def fail() -> None:
+        raise RuntimeError("no maps")
+
+    app = make_app(*maps.parts, name="atlas", on_startup=fail, on_shutdown=lambda: maps.seen.append("stopped"))
+    with pytest.raises(RuntimeError, match="no maps"):
+        await app.start()
+    assert maps.seen == ["1 tools", "undone"]
+
+
 async def test_an_application_of_a_framework_knows_its_callers() -> None:
     app = make_app(*Maps().parts, name="atlas", identify=lambda headers: Caller(headers["x-user"]), explorer=True)
     async with app.lifespan():

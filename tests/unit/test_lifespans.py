@@ -234,3 +234,17 @@ async def _until(is_so: Any) -> None:
     async with asyncio.timeout(10):
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
+
+
+async def test_a_cancellation_of_its_own_is_a_failure_of_the_lifespan() -> None:
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        waited_for = asyncio.create_task(asyncio.sleep(0))
+        waited_for.cancel()
+        await waited_for
+        yield
+
+    explained = Lifespan(lifespan, lambda error: RuntimeError(f"it failed: {type(error).__name__}"))
+    with pytest.raises(RuntimeError, match="it failed: CancelledError"):
+        await explained.enter(None)
+    assert await explained.leave(0)

@@ -38,7 +38,8 @@ from dragoman.edge.sdk_kernel import CALLER, TRANSPORT, SdkError, SdkKernel, lis
 from dragoman.errors import InternalError, InvalidRequest, RequestCancelled
 from dragoman.ids import Ids
 from dragoman.protocol.jsonrpc import Id, encode_error, error_data
-from dragoman.protocol.session import Move, Session, correlation_id_in, handshake_reader
+from dragoman.protocol.session import Event as Read
+from dragoman.protocol.session import Move, Request, Session, ToolCall, correlation_id_in, handshake_reader
 from dragoman.telemetry.log import Logger, exception_facts
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 _READER = "dragoman.reader"
 """Where the scope of a request has the `Session` that reads its messages."""
 _UNDER_WAY = "dragoman.under_way"
-"""Where the scope of a message of the deprecated transport has the ids of the session's requests under way."""
+"""Where the scope of a message has the ids of the requests of its session that the SDK has under way."""
 _TOUCH_EVERY = 1.0
 """Seconds, at most, between two notes of a session that it is in use; one for every call would cost more than it."""
 
@@ -77,6 +78,8 @@ class LaneSession:
         self.listener = listener_of(connection)
         self.calls: dict[Id, tuple[Call, SessionCall]] = {}
         """What the lane is answering, by the request's id."""
+        self.under_way: set[Id] = set()
+        """What the SDK is answering, also while nobody listens to the stream of the answer."""
         self._touched = 0.0
         self._touch_every = min(_TOUCH_EVERY, transport._idle_timeout / 10)
 
@@ -107,7 +110,7 @@ class LaneSession:
 
     def uses(self, request_id: Id, *, in_lane: bool) -> bool:
         """Whether a request with this id is being answered. To the SDK, and only to it, 1 and "1" are the same one."""
-        if request_id in self.calls:
+        if request_id in self.calls or request_id in self.under_way:
             return True
         if str(request_id) not in self.transport._request_streams:
             return False
@@ -153,6 +156,13 @@ class SseSession:
         self.under_way: set[Id] = set()
         self._stream = stream
 
+    def read(self, message: bytes) -> Read | None:
+        """What a message means. An id in use is refused here: the SDK would forget the request that has it."""
+        event = self.reader.read(message)
+        if isinstance(event, ToolCall | Request) and event.id in self.under_way:
+            return self.reader.refuse(id_in_use(), event.id, event.meta)
+        return event
+
     async def send(self, line: bytes) -> None:
         """Send an answer, in turn with those of the SDK."""
         await _send(self._stream, line)
@@ -162,7 +172,15 @@ class SdkSessions:
     """Serves what the lane does not of the handshake era over HTTP, on the kernel's server."""
 
     def __init__(
-        self, kernel: SdkKernel, config: Config, ids: Ids, logger: Logger, *, sse: bool = False, prefix: str = ""
+        self,
+        kernel: SdkKernel,
+        config: Config,
+        ids: Ids,
+        logger: Logger,
+        *,
+        is_authenticated: bool,
+        sse: bool = False,
+        prefix: str = "",
     ) -> None:
         self._kernel = kernel
         self._ids = ids
@@ -170,6 +188,7 @@ class SdkSessions:
         self._prefix = prefix
         self._config = config
         self._logger = logger
+        self._is_authenticated = is_authenticated
         self._sse = sse
         self._index: dict[str, LaneSession] = {}
         self._by_sse: set[SdkConnection] = set()
@@ -198,7 +217,8 @@ class SdkSessions:
 
     def find_sse(self, scope: Scope, caller: Caller) -> SseSession | None:
         """The session of this caller that a request to the deprecated transport names."""
-        named = parse_qs(scope["query_string"].decode("latin-1")).get("session_id", [""])[0]
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        named = query.get("session_id", [""])[-1]  # As the SDK: of several, the last.
         try:
             session = self._sse_sessions.get(UUID(hex=named))
         except ValueError:
@@ -239,6 +259,7 @@ class SdkSessions:
         named = dict(scope["headers"]).get(b"mcp-session-id", b"").decode("latin-1")
         session = self.find(named, caller)
         scope[_READER] = reader = self._new_reader() if session is None else session.reader
+        scope[_UNDER_WAY] = set() if session is None else session.under_way
         await self._manager.handle_request(scope, receive, self._worded(send, reader))
 
     async def handle_sse(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
@@ -363,7 +384,7 @@ class SdkSessions:
     def _per_caller(self) -> Quota:
         """How many sessions one caller may have; without authentication all clients are one caller."""
         http = self._config.http
-        if not self._config.auth.is_set:
+        if not self._is_authenticated:
             return Quota(http.max_sessions)
         return Quota(http.max_sessions_per_caller or max(1, http.max_sessions // 2))
 
@@ -383,8 +404,8 @@ class SdkSessions:
                 return result
             if context.method == "tools/list":
                 refuse_cursor((context.params or {}).get("cursor"))  # Before the SDK, which has other words for it.
-            under_way: set[Id] = context.request.scope.get(_UNDER_WAY, set())
-            if context.request_id in under_way:  # In other sessions, the lane has seen to it.
+            under_way: set[Id] = context.request.scope[_UNDER_WAY]
+            if context.request_id in under_way:  # Two came at once over SSE.
                 raise id_in_use()
             under_way.add(context.request_id)
             self._requests += 1
@@ -394,6 +415,9 @@ class SdkSessions:
                 self._requests -= 1
                 under_way.discard(context.request_id)
         except Exception as error:
+            opened = self._manager._server_instances.get(connection.session_id)
+            if context.method == "initialize" and opened is not None and connection.session_id not in self._index:
+                opened.was_refused = True
             raise self._refusal(context, error) from None
 
     def _refusal(self, context: Any, error: Exception) -> Exception:
@@ -480,7 +504,8 @@ def _said_in(body: bytes) -> SdkError:
     """The error in an answer of the SDK, which is JSON-RPC or plain text."""
     try:
         error = msgspec.json.decode(body)["error"]
-        return SdkError(error["code"], error["message"], error.get("data"))
+        said = error["message"].partition("\n")[0]  # What may follow repeats parts of the message.
+        return SdkError(error["code"], said, error.get("data"))
     except (msgspec.DecodeError, LookupError, TypeError):
         return SdkError(InvalidRequest.code, body.decode(errors="replace"), None)
 
@@ -526,7 +551,14 @@ def _manager_class() -> Any:
         """A transport whose streams are resumed without a gap."""
 
         _was_listened_to = False
+        was_refused = False
+        """Whether the `initialize` that opened the session was answered with an error."""
         reader: Session
+
+        async def handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await super().handle_request(scope, receive, send)
+            if self.was_refused:  # Nobody can use it, and it would keep its place until it is idle for long enough.
+                await self.terminate()
 
         async def serve_stream(
             self, name: str, first: Iterable[Any], scope: Scope, receive: Receive, send: Send

@@ -49,19 +49,31 @@ class ParameterHeader(Struct, frozen=True):
 
 
 _CREDENTIALS = frozenset(
-    (b"authorization", b"proxy-authorization", b"cookie", b"mcp-session-id", b"x-explorer-token", b"x-dragoman-worker")
+    (
+        b"authorization",
+        b"proxy-authorization",
+        b"cookie",
+        b"x-api-key",
+        b"mcp-session-id",
+        b"x-explorer-token",
+        b"x-dragoman-worker",
+    )
 )
 """Headers that say who may do something: whoever knows their values can act for the caller."""
 
 
 def readable_headers(pairs: Iterable[tuple[bytes, bytes]]) -> Mapping[str, str]:
     """Headers by their names in lower case, without credentials; values of the same name are joined with commas."""
-    found: dict[str, str] = {}
+    found = joined((lower, value) for name, value in pairs if (lower := name.lower()) not in _CREDENTIALS)
+    return MappingProxyType({name.decode("latin-1"): value.decode("latin-1") for name, value in found.items()})
+
+
+def joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name; values of the same name are joined, as HTTP has it: with commas, and cookies with semicolons."""
+    found: dict[bytes, list[bytes]] = {}
     for name, value in pairs:
-        if (lower := name.lower()) not in _CREDENTIALS:
-            key, text = lower.decode("latin-1"), value.decode("latin-1")
-            found[key] = f"{found[key]}, {text}" if key in found else text
-    return MappingProxyType(found)
+        found.setdefault(name, []).append(value)
+    return {name: (b"; " if name == b"cookie" else b", ").join(values) for name, values in found.items()}
 
 
 def check_routing(

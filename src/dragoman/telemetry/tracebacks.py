@@ -6,6 +6,7 @@ import os
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -54,6 +55,7 @@ class Traceback(str):
         return made
 
 
+@lru_cache(maxsize=1024)  # A deep recursion has a thousand frames in one file, and each look goes to the disk.
 def is_own_code(file: str) -> bool:
     """Whether a file is neither the server's, nor Python's, nor an installed package's."""
     if file.startswith("<frozen "):

@@ -139,8 +139,8 @@ class ToolContext:
     def headers(self) -> Mapping[str, str]:
         """The headers of the HTTP request, by their names in lower case; empty on stdio and in calls from Python.
 
-        Credentials are left out: `authorization`, `proxy-authorization`, `cookie`, `mcp-session-id` and the explorer's
-        token. The values of a name that occurs more than once are joined with commas.
+        Credentials are left out: `authorization`, `proxy-authorization`, `cookie`, `x-api-key`, `mcp-session-id` and
+        the explorer's token. The values of a name that occurs more than once are joined with commas.
         """
         if self._headers is None:  # Few tools look: nothing is made for the others.
             self._headers = readable_headers(self._header_pairs)

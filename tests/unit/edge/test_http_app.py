@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -117,6 +118,20 @@ async def test_a_lifespan_starts_and_stops_it() -> None:
     assert (await sent.get())["type"] == "lifespan.shutdown.complete"
     await living
     assert not made.server.is_running
+
+
+async def test_a_lifespan_that_fails_at_the_first_request_costs_that_request_and_is_logged() -> None:
+    @asynccontextmanager
+    async def fail() -> AsyncIterator[None]:
+        raise RuntimeError("the database is down")
+        yield
+
+    entries: list[Entry] = []
+    logger = StructuredLogger(entries.append)
+    app = dragoman.http_app([echo], allow_unauthenticated=True, lifespan=fail, logger=logger)
+    answered = await Driver(app).ask(modern_call("echo", message="hi"))
+    assert (answered.status, answered.code, "database" in answered.body.decode()) == (500, -32603, False)
+    assert any("the database is down" in str(entry) for entry in entries)
 
 
 async def test_the_lifespan_of_another_application_can_hold_it() -> None:
@@ -380,6 +395,89 @@ async def test_an_application_can_identify_callers_by_any_header(is_async: bool)
     assert (await here.ask(request(INITIALIZED, {**session, "x-api-key": "other"}))).status == 401
     assert (await here.ask(HEALTH)).status == 200
     await app.stop(0)
+
+
+async def test_of_two_simultaneous_requests_with_one_id_the_second_is_refused_also_when_the_token_expires() -> None:
+    app = dragoman.http_app([count], identify=lambda headers: Caller("ada", expires_at=time.time() + 600))
+    here = Driver(app)
+    session = {"mcp-session-id": (await here.ask(request(INITIALIZE))).headers["mcp-session-id"]}
+    assert (await here.ask(request(INITIALIZED, session))).status == 202
+    params = {"name": "count", "arguments": {"to": 3}, "_meta": {"progressToken": 1}}
+    first, second = (here.begin(request(message("tools/call", params, 5), session)) for _ in range(2))
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(first.task, second.task)
+    assert first.response.messages[-1]["result"]["structuredContent"] == {"result": 3}
+    assert (second.response.status, second.response.error["message"]) == (
+        400,
+        "Invalid request: a request with this id is under way",
+    )
+    await app.stop(0)
+
+
+async def test_a_caller_that_the_application_identifies_has_a_share_of_the_sessions() -> None:
+    settings = {"http": {"max_sessions": 4, "max_sessions_per_caller": 1}}
+    app = dragoman.http_app([whose], settings, identify=lambda headers: Caller(headers["x-user"]))
+    opened = [await Driver(app).ask(request(INITIALIZE, {"x-user": user})) for user in ("ada", "ada", "bob")]
+    assert [each.status for each in opened] == [200, 503, 200]
+    await app.stop(0)
+
+
+async def test_an_application_that_identifies_callers_gets_every_value_of_a_header() -> None:
+    seen: list[dict[str, str]] = []
+    app = dragoman.http_app([whose], identify=seen.append)
+    twice = b"x-user: ada\r\nx-user: root\r\ncookie: a=1\r\ncookie: b=2\r\n"
+    asked = modern_call("whose", {"x-user": "ada"}).replace(b"x-user: ada\r\n", twice)
+    assert (await Driver(app).ask(asked)).status == 401
+    assert (seen[0]["x-user"], seen[0]["cookie"]) == ("ada, root", "a=1; b=2")
+    await app.stop(0)
+
+
+async def test_an_initialize_that_is_answered_with_an_error_leaves_no_session_behind() -> None:
+    app = dragoman.http_app([echo], {"http": {"max_sessions": 1}}, allow_unauthenticated=True)
+    here = Driver(app)
+    wrong = {**INITIALIZE, "params": {**INITIALIZE["params"], "capabilities": {"roots": "x"}}}
+    for _ in range(2):
+        assert (await here.ask(request(wrong))).messages[-1]["error"]["code"] == -32602
+        await until(lambda: not app._sessions._manager._server_instances)
+    assert "result" in (await here.ask(request(INITIALIZE))).messages[-1]
+    await app.stop(0)
+
+
+MISSHAPEN = [
+    ({"jsonrpc": "2.0", "method": "notifications/x", "params": ["secret"]}, "params must be an object"),
+    ({"jsonrpc": "2.0", "id": 7, "result": "secret"}, "result must be an object"),
+    ({"jsonrpc": "2.0", "id": 7, "error": {"code": "secret"}}, "error must have an integer code and a message"),
+]
+
+
+@pytest.mark.parametrize(("body", "reason"), MISSHAPEN)
+async def test_a_message_of_the_wrong_shape_is_refused_without_being_repeated(body: Any, reason: str) -> None:
+    async with scene() as here:
+        session = {"mcp-session-id": (await here.ask(request(INITIALIZE))).headers["mcp-session-id"]}
+        await here.ask(request(INITIALIZED, session))
+        refused = await here.ask(request(body, session))
+        assert (refused.status, refused.error["message"]) == (400, f"Invalid request: {reason}")
+        assert "secret" not in refused.body.decode()
+        assert "secret" not in str(here.entries)
+
+
+async def test_an_id_is_in_use_until_its_request_is_answered_also_when_the_client_has_left() -> None:
+    async with scene() as here:
+        session = {"mcp-session-id": (await here.ask(request(INITIALIZE))).headers["mcp-session-id"]}
+        await here.ask(request(INITIALIZED, session))
+        meta = {"_meta": {"progressToken": 1}}
+        waiting = request(message("tools/call", {"name": "wait", **meta}, 5), session)
+        left = here.driver.begin(waiting)
+        await until(lambda: here.server.runner.under_way)
+        left.leave()
+        await left.task
+        again = await here.ask(waiting)
+        assert (again.status, again.error["message"]) == (400, "Invalid request: a request with this id is under way")
+        await here.ask(request(message("notifications/cancelled", {"requestId": 5}), session))
+        await until(lambda: not here.server.runner.under_way)
+        counted = {"name": "count", "arguments": {"to": 1}, **meta}
+        counting = request(message("tools/call", counted, 5), session)
+        assert (await here.ask(counting)).messages[-1]["result"]["structuredContent"] == {"result": 1}
 
 
 async def test_an_application_that_fails_to_identify_a_caller_serves_nobody() -> None:

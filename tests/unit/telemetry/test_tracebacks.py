@@ -155,3 +155,23 @@ def test_the_stack_of_a_worker_that_crashed_keeps_its_lines() -> None:
     )
     said = json.loads(EntryWriter()(entries))
     assert (said["stack"], said["other"]) == ("Fatal\n  File x\\u001b", "a\\u000ab")
+
+
+def test_a_file_is_looked_at_once_however_many_frames_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recurse() -> None:
+        recurse()
+
+    looked_at: list[str] = []
+
+    def realpath(file: str) -> str:
+        looked_at.append(file)
+        return file
+
+    monkeypatch.setattr("os.path.realpath", realpath)
+    is_own_code.cache_clear()
+    with pytest.raises(RecursionError) as caught:
+        recurse()
+    Traceback.of(caught.value)
+    is_own_code.cache_clear()
+    assert looked_at
+    assert len(looked_at) == len(set(looked_at))

@@ -193,8 +193,6 @@ class HttpApp:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1003})
             return
-        if self._starting is None or not self._starting.done():
-            await self.start()
         leave_trace = None if self._join_trace is None else self._join_trace(scope["headers"])
         try:
             await self.run(self._admit, scope, receive, send)
@@ -262,10 +260,13 @@ class HttpApp:
         return refusal.line
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._starting is None or not self._starting.done():
+            await self.start()
         pairs: list[Header] = scope["headers"]
         headers = dict(pairs)
         if len(headers) != len(pairs):
             _refuse_doubles(pairs)
+            headers = rules.joined(pairs)  # None of the values is hidden from whatever decides by them.
         self._let_in(headers)
         if b"origin" in headers:  # A page is to be able to read a refusal too.
             routed = partial(self._route, headers=headers)
@@ -414,13 +415,18 @@ class HttpApp:
         if b"mcp-session-id" not in headers:
             raise Refused(400, InvalidRequest("Bad request: Mcp-Session-Id is missing"))
         body = await self._body(headers, receive)  # Nobody needs it, but the SDK would read it, and refuse it in text.
-        await self._stream(self._sessions.handle, scope, replayed(body, receive), send, caller)
+        await self._stream(self._sessions.handle, scope, receive, send, caller, body)
 
-    async def _stream(self, serve: Serve, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
-        """Have what may be a stream served for as long as the caller's token is valid."""
+    async def _stream(
+        self, serve: Serve, scope: Scope, receive: Receive, send: Send, caller: Caller, body: bytes | None = None
+    ) -> None:
+        """Have what may be a stream served for as long as the caller's token is valid.
+
+        A `body` that was read is passed on without waiting. Otherwise another request could take the same id meanwhile.
+        """
 
         def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-            return serve(scope, receive, send, caller)
+            return serve(scope, receive if body is None else replayed(body, receive), send, caller)
 
         await until_expired(app, caller, self._runtime.clock)(scope, receive, send)
 
@@ -698,7 +704,7 @@ class HttpApp:
                 raise Refused(400, InvalidRequest(reason), id=request_id, meta=meta)
             if not self._runtime.is_running:
                 raise Stopping(request_id, meta)
-        await self._stream(self._sessions.handle, scope, replayed(_reduced(body, message), receive), send, caller)
+        await self._stream(self._sessions.handle, scope, receive, send, caller, _reduced(body, message))
 
     # The deprecated transport.
 
@@ -712,7 +718,8 @@ class HttpApp:
         if scope["method"] == "POST":
             body = await self._read(receive)
             session = self._sessions.find_sse(scope, caller)
-            if session is not None and type(event := session.reader.read(body)) is Refusal:
+            event = None if session is None else session.read(body)
+            if session is not None and type(event) is Refusal:
                 log_refusal(session.logger, event)
                 if event.id is None:
                     await answer(send, 400, event.line)
@@ -776,12 +783,25 @@ def _decoded(body: bytes) -> Message | Answer:
 
 def _reduced(body: bytes, message: Message | Answer) -> bytes:
     """A message as the SDK is given it, which keeps all of an `initialize` for the life of the session."""
+    _refuse_misshapen(message)
     if not isinstance(message, Message) or message.method != "initialize" or message.id is msgspec.UNSET:
         return body
     try:
         return encode_request(message.id, message.method, initialize_params(message))
     except InvalidParams as error:
         raise Refused(400, error, id=message.id, meta=jsonrpc.meta_in(message.params)) from None
+
+
+def _refuse_misshapen(message: Message | Answer) -> None:
+    """Refuse what the SDK would refuse: its words, which are logged, repeat parts of the message."""
+    if isinstance(message, Message):
+        if message.has_params and bytes(memoryview(message.params)[:1]) not in (b"{", b"n"):
+            raise Refused(400, InvalidRequest("Invalid request: params must be an object"))
+    elif message.error is None:
+        if not isinstance(message.result, dict):
+            raise Refused(400, InvalidRequest("Invalid request: result must be an object"))
+    elif type(message.error.get("code")) is not int or not isinstance(message.error.get("message"), str):
+        raise Refused(400, InvalidRequest("Invalid request: error must have an integer code and a message"))
 
 
 def _is_modern(body: bytes) -> bool:

@@ -258,6 +258,7 @@ plans = st.lists(
 @pytest.mark.requirement("FND-TIME-02", "FND-TIME-03", "FND-TIME-04", "FND-TIME-05")
 @given(plans=plans)
 @example(plans=[(0, 100, 300.5), (60, 160, 90.5), (70, 80, 200.5)])
+@example(plans=[(18, 40, 18.5), (18, 190, 190.5)])  # The timer goes off a rounding error too early.
 def test_each_deadline_answers_sets_the_token_and_leaves_the_slot_taken(
     plans: list[tuple[int, int, float]],
 ) -> None:

@@ -16,6 +16,10 @@ from dragoman.errors import InternalError
 from dragoman.telemetry.log import Logger, exception_facts
 
 
+_ROUNDING = 1e-6
+"""Seconds by which sums of moments and delays may be off: a timer that goes off so much too early is on time."""
+
+
 class Deadlines:
     """Expires calls that are still under way when their tool's time is up, counted from their start."""
 
@@ -43,7 +47,7 @@ class Deadlines:
 
     def _look(self) -> None:
         self._timer, self.next = None, math.inf
-        now = self._clock.monotonic()
+        now = self._clock.monotonic() + _ROUNDING
         expired = [call for call in self._under_way if call.due <= now]
         for call in sorted(expired, key=_due):
             call.due = math.inf

@@ -15,7 +15,6 @@ from dragoman.clock import Clock, Timer
 from dragoman.errors import InternalError
 from dragoman.telemetry.log import Logger, exception_facts
 
-
 _ROUNDING = 1e-6
 """Seconds by which sums of moments and delays may be off: a timer that goes off so much too early is on time."""
 

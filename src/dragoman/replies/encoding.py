@@ -99,8 +99,11 @@ def not_serializable() -> InternalFailure:
 
 
 def text_of_value(call: Call, value: Any, encoded: Encoded) -> str:
-    """What a model reads of a result: its JSON, but for a string that the tool declares as text."""
-    if call.tool.returns.is_text and isinstance(value, str):
+    """What a model reads of a result: its JSON, but without quotes where that is a string and the tool declares text.
+
+    The JSON decides, not the type: of a result that was kept, nothing else is left.
+    """
+    if call.tool.returns.is_text and encoded.startswith(b'"'):
         return value if type(value) is str else str(decode_value(encoded))
     return encoded.decode()
 

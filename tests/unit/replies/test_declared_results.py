@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
+from datetime import date
 from typing import Annotated, Any, Literal, NewType, TypedDict
 
 import msgspec
@@ -70,6 +71,7 @@ SAID = 'He said "no"\n'
         (str | None, "a", "a", {"result": "a"}),
         (str | None, None, "null", {"result": None}),
         (str | int, 7, "7", {"result": 7}),
+        (str | date, date(2030, 1, 31), "2030-01-31", {"result": "2030-01-31"}),
         (Word, Word.YES, "yes", {"result": "yes"}),
         (Color, Color.RED, '"red"', {"result": "red"}),
         (None, None, "null", {"result": None}),
@@ -195,7 +197,8 @@ def test_a_return_hint_that_contains_itself_without_end_has_no_output_schema() -
 
 
 @pytest.mark.parametrize(
-    ("hint", "value"), [(str, "a"), (list[int], [1]), (int, 7), (Row, {"name": "a"}), (None, None)]
+    ("hint", "value"),
+    [(str, "a"), (str | date, date(2030, 1, 31)), (list[int], [1]), (int, 7), (Row, {"name": "a"}), (None, None)],
 )
 async def test_a_kept_result_is_answered_with_like_the_first(hint: Any, value: Any) -> None:
     function = giving(value, hint, read_only=True, cache_ttl_ms=0)

@@ -127,6 +127,8 @@ class CustomAuthenticator(Authenticator):
         caller = await found if inspect.isawaitable(found) else found
         if caller is None:
             raise Unauthenticated("The credentials are missing or wrong", None)
+        if not isinstance(caller, Caller):
+            raise TypeError(f"identify must return a Caller or None, not {type(caller).__name__}")
         return caller
 
 

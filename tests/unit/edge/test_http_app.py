@@ -480,9 +480,12 @@ async def test_an_id_is_in_use_until_its_request_is_answered_also_when_the_clien
         assert (await here.ask(counting)).messages[-1]["result"]["structuredContent"] == {"result": 1}
 
 
-async def test_an_application_that_fails_to_identify_a_caller_serves_nobody() -> None:
-    def fail(headers: dict[str, str]) -> Caller | None:
-        raise RuntimeError("the directory is down")
+@pytest.mark.parametrize("returned", [None, True, "ada", {"name": "ada"}])
+async def test_an_application_that_fails_to_identify_a_caller_serves_nobody(returned: Any) -> None:
+    def fail(headers: dict[str, str]) -> Any:
+        if returned is None:
+            raise RuntimeError("the directory is down")
+        return returned
 
     app = dragoman.http_app([whose], identify=fail)
     answered = await Driver(app).ask(modern_call("whose"))

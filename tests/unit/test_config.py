@@ -283,6 +283,9 @@ def test_each_mode_of_the_admin_policy_is_taken_with_or_without_a_variable(mode:
     values = {"tools": {"adminPolicy": {"mode": mode, "tokenEnvVar": "TOKEN"}}}
     assert make_config(values).tools.admin_policy == AdminPolicy(mode=mode, token_env_var="TOKEN")  # type: ignore[arg-type]
     assert make_config({"tools": {"admin_policy": {"mode": mode}}}).tools.admin_policy.token_env_var is None
+    assert problems({"tools": {"admin_policy": {"mode": mode.upper()}}}) == (
+        ("tools.admin_policy.mode", "must be one of deny_all, local_stdio_only, token"),
+    )
 
 
 @pytest.mark.requirement("FND-CONF-06")

@@ -84,14 +84,18 @@ async def test_the_numbers_are_in_force(settings: dict[str, Any], timeout: int, 
     unlimited = {"limits": {"max_string_length": None}}
     async with open_server([hold], {**settings, **unlimited}, clock=clock) as server:
         client = await server.client()
-        calls = [client.begin("tools/call", {"name": "hold"}) for _ in range(slots)]
-        full = await client.call_tool("hold")
-        large = await client.call_tool("hold", {"text": "x" * (most - len('{"text":""}') + 1)})
-        clock.advance(timeout / 1000)
-        late = [(await client.answer(call))["result"] for call in calls]
-        release.set()
-        assert await server.runtime.runner.drain(5)
-        exact = await client.call_tool("hold", {"text": "x" * (most - len('{"text":""}'))})
+        try:
+            async with asyncio.timeout(10):
+                calls = [client.begin("tools/call", {"name": "hold"}) for _ in range(slots)]
+                full = await client.call_tool("hold")
+                large = await client.call_tool("hold", {"text": "x" * (most - len('{"text":""}') + 1)})
+                clock.advance(timeout / 1000)
+                late = [(await client.answer(call))["result"] for call in calls]
+                release.set()
+                assert await server.runtime.runner.drain(5)
+                exact = await client.call_tool("hold", {"text": "x" * (most - len('{"text":""}'))})
+        finally:
+            release.set()
     told = [json.loads(each["content"][0]["text"]) for each in (full, large, *late)]
     assert [error["code"] for error in told] == ["RESOURCE_EXHAUSTED"] * 2 + ["TIMEOUT"] * slots
     assert [error["details"]["reason"] for error in told[:2]] == ["no_free_slot", "payload_too_large"]
@@ -313,6 +317,9 @@ def test_each_mode_of_the_admin_policy_is_taken_with_or_without_a_variable(mode:
     values = {"tools": {"adminPolicy": {"mode": mode, "tokenEnvVar": "TOKEN"}}}
     assert make_config(values).tools.admin_policy == AdminPolicy(mode=mode, token_env_var="TOKEN")  # type: ignore[arg-type]
     assert make_config({"tools": {"admin_policy": {"mode": mode}}}).tools.admin_policy.token_env_var is None
+    assert problems({"tools": {"admin_policy": {"mode": mode.upper()}}}) == (
+        ("tools.admin_policy.mode", "must be one of deny_all, local_stdio_only, token"),
+    )
 
 
 @pytest.mark.requirement("FND-CONF-06")

@@ -224,6 +224,7 @@ async def test_the_page_is_one_file_that_names_nothing_elsewhere() -> None:
     assert len(text) < 80_000
 
 
+@pytest.mark.requirement("FR-EXPLORER-005")
 async def test_the_policy_lets_the_pages_own_script_and_style_run_and_nothing_else() -> None:
     async with explorer() as page:
         found = await page.get("/explorer/")

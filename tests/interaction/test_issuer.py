@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpcore2
 import pytest
 
 from dragoman.access.authenticator import DISTRUST_SECONDS, TRUST_SECONDS, Authenticator, make_authenticator
@@ -135,6 +136,17 @@ async def test_nobody_listening_is_unavailable_too() -> None:
         door = Door(issuer)
     with pytest.raises(VerifierUnavailable, match="cannot be fetched"):
         await door.enter()
+
+
+async def test_no_certificates_are_loaded_to_fetch_keys_from_this_machine(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("loading certificates blocks the event loop")
+
+    monkeypatch.setattr(httpcore2, "default_ssl_context", fail)
+    await Door(issuer, jwks=issuer.url + KEYS).enter()
+    assert issuer.asked == [KEYS]
 
 
 async def test_a_slow_issuer_is_given_up_and_asked_once_by_all(issuer: Issuer) -> None:

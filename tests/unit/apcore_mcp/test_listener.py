@@ -251,6 +251,6 @@ async def test_a_module_that_has_the_name_of_a_native_tool_is_left_out(caplog: p
         client = await server.client()
         assert await names(client) == ["first", "health", "second"]
         registry.unregister("first")
-        assert text_of(await client.call_tool("first", {})) == '"native"'
+        assert text_of(await client.call_tool("first", {})) == "native"
         listener.stop()
     assert "Module skipped: a tool named 'first' is registered already" in caplog.text

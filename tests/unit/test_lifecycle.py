@@ -185,7 +185,7 @@ async def test_the_core_serves_any_type_of_transport_without_standard_streams(
     async with open_server([ok]) as server:
         client = await server.connect(transport).handshake()
         assert [entry["name"] for entry in await client.list_tools()] == ["health", "ok"]
-        assert (await client.call_tool("ok"))["content"] == [{"type": "text", "text": '"ok"'}]
+        assert (await client.call_tool("ok"))["content"] == [{"type": "text", "text": "ok"}]
         assert (await client.request("ping"))["result"] == {}
     assert capfd.readouterr() == ("", "")
 
@@ -236,8 +236,8 @@ async def test_an_id_is_free_again_once_it_is_answered_and_a_number_is_not_its_t
         await client.answer("7")
         answers = [message for message in client.received() if message["id"] in (7, "7")]
         assert [(answer["id"], answer["result"]["content"][0]["text"]) for answer in answers] == [
-            (7, '"ok"'),
-            (7, '"ok"'),
+            (7, "ok"),
+            (7, "ok"),
             ("7", '"done"'),
         ]
 
@@ -401,7 +401,7 @@ async def test_start_server_serves_a_pair_of_descriptors_until_the_client_leaves
     lines = [decode(line) for line in answers.splitlines()]
     assert lines[0]["error"]["data"] == {"correlationId": "conn-1"}
     assert lines[1]["result"]["serverInfo"] == {"name": "dragoman", "version": "0.1.0"}
-    assert lines[2]["result"]["content"] == [{"type": "text", "text": '"ok"'}]
+    assert lines[2]["result"]["content"] == [{"type": "text", "text": "ok"}]
 
 
 def conversation(*tools: str) -> bytes:

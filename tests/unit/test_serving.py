@@ -55,7 +55,7 @@ def test_it_serves_until_the_client_leaves_and_is_kept_by_nothing_that_a_tool_le
         process.stdin.close()  # type: ignore[union-attr]
         rest, said = process.stdout.read(), process.stderr.read()  # type: ignore[union-attr]
         assert process.wait(PATIENCE) == 0
-    assert answers[1]["result"]["content"][0]["text"] == '"done"'
+    assert answers[1]["result"]["content"][0]["text"] == "done"
     assert rest == b"abandoned 0\n"  # Whoever has called it has its streams again.
     assert b"left\n" in said
 

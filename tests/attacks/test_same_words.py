@@ -57,7 +57,7 @@ MALFORMED = {
     "invalid UTF-8": Bad(
         b'{"jsonrpc":"2.0","id":"\xff","method":"ping"}', PARSE, "Parse error: invalid UTF-8 (byte 23)"
     ),
-    "deep nesting": Bad(b"[" * 5000, PARSE, "Parse error: nested too deeply"),
+    "deep nesting": Bad(b"[" * 50_000, PARSE, "Parse error: nested too deeply"),
     "a batch": Bad(b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', INVALID, "Invalid request: batches are not allowed"),
     "a string": Bad(b'"ping"', INVALID, "Invalid request: a message must be an object"),
     "another version": Bad(

@@ -32,6 +32,7 @@ from dragoman import (
     tool,
 )
 from dragoman.errors import InvalidArgument
+from dragoman.tools.attached import made_of
 
 DOT = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -390,9 +391,7 @@ async def test_trigger_prompt_change() -> Text:
 
 
 EVERYTHING = [
-    each
-    for name, each in tuple(globals().items())
-    if name not in ("newcomer", "new_prompt") and type(each).__name__ in ("Tool", "Resource", "Prompt")
+    each for name, each in tuple(globals().items()) if name not in ("newcomer", "new_prompt") and made_of(each)
 ]
 server = create_server(ServerOptions(tools=EVERYTHING, offers=Offers()))
 

@@ -12,10 +12,13 @@ from dragoman.errors import InvalidOffer
 from dragoman.offers.making import Completions, call_name, make_completers, make_parameters, make_tool
 from dragoman.offers.parameters import Parameter
 from dragoman.offers.template import UriTemplate
-from dragoman.tools.attached import F, attach, made_of
-from dragoman.tools.tool import Tool
+from dragoman.tools.attached import F, attach
+from dragoman.tools.context import ToolContext
+from dragoman.tools.schema import DRAFT_2020_12
+from dragoman.tools.tool import Hints, Tool, ToolDefinition
 
 KIND = "resource"
+_NO_ARGUMENTS = {"$schema": DRAFT_2020_12, "type": "object", "properties": {}, "additionalProperties": False}
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -77,10 +80,7 @@ def resource(
     """
 
     def decorate(function: F) -> F:
-        try:
-            template = UriTemplate(uri)
-        except ValueError as error:
-            raise InvalidOffer(KIND, uri, [("uri", str(error))]) from None
+        template = _template(uri)
         made = make_tool(KIND, uri, call_name("resources/read", uri), function, timeout_ms)
         parameters = make_parameters(KIND, uri, made)
         problems = [
@@ -113,11 +113,30 @@ def resource(
 
 
 def text_resource(uri: str, text: str, *, description: str | None = None, mime_type: str = "text/plain") -> Resource:
-    """A resource that is a text and nothing more, named by its URI."""
+    """A resource that is a text and nothing more, named by its URI. Raises `InvalidOffer`."""
 
-    async def read() -> str:
+    async def read(arguments: dict[str, Any], context: ToolContext) -> str:
         return text
 
-    made: Resource
-    (made,) = made_of(resource(uri, name=uri, description=description, mime_type=mime_type)(read))
-    return made
+    template = _template(uri)
+    if template.names:
+        raise InvalidOffer(KIND, uri, [("uri", "has variables, and a text has none")])
+    name = call_name("resources/read", uri)
+    hints = Hints(read_only=True)
+    definition = ToolDefinition(name=name, description="", input_schema=_NO_ARGUMENTS, hints=hints, from_hints=True)
+    return Resource(
+        uri=template,
+        name=uri,
+        description=description,
+        mime_type=mime_type,
+        tool=Tool(definition, read, wants_context=False),
+        parameters={},
+        completers={},
+    )
+
+
+def _template(uri: str) -> UriTemplate:
+    try:
+        return UriTemplate(uri)
+    except ValueError as error:
+        raise InvalidOffer(KIND, uri, [("uri", str(error))]) from None

@@ -11,6 +11,8 @@ import pytest
 from dragoman import Prompt, Resource, ToolContext, prompt, resource
 from dragoman.errors import InvalidOffer
 from dragoman.offers.catalogue import Offered, offered_by
+from dragoman.offers.resource import text_resource
+from dragoman.testing import open_server
 from dragoman.tools.tool import is_tool_name
 
 
@@ -193,3 +195,13 @@ def test_no_tool_can_have_the_name_that_a_call_for_an_offer_has() -> None:
     ]
     assert names[0] == "resources/read x:y"
     assert [name for name in names if is_tool_name(name) or len(name) > 128] == []
+
+
+async def test_a_text_is_a_resource_and_its_uri_has_no_variables() -> None:
+    async with open_server([text_resource("note://one", "Hello", description="A note.")]) as server:
+        client = await server.client()
+        (found,) = (await client.request("resources/read", {"uri": "note://one"}))["result"]["contents"]
+    assert (found["text"], found["mimeType"]) == ("Hello", "text/plain")
+    for uri in ("note://{id}", "note://{"):
+        with pytest.raises(InvalidOffer):
+            text_resource(uri, "Hello")

@@ -6,13 +6,13 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-from dragoman.tools.media import MOST_BYTES, FilePath, checked_type, file_type, first_bytes, found_type, read_file
+from dragoman.tools.media import MOST_BYTES, FilePath, Kind, checked_type, file_type, first_bytes, found_type, read_file
 
 
 class Text(Struct, tag_field="type", tag="text", omit_defaults=True, rename="camel"):
@@ -23,8 +23,11 @@ class Text(Struct, tag_field="type", tag="text", omit_defaults=True, rename="cam
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
-class Image(Struct, tag_field="type", tag="image", rename="camel"):
-    """A picture; `data` goes out as base64. The default media type is what the first bytes show, else `image/png`."""
+class _Media(Struct, rename="camel"):
+    """Bytes that go out as base64. The default media type is what the first bytes show."""
+
+    _kind: ClassVar[Kind]
+    _otherwise: ClassVar[str]
 
     data: bytes
     mime_type: str = ""
@@ -32,39 +35,31 @@ class Image(Struct, tag_field="type", tag="image", rename="camel"):
     meta: dict[str, Any] | UnsetType = field(default=UNSET, name="_meta")
 
     def __post_init__(self) -> None:
-        self.mime_type = self.mime_type or found_type("image", first_bytes(self.data)) or "image/png"
+        self.mime_type = self.mime_type or found_type(self._kind, first_bytes(self.data)) or self._otherwise
 
     @classmethod
-    def from_file(cls, path: FilePath, *, mime_type: str | None = None, max_bytes: int = MOST_BYTES) -> Image:
+    def from_file(cls, path: FilePath, *, mime_type: str | None = None, max_bytes: int = MOST_BYTES) -> Self:
         """The contents of a file. Its media type is found in the first bytes, else in the name.
 
         Raises `NotFound` without such a file, `ResultTooLarge` beyond `max_bytes`, which is checked before the file is
         read, and `ValueError` if the media type cannot be found.
         """
         data = read_file(path, max_bytes)
-        return cls(data, mime_type or checked_type("image", data, path))
+        return cls(data, mime_type or checked_type(cls._kind, data, path))
 
 
-class Audio(Struct, tag_field="type", tag="audio", rename="camel"):
-    """Sound; `data` goes out as base64. The default media type is what the first bytes show, else `audio/wav`."""
+class Image(_Media, tag_field="type", tag="image"):
+    """A picture. The media type is `image/png` where the first bytes show nothing else."""
 
-    data: bytes
-    mime_type: str = ""
-    annotations: dict[str, Any] | UnsetType = UNSET
-    meta: dict[str, Any] | UnsetType = field(default=UNSET, name="_meta")
+    _kind = "image"
+    _otherwise = "image/png"
 
-    def __post_init__(self) -> None:
-        self.mime_type = self.mime_type or found_type("audio", first_bytes(self.data)) or "audio/wav"
 
-    @classmethod
-    def from_file(cls, path: FilePath, *, mime_type: str | None = None, max_bytes: int = MOST_BYTES) -> Audio:
-        """The contents of a file. Its media type is found in the first bytes, else in the name.
+class Audio(_Media, tag_field="type", tag="audio"):
+    """Sound. The media type is `audio/wav` where the first bytes show nothing else."""
 
-        Raises `NotFound` without such a file, `ResultTooLarge` beyond `max_bytes`, which is checked before the file is
-        read, and `ValueError` if the media type cannot be found.
-        """
-        data = read_file(path, max_bytes)
-        return cls(data, mime_type or checked_type("audio", data, path))
+    _kind = "audio"
+    _otherwise = "audio/wav"
 
 
 class ResourceLink(Struct, tag_field="type", tag="resource_link", omit_defaults=True, rename="camel"):

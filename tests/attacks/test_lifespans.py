@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from tests.interaction.http_raw import HttpProcess, modern_call, text_in
 from tests.interaction.servers import PATIENCE, ServerProcess, command, environment, free_port
 from tests.interaction.worker_servers import served
+from tests.waiting import wait_until
 
 LIVELY = """
 import os
@@ -184,17 +184,11 @@ def test_a_lifespan_that_hangs_does_not_keep_a_server_that_is_told_to_stop(
         ) as process,
     ):
         try:
-            wait_for(log, b"entering" if is_slow_to_enter else b"server started")
+            begun = b"entering" if is_slow_to_enter else b"server started"
+            wait_until(lambda: begun in log.read_bytes())
             os.kill(process.pid, signal.SIGTERM)
             assert process.wait(PATIENCE) == 0
         finally:
             process.kill()
     took_too_long = b"the end of the lifespan took too long" in log.read_bytes()
     assert took_too_long is not is_slow_to_enter
-
-
-def wait_for(log: Path, text: bytes) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while text not in log.read_bytes():
-        assert time.monotonic() < deadline, log.read_bytes()
-        time.sleep(0.02)

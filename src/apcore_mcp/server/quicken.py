@@ -4,8 +4,8 @@ Three steps of its pipeline have Pydantic generate a module's JSON Schema each t
 longer than all the rest of a call. Here it is kept until modules are registered or unregistered. That changes nothing
 in what apcore answers, and no step of its pipeline is left out.
 
-That holds for the functions of apcore that were read, whatever the number of its release. Where one of them is another,
-nothing is changed: calls are slower, their answers are the same, and the log says so once.
+The functions of apcore are compared with the ones that this module was written for, not the number of the release. If
+one differs, nothing is changed: calls are slower, their answers are the same, and the log says so once.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _quicker_validation(side: str, schema: str, execute: Execute, redacted: Quic
 
 
 def _quicker(step: Any) -> Any:
-    """What makes the `execute` of one of apcore's own steps quicker; None for any other."""
+    """The function that makes the `execute` of one of apcore's own steps quicker; None for any other step."""
     return _QUICKER.get(type(step).__name__) if type(step) is getattr(apcore, type(step).__name__, None) else None
 
 

@@ -63,7 +63,7 @@ class _Module(NamedTuple):
     marked_output: Schema | None = None
 
     def shown(self, output: Any) -> str:
-        """What clients are shown of an output, as JSON."""
+        """An output as JSON, with marked values replaced."""
         return _encode(redact(self.marked_output, output, REDACTED_VALUE))
 
 

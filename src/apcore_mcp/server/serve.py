@@ -133,7 +133,7 @@ async def async_serve(registry_or_executor: Registry | Executor, **options: Any)
 
 
 def _parts(source: Registry | Executor, kind: str, given: dict[str, Any]) -> tuple[Framework, Hook, Hook]:
-    """What makes a runtime a server of modules; takes from what was `given` all that is about modules."""
+    """The arguments that make a runtime serve modules. Removes the ones about modules from `given`."""
     which = {each: given.pop(each) for each in ("tags", "prefix", "dynamic", "validate_inputs") if each in given}
     refuse(
         (not all(which.get("tags") or ()), "Tag values must not be empty"),

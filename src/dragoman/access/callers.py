@@ -32,7 +32,7 @@ class Caller:
     expires_at: float | None = field(default=None, compare=False)
     """When the token does, in seconds of the epoch; None: never."""
     identity: Any = field(default=None, compare=False, repr=False)
-    """What an authenticator of the application's own knows about the caller; None where the settings decide."""
+    """The data that the application's own authenticator has about the caller; None if the settings authenticate."""
     principal: str = field(init=False, repr=False)
     """Whose data and limits these are, through whatever client: the name, together with its issuer if it has one."""
 

@@ -3,8 +3,8 @@
 1. Clients are told which lists have changed. Calls under way end with the handlers that they began with.
 2. Where the files cannot be loaded, or something in them cannot be registered, the log says why and all stays.
 3. The lifespan of the new file is entered first. That of the old one is left when its calls have ended.
-4. What is loaded anew is the target, the folder of modules and whatever else they brought from their own folders, never
-   an installed package.
+4. The target, the folder of modules and the modules that these import from their own folders are loaded again.
+   Installed packages are not.
 """
 
 from __future__ import annotations

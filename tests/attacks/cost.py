@@ -41,6 +41,21 @@ def cost_for(pid: int) -> Iterator[Cost]:
         cost.cpu, cost.memory = _cpu_of(process) - before, process.memory_info().rss - held
 
 
+def cheapest(pid: int, block: Callable[[], object], most: float) -> float:
+    """CPU seconds of process `pid` for a block of code.
+
+    A busy machine can double them, so what takes more than `most` is measured again; the cheapest of five counts.
+    """
+    least = float("inf")
+    for _ in range(5):
+        with cost_for(pid) as cost:
+            block()
+        least = min(least, cost.cpu)
+        if least <= most:
+            break
+    return least
+
+
 def _cpu_of(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)

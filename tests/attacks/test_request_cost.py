@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.attacks.cost import LEAST_CPU, MEGABYTE, bare_decode, cost_for, cpu_of
+from tests.attacks.cost import LEAST_CPU, MEGABYTE, bare_decode, cheapest, cost_for, cpu_of
 from tests.attacks.targets import ModernTarget, SessionTarget, SseTarget, StdioTarget, Target
 from tests.interaction.http_raw import INITIALIZE, HttpProcess, message, modern, request
 from tests.interaction.servers import ServerProcess
@@ -54,27 +54,26 @@ def target(request: pytest.FixtureRequest, targets: dict[str, Target]) -> Target
     return targets[request.param]
 
 
+UNDECODED = 0.5
+"""How many times the bare decoding a message may cost that is refused undecoded: about a twentieth is usual."""
 BY_SDK = 25
 """How many times the bare decoding a message may cost over SSE, where the SDK decodes it several times."""
 
 
-def cost_of(target: Target, method: str, members: bytes, times: int = 1) -> tuple[float, float]:
-    """CPU seconds that a server takes for a request, beyond reading it; and those that decoding it takes.
+def check_cost(target: Target, method: str, members: bytes, most: float, times: int = 1) -> None:
+    """A request costs a server at most `most` times the CPU seconds of decoding it, beyond those of reading it.
 
-    A busy machine can double the CPU time of either. So what looks expensive is measured again; the cheapest counts.
+    `most` is far from what the server costs, and from what it would cost with the defect.
     """
     body = b"{%b}" % members
     target.ask(method, members)
-    reading = LEAST_CPU + times * PER_MEGABYTE * len(body) / MEGABYTE
-    bare, least = bare_decode(body), float("inf")
-    for _ in range(3):
-        with cost_for(target.pid) as cost:
-            for _ in range(times):
-                target.ask(method, members)
-        least = min(least, max(cost.cpu - reading, 0) / times)
-        if least <= 2 * bare:
-            break
-    return least, bare
+    allowed = reading(times * len(body)) + times * most * bare_decode(body)
+    assert cheapest(target.pid, lambda: [target.ask(method, members) for _ in range(times)], allowed) <= allowed
+
+
+def reading(size: int) -> float:
+    """CPU seconds that reading so many bytes may take, whatever they are."""
+    return LEAST_CPU + PER_MEGABYTE * size / MEGABYTE
 
 
 def many(item: bytes, count: int) -> bytes:
@@ -89,15 +88,15 @@ def unknown_tool(arguments: bytes) -> bytes:
 def test_violations_cost_no_more_than_the_arguments_that_they_are_in(target: Target) -> None:
     """126 KB with 22,000 containers that are too deep, each at the end of a path of 60,000 characters."""
     deep = b'{"%b":' % (b"k" * 7_500) * 8 + many(b"[]", 22_000) + b"}" * 8
-    cost, bare = cost_of(target, "tools/call", unknown_tool(deep), times=10)
-    assert cost <= (BY_SDK if isinstance(target, SseTarget) else 10) * bare
+    most = BY_SDK if isinstance(target, SseTarget) else 10
+    check_cost(target, "tools/call", unknown_tool(deep), most, times=10)
 
 
 @pytest.mark.parametrize(
     ("method", "item"),
     [("tools/call", b"[]"), ("no/such", b"[]"), ("tools/call", b'"[",[]'), ("tools/call", b'{"a":1}')],
 )
-def test_millions_of_small_containers_are_refused_for_a_tenth_of_what_decoding_them_takes(
+def test_millions_of_small_containers_are_refused_without_being_decoded(
     target: Target, method: str, item: bytes
 ) -> None:
     members = unknown_tool(many(item, 10 * MEGABYTE // (len(item) + 1) - 500))
@@ -107,8 +106,7 @@ def test_millions_of_small_containers_are_refused_for_a_tenth_of_what_decoding_t
         "Invalid request: the message has more than 100000 arrays and objects",
     )
     assert answer["id"] == 1
-    cost, bare = cost_of(target, method, members)
-    assert cost <= 0.1 * bare
+    check_cost(target, method, members, UNDECODED)
 
 
 @pytest.mark.parametrize("item", [b"1", b'"ab"'], ids=["numbers", "strings"])
@@ -129,15 +127,14 @@ def test_millions_of_elements_are_refused_before_they_become_objects(target: Tar
 def test_message_within_the_limits_costs_little_more_than_its_decoding(
     target: Target, method: str, item: bytes, count: int
 ) -> None:
-    cost, bare = cost_of(target, method, unknown_tool(many(item, count)), times=3)
-    assert cost <= (BY_SDK if isinstance(target, SseTarget) else 3) * bare
+    most = BY_SDK if isinstance(target, SseTarget) else 3
+    check_cost(target, method, unknown_tool(many(item, count)), most, times=3)
 
 
 def test_numbers_that_take_long_to_read_are_refused(target: Target) -> None:
     members = unknown_tool(many(b"1e-320", 500_000))
     assert "10000 numbers with a long exponent" in target.ask("tools/call", members)["error"]["message"]
-    cost, bare = cost_of(target, "tools/call", members)
-    assert cost <= 0.1 * bare
+    check_cost(target, "tools/call", members, UNDECODED)
 
 
 @pytest.mark.parametrize("where", ["id", "_meta"])
@@ -145,9 +142,9 @@ def test_nothing_of_a_message_that_is_refused_is_decoded(server: HttpProcess, wh
     much = many(b"1e-320", 500_000)
     id, meta = (much, b"{}") if where == "id" else (b"1", b'{"a":%b}' % much)
     body = b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":{"_meta":%b}}' % (id, meta)
-    with cost_for(server.pid) as cost:
-        assert server.ask(request(body)).status == 413
-    assert cost.cpu <= LEAST_CPU + PER_MEGABYTE * len(body) / MEGABYTE + 0.1 * bare_decode(body)
+    assert server.ask(request(body)).status == 413
+    allowed = reading(len(body)) + UNDECODED * bare_decode(body)
+    assert cheapest(server.pid, lambda: server.ask(request(body)), allowed) <= allowed
 
 
 @pytest.mark.parametrize("settings", [{}, {"limits.max_array_size": 1}], ids=["default", "lowered"])
@@ -157,8 +154,8 @@ def test_arrays_beyond_a_limit_cost_no_more_for_being_many(settings: dict[str, i
     with HttpProcess(TOOLS, settings=settings, is_measured=False) as server:
         target = ModernTarget(server)
         members = b'"name":"echo","arguments":{"message":%b}' % rows
-        cost, bare = cost_of(target, "tools/call", members)
-        assert cost <= 150 * bare  # Looked up through their parents, they would cost thousands of times as much.
+        # Looked up through their parents, they would cost thousands of times as much.
+        check_cost(target, "tools/call", members, most=150)
 
 
 def test_message_of_ten_megabytes_is_still_taken(target: Target) -> None:
@@ -172,12 +169,10 @@ def test_runs_of_marks_are_normalised_in_linear_time(targets: dict[str, Target],
     marks = "\u0315\u0300\u0327\u0591" * 20_000
     store = {"name": "memory_store", "arguments": {"key": "k", "value": [marks, marks]}}
     server.ask(modern("tools/call", {"name": "memory_store", "arguments": {"key": "k", "value": "é"}}))
-    with cost_for(server.pid) as cost:
-        answer = server.ask(modern("tools/call", store)).message
-    assert answer["result"]["isError"] is False
+    assert server.ask(modern("tools/call", store)).message["result"]["isError"] is False
     plain = "д" * 2 * len(marks)
-    usual = cpu_of(lambda: [unicodedata.normalize(form, plain) for form in ("NFKD", "NFC")])
-    assert cost.cpu <= LEAST_CPU + 100 * usual
+    allowed = LEAST_CPU + 100 * cpu_of(lambda: [unicodedata.normalize(form, plain) for form in ("NFKD", "NFC")])
+    assert cheapest(server.pid, lambda: server.ask(modern("tools/call", store)), allowed) <= allowed
 
 
 # What is kept

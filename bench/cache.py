@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 from bench.rounds import rotated
-from dragoman.cache import BoundedCache
+from dragoman.cache.bounded import BoundedCache
 from dragoman.config import CacheConfig
 
 HAS_CACHETOOLS = find_spec("cachetools") is not None

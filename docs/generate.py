@@ -11,18 +11,18 @@ import msgspec
 import typer
 
 from dragoman import errors
-from dragoman.artifacts import Artifacts
-from dragoman.cache import BoundedCache
+from dragoman.cache.bounded import BoundedCache
 from dragoman.calls.call import COMPLETION_MEANINGS, Call, Outcome
 from dragoman.cli.main import EXIT_CODES, app
 from dragoman.config import FLAGS, PREFIX, CacheConfig, Config, ResponseConfig, ToolsConfig
 from dragoman.errors import EnvelopeCode
 from dragoman.protocol.session import TRANSITIONS, State
+from dragoman.replies.artifacts import Artifacts
 from dragoman.replies.dialects import make_dialect
 from dragoman.replies.failures import WORTH_REPEATING
+from dragoman.replies.result_continue import NAME as RESULT_CONTINUE
 from dragoman.sections import Section, is_marked, is_section, member_of, notes_on
 from dragoman.telemetry.log import StructuredLogger
-from dragoman.tools.builtin.result_continue import NAME as RESULT_CONTINUE
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.tool import Hints, ToolDefinition, define_tool
 

@@ -30,8 +30,8 @@ with atheris.instrument_imports(include=["dragoman"]):
     import dragoman
     from dragoman.app import ServerOptions, create_server
     from dragoman.config import make_config
-    from dragoman.edge import sdk_sessions  # noqa: F401 -- later it would not be looked at.
     from dragoman.edge.http import app  # noqa: F401
+    from dragoman.edge.sdk import sessions  # noqa: F401 -- later it would not be looked at.
     from dragoman.telemetry.log import Entry, StructuredLogger
     from dragoman.testing.ids import SequentialIds
     from dragoman.testing.wire import is_json_rpc
@@ -153,7 +153,7 @@ class Target:
             if self.server.runner.under_way == 0:
                 break
             await asyncio.sleep(0)
-        assert (self.server.runner.under_way, self.server.resources.in_use) == (0, 0), "a call never ends"
+        assert (self.server.runner.under_way, self.server.slots.in_use) == (0, 0), "a call never ends"
         self._check_log()
         self.entries.clear()
 

@@ -153,7 +153,7 @@ class Target:
         assert all(map(is_json_rpc, messages)), "something was sent that is not JSON-RPC"
         if _is_open(connection):
             assert any(message.get("id") == "probe" for message in messages), "an open connection no longer answers"
-        assert self.server.resources.in_use == 0, "a slot was lost"
+        assert self.server.slots.in_use == 0, "a slot was lost"
         recorded = Counter(entry.run_id for entry in self.entries if isinstance(entry, CompletionRecord))
         answered = Counter(filter(None, map(_run_id, messages)))
         assert set(answered.values()) <= {1}, "a call was answered twice"

@@ -26,7 +26,7 @@ _LEVELS: dict[str, Level] = {"DEBUG": "debug", "INFO": "info", "WARNING": "warn"
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse, serve, and end the process."""
-    from dragoman.edge.signals import leave
+    from dragoman.process.signals import leave
 
     leave(_serve(**vars(_parser().parse_args(arguments))))
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dragoman.offers.prompt import Message, Prompt, prompt
     from dragoman.offers.resource import Resource, resource
     from dragoman.openai import call_openai_tool, openai_tools
+    from dragoman.schemas.forms import choices
     from dragoman.tools.content import (
         Audio,
         BlobResource,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
         TextResource,
     )
     from dragoman.tools.context import Cancellation, ToolContext, raise_if_cancelled
-    from dragoman.tools.forms import choices
     from dragoman.tools.questions import Ask, Root, Roots, Sample
     from dragoman.tools.tool import Tool, ToolDefinition, define_tool, tool
 
@@ -67,7 +67,7 @@ _HOMES = {
     "ToolContext": "dragoman.tools.context",
     "ToolDefinition": "dragoman.tools.tool",
     "call_openai_tool": "dragoman.openai",
-    "choices": "dragoman.tools.forms",
+    "choices": "dragoman.schemas.forms",
     "create_server": "dragoman.app",
     "define_tool": "dragoman.tools.tool",
     "http_app": "dragoman.app",

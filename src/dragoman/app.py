@@ -21,8 +21,7 @@ from dragoman.access.callers import LOCAL, Caller
 from dragoman.access.quota import Quota
 from dragoman.access.seal import Seal
 from dragoman.adapters.dict_claims import DictClaims
-from dragoman.artifacts import Artifacts, random_token
-from dragoman.cache import BoundedCache
+from dragoman.cache.bounded import BoundedCache
 from dragoman.calls import pipeline
 from dragoman.calls.answers import Claims
 from dragoman.calls.awaited import Awaited
@@ -33,12 +32,12 @@ from dragoman.calls.guards import Guards
 from dragoman.calls.interrupts import raise_interrupt
 from dragoman.calls.patience import Patience
 from dragoman.calls.rates import Rates
-from dragoman.calls.resources import Resources
 from dragoman.calls.results import Results
 from dragoman.calls.run_handler import RunHandler
 from dragoman.calls.runner import Runner
 from dragoman.calls.shares import Shares
-from dragoman.calls.stages.admit import Admit, Gate
+from dragoman.calls.slots import Slots
+from dragoman.calls.stages.admit import Admission, Admit
 from dragoman.calls.stages.ask_client import MOST_WAITING, AskClient
 from dragoman.calls.stages.check_request import CheckRequest
 from dragoman.calls.stages.check_scopes import CheckScopes
@@ -47,7 +46,7 @@ from dragoman.calls.stages.fill_answers import FillAnswers
 from dragoman.calls.stages.find_tool import FindTool
 from dragoman.calls.stages.limit_rate import LimitRate
 from dragoman.calls.stages.open_span import OpenSpan
-from dragoman.calls.stages.record_completion import RecordCompletion, Watcher
+from dragoman.calls.stages.record_completion import Observer, RecordCompletion
 from dragoman.calls.stages.reuse_results import ReuseResults
 from dragoman.calls.stages.take_slot import TakeSlot
 from dragoman.calls.stages.validate_arguments import ValidateArguments
@@ -55,9 +54,9 @@ from dragoman.calls.threads import Threads
 from dragoman.calls.tracing import Span, build_traced
 from dragoman.changes import (
     Change,
+    Publish,
     ResourceUpdated,
     ResultsOutdated,
-    Share,
     ToolRegistered,
     ToolRemoved,
     keep_to_itself,
@@ -69,7 +68,7 @@ from dragoman.edge.interests import Interests
 from dragoman.edge.listing import Listing
 from dragoman.edge.offers import OfferRequests, capabilities_with
 from dragoman.edge.peer import Peer, progress_of
-from dragoman.edge.sdk_kernel import SdkKernel, SessionClient
+from dragoman.edge.sdk.kernel import SdkKernel, SessionClient
 from dragoman.errors import ConfigError, DuplicateTool, InternalError, ProtocolError, RegistrationError
 from dragoman.ids import Ids, RandomIds
 from dragoman.lifespans import Lifespan, MakeLifespan
@@ -78,7 +77,9 @@ from dragoman.protocol.jsonrpc import Id
 from dragoman.protocol.results import ToolResult, bytes_added_later
 from dragoman.protocol.session import Identity, correlation_id_in
 from dragoman.protocol.shape import shape_in
+from dragoman.replies.artifacts import Artifacts, random_token
 from dragoman.replies.dialects import make_dialect
+from dragoman.replies.result_continue import result_continue_tool
 from dragoman.storage import data_directory
 from dragoman.telemetry.load import PressureMonitor
 from dragoman.telemetry.log import Entry, Logger, StructuredLogger, exception_facts
@@ -87,7 +88,6 @@ from dragoman.telemetry.spans import join_trace, make_tracer
 from dragoman.tools.builtin.admin import admin_tools, registered_tool
 from dragoman.tools.builtin.echo import echo, echo_tool
 from dragoman.tools.builtin.health import health_handler, health_tool
-from dragoman.tools.builtin.result_continue import result_continue_tool
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.client import Client
 from dragoman.tools.tool import Handler, Tool
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from dragoman.adapters.sqlite_database import SqliteDatabase
     from dragoman.edge.http.app import HttpApp
     from dragoman.edge.http.siblings import Siblings
-    from dragoman.edge.sdk_sessions import SdkSessions
+    from dragoman.edge.sdk.sessions import SdkSessions
     from dragoman.tools.builtin.memory import Memories
 
 _LAST_WORDS = 0.5  # Seconds that streams are given to end in order.
@@ -127,7 +127,7 @@ class ServerOptions:
     ids: Ids = field(default_factory=RandomIds)
     logger: Logger | None = None
     catalogue: Catalogue | None = None
-    resources: Resources | None = None
+    slots: Slots | None = None
     agents: Any = None
     memories: Memories | None = None
     tools: Iterable[Offered] = ()
@@ -160,14 +160,14 @@ class Runtime:
         config = options.config
         self.config = config
         self.is_owner = options.is_owner
-        self.share: Share = keep_to_itself
+        self.publish: Publish = keep_to_itself
         """Tells the server's other processes, where there are some; what they tell is given to `apply`."""
         self.clock = options.clock
         self.claims: Claims = DictClaims(self.clock)
         """Which answers were used; where a server has other processes, what they all share."""
         self.ids = options.ids
         self.logger: Logger = options.logger or StructuredLogger(_discard, self.clock, config.logging)
-        self.resources = options.resources or Resources(config.resources, config.tools, self.clock)
+        self.slots = options.slots or Slots(config.resources, config.tools, self.clock)
         given = options.catalogue  # An empty one is false, and still the one to use.
         may_change = config.is_dynamic_registration_effective()
         self.catalogue = (
@@ -196,7 +196,7 @@ class Runtime:
         own = None if options.lifespan is None else Lifespan(options.lifespan)
         self._lifespans = [*([] if own is None else [own]), *_lifespans_of(tools, offers)]
         """Those that are, or will be, entered."""
-        self._gate = Gate()
+        self._gate = Admission()
         self.identity = Identity(self._info, capabilities_with(self.offers), config.server.instructions)
         self.cache: BoundedCache[Any] = BoundedCache(config.cache, self.clock)
         artifacts = Artifacts(self.cache, partial(random_token, options.cursor_mark))
@@ -206,7 +206,7 @@ class Runtime:
         self.connections: set[Connection] = set()
         self.pressure = PressureMonitor(self.clock, config.guards.memory_budget_bytes)
         self.guards = Guards(config.guards, config.limits, self.pressure)
-        self.watchers: list[Watcher] = []
+        self.observers: list[Observer] = []
         under_way: set[Call] = set()
         deadlines = Deadlines(under_way, self.clock, self.logger)
         threads = Threads()
@@ -214,11 +214,11 @@ class Runtime:
         waiting = Quota(config.resources.max_waiting_per_caller or MOST_WAITING // 2)
         seal = Seal(config.security.state_key, config.server.name)
         self._results = results = Results(self.cache, self._tell_others, config.response.max_value_bytes)
-        recorder = RecordCompletion(self.logger, self.clock, self.resources, self.guards, under_way, self.watchers)
+        recorder = RecordCompletion(self.logger, self.clock, self.slots, self.guards, under_way, self.observers)
         tracer = make_tracer(options.tracer_provider)
         self._spans = None if tracer is None else OpenSpan(tracer, self.catalogue)
         if self._spans is not None:
-            self.watchers.append(self._spans.close)
+            self.observers.append(self._spans.close)
         # The order is the contract: refuse cheaply before taking a slot, start the clock last.
         self.stages: tuple[Stage, ...] = (
             recorder,
@@ -228,8 +228,8 @@ class Runtime:
             FindTool(self.catalogue),
             CheckScopes(),
             LimitRate(Rates(config.limits), self.clock),
-            AskClient(seal, patience, self.resources, self.clock, self.logger, self._get_claims, per_caller=waiting),
-            TakeSlot(self.resources, Shares(config.resources, config.limits)),
+            AskClient(seal, patience, self.slots, self.clock, self.logger, self._get_claims, per_caller=waiting),
+            TakeSlot(self.slots, Shares(config.resources, config.limits)),
             ValidateArguments(),
             FillAnswers(self._get_claims),
             EnforceDeadline(deadlines),
@@ -282,7 +282,7 @@ class Runtime:
         from dragoman.access.metadata import resource_metadata
         from dragoman.adapters.web_documents import WebDocuments
         from dragoman.edge.http.app import HttpApp
-        from dragoman.edge.sdk_sessions import SdkSessions
+        from dragoman.edge.sdk.sessions import SdkSessions
 
         if self.sessions is not None:
             raise RuntimeError("a runtime is served over HTTP once")
@@ -326,7 +326,7 @@ class Runtime:
             raise RuntimeError(f"a runtime is started once, and this one is {self.state.value}")
         self._loop = asyncio.get_running_loop()
         self.runner.start()
-        self.resources.lag.start()
+        self.slots.lag.start()
         self.pressure.start()
         self.cache.start()
         self.state = ServerState.RUNNING
@@ -362,7 +362,7 @@ class Runtime:
         if self.database is not None:
             with suppress(TimeoutError):  # A disk that hangs must not keep the process.
                 await asyncio.wait_for(self.database.close(), _LAST_WORDS)
-        self.resources.lag.stop()
+        self.slots.lag.stop()
         self.pressure.stop()
         self.cache.stop()
         for stop in self._stop_listening:
@@ -409,7 +409,7 @@ class Runtime:
     def resource_updated(self, uri: str) -> None:
         """Say that something else is to be read at `uri` now: whoever subscribed to it is told. From any thread."""
         self._from_any_thread(self._announce_update, uri)
-        self.share(ResourceUpdated(uri))
+        self.publish(ResourceUpdated(uri))
 
     def apply(self, change: Change) -> None:
         """Do as another process of this server has done; its clients are told as if it had been done here."""
@@ -478,12 +478,12 @@ class Runtime:
             "server": {"name": config.server.name, "version": config.server.version},
             "config": {
                 "toolTimeoutMs": config.tools.default_timeout_ms,
-                "maxConcurrentExecutions": self.resources.limit,
+                "maxConcurrentExecutions": self.slots.limit,
                 "maxPayloadBytes": config.tools.max_payload_bytes,
                 "maxStateBytes": config.tools.max_state_bytes,
             },
-            "resources": msgspec.to_builtins(self.resources.get_telemetry()),
-            "status": self.resources.get_health_status(),
+            "resources": msgspec.to_builtins(self.slots.get_telemetry()),
+            "status": self.slots.get_health_status(),
         }
 
     def _count_calls(self) -> None:
@@ -491,11 +491,11 @@ class Runtime:
             self.logger.warn("there are no metrics: prometheus-client is not installed")
             return
         self.metrics = Metrics(self.catalogue.get, self._levels)
-        self.watchers.append(self.metrics.watch)
+        self.observers.append(self.metrics.observe)
 
     def _levels(self) -> Levels:
         """What the metrics say about this moment."""
-        now = self.resources.get_telemetry()
+        now = self.slots.get_telemetry()
         return Levels(
             in_flight=self.runner.under_way,
             slots=now.max_concurrent_executions,
@@ -535,7 +535,7 @@ class Runtime:
         return admin_tools(self.catalogue, policy, self._handlers(), self._tell_others)
 
     def _tell_others(self, change: Change) -> None:
-        self.share(change)
+        self.publish(change)
 
     def _get_claims(self) -> Claims:
         return self.claims

@@ -39,7 +39,7 @@ class ResultsOutdated(Struct, frozen=True, tag="resultsOutdated"):
 
 
 Change: TypeAlias = ToolRegistered | ToolRemoved | ResourceUpdated | ResultsOutdated
-Share: TypeAlias = Callable[[Change], None]
+Publish: TypeAlias = Callable[[Change], None]
 """Tells the others. From any thread; never waits."""
 
 

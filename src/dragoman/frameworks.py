@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dragoman.app import Runtime, ServerOptions, create_server
 from dragoman.config import Config, Settings
-from dragoman.edge.address import is_loopback
 from dragoman.errors import ConfigError
 from dragoman.offers.catalogue import Offers
+from dragoman.process.address import is_loopback
 from dragoman.serving import serve_until_stopped
 from dragoman.telemetry.python_logging import log_to_python
 from dragoman.version import __version__

@@ -22,12 +22,12 @@ import msgspec
 
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.errors import InvalidArgument, NotFound, ToolError
+from dragoman.schemas.references import PlainSchema, inline_references
+from dragoman.schemas.schema import listed_schema
+from dragoman.schemas.sensitive import MARK
+from dragoman.schemas.strict import Loss, StrictMode, without_nulls
 from dragoman.tools.attached import made_of
 from dragoman.tools.catalogue import Catalogue
-from dragoman.tools.references import PlainSchema, inline_references
-from dragoman.tools.schema import listed_schema
-from dragoman.tools.sensitive import MARK
-from dragoman.tools.strict import Loss, StrictMode, without_nulls
 from dragoman.tools.tool import Function, Tool, ToolDefinition, is_tool_name, tool_of
 
 if TYPE_CHECKING:

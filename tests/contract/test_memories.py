@@ -23,9 +23,9 @@ from dragoman.adapters.dict_memories import DictMemories
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase, tidy
 from dragoman.adapters.sqlite_memories import SqliteMemories
 from dragoman.errors import ErrorCode, ResourceExhausted
+from dragoman.search.words import text_in, words_in
 from dragoman.testing import ManualClock
 from dragoman.tools.builtin.memory import Entry, Item, Matches, Memories, Page, Space, Stored
-from dragoman.tools.words import text_in, words_in
 from tests.unit.tools import beginnings_of
 
 ADA, BOB = Space("ada", "default"), Space("bob", "default")

@@ -198,7 +198,7 @@ def test_what_users_import_is_documented_method_by_method() -> None:
 
 
 @pytest.mark.parametrize(
-    "home", ["protocol/", "config.py", "telemetry/", "errors.py", "calls/resources.py", "tools/", "app.py"]
+    "home", ["protocol/", "config.py", "telemetry/", "errors.py", "calls/slots.py", "tools/", "app.py"]
 )
 def test_the_architecture_names_one_home_for_each_concern(home: str) -> None:
     assert f"`{home}" in (ROOT / "ARCHITECTURE.md").read_text("utf-8")

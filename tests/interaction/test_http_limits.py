@@ -438,9 +438,9 @@ async def test_a_thousand_clients_that_leave_while_they_are_served_leave_nothing
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(each.task for each in leaving))
         await until(lambda: server.runner.under_way == 1)
-    assert (server.runner.under_way, server.resources.in_use, stays.task.done()) == (1, 1, False)
+    assert (server.runner.under_way, server.slots.in_use, stays.task.done()) == (1, 1, False)
     stays.leave()
     await stays.task
     await server.runner.drain(PATIENCE)
-    assert (server.runner.under_way, server.resources.in_use, len(asyncio.all_tasks())) == (0, 0, tasks)
+    assert (server.runner.under_way, server.slots.in_use, len(asyncio.all_tasks())) == (0, 0, tasks)
     await driver.app.stop()

@@ -97,7 +97,7 @@ def test_both_eras_come_to_the_same_result(given_answers: dict[str, Any], data: 
             handshake = await in_the_handshake_era(await server.client(capabilities=FORM), given_answers)
             modern_client = server.connect(modern=True, capabilities=FORM)
             modern = await in_the_modern_era(modern_client, given_answers, data)
-            assert server.runtime.resources.in_use == 0
+            assert server.runtime.slots.in_use == 0
             return handshake, modern
 
     handshake, modern = asyncio.run(run())

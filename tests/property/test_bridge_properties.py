@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from apcore_mcp.adapters.schema import SchemaConverter
-from dragoman.tools.strict import Loss, StrictMode, without_nulls
+from dragoman.schemas.strict import Loss, StrictMode, without_nulls
 from tests.json_values import json_values
 
 NAMES = ["A", "b/c", "d~e", "f g", "h%i", "List[int]"]

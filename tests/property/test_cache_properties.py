@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from dragoman.cache import BoundedCache, CacheEntry, CacheStats
+from dragoman.cache.bounded import BoundedCache, CacheEntry, CacheStats
 from dragoman.config import CacheConfig
 from dragoman.testing import ManualClock
 

@@ -17,7 +17,8 @@ import dragoman
 from dragoman import Text, ToolContext, ToolDefinition, define_tool
 from dragoman.errors import NotFound
 from dragoman.testing import ManualClock, SequentialIds, TestServer, open_server
-from dragoman.tools import catalogue, schema
+from dragoman.schemas import schema
+from dragoman.tools import catalogue
 from dragoman.tools.tool import tool_of
 from tests.json_values import json_values
 from tests.unit.calls import Held, answers, begin, error_in
@@ -220,7 +221,7 @@ def test_no_more_calls_run_than_there_are_slots(limit: int, steps: list[tuple[st
         return given
 
     async def use(server: TestServer) -> None:
-        client, resources = await server.client(), server.runtime.resources
+        client, resources = await server.client(), server.runtime.slots
         for step, which, given_arguments in steps:
             if step == "start" and len(running) < limit:
                 call = begin(client, "hold", arguments=given_arguments)
@@ -285,7 +286,7 @@ def test_each_deadline_answers_sets_the_token_and_leaves_the_slot_taken(
                     assert [token.is_set() for token in held.tokens] == [expired]
                     found = [answer["result"]["isError"] for answer in answers(client, calls[held])]
                     assert found == ([True] if expired else [False] if end <= moment else [])
-            assert server.runtime.resources.in_use == sum(start <= moment < end for start, _, end in plans)
+            assert server.runtime.slots.in_use == sum(start <= moment < end for start, _, end in plans)
         assert sorted(record["outcome"] for record in server.records) == sorted(
             "late_completed" if deadline < end else "success" for _, deadline, end in plans
         )
@@ -349,7 +350,7 @@ def test_nesting_of_any_depth_is_answered_once_and_the_next_call_is_served(
         assert (await client.call_tool("health"))["isError"] is False
         (answer,) = [message for message in client.received() if message["id"] not in (1, 2)]
         assert depth >= 200 or "result" in answer
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
 
     with_server(use, [make("t", give_back)])
 
@@ -383,7 +384,7 @@ def test_whatever_a_handler_returns_is_answered_once_and_recorded_once(value: An
             json.loads(result["content"][0]["text"])
         assert len(client.received()) == 2
         assert [record["outcome"] for record in server.records] == ["tool_error" if result["isError"] else "success"]
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
 
     with_server(use, [make("t", lambda given, context: value)])
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from dragoman.cache import BoundedCache
+from dragoman.cache.bounded import BoundedCache
 from dragoman.calls.call import Completion
 from dragoman.cli.scrape import quantile
 from dragoman.telemetry.log import CompletionRecord
@@ -48,7 +48,7 @@ def test_every_call_is_counted_once_under_its_tool_or_as_one_of_no_tool(
     wanted: Counter[tuple[str, str]] = Counter()
     for name, _, outcome, duration in calls:
         record = CompletionRecord("", "info", "", "", "", name, duration, outcome.value, 1)
-        metrics.watch(record, Ended(name if name in tools else None))
+        metrics.observe(record, Ended(name if name in tools else None))
         wanted[outcome.value, name if name in tools else OTHER] += 1
     assert samples(metrics, "dragoman_calls_total") == wanted
     assert samples(metrics, "dragoman_request_bytes_total") == {(): len(calls)}
@@ -60,7 +60,7 @@ def test_every_call_is_counted_once_under_its_tool_or_as_one_of_no_tool(
 def test_a_quantile_is_in_the_bucket_of_the_call_that_it_stands_for(taken: list[float], share: float) -> None:
     metrics = Metrics(lambda name: name, lambda: LEVELS)
     for duration in taken:
-        metrics.watch(CompletionRecord("", "info", "", "", "", "add", duration, "success", 1), Ended("add"))
+        metrics.observe(CompletionRecord("", "info", "", "", "", "add", duration, "success", 1), Ended("add"))
     buckets = {bound: count for (bound, _), count in samples(metrics, "dragoman_call_duration_seconds_bucket").items()}
     estimated = quantile(share, buckets)
     actual = sorted(taken)[ceil(share * len(taken)) - 1]

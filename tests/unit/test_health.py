@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman import ToolContext, tool
-from dragoman.calls.resources import Resources
+from dragoman.calls.slots import Slots
 from dragoman.config import ResourcesConfig
 from dragoman.errors import ResourceExhausted
 from dragoman.testing import ManualClock, MemoryClient, open_server
@@ -89,13 +89,13 @@ async def test_health_reports_identity_limits_and_use() -> None:
 )
 def test_status_is_the_worst_that_any_measure_says(taken: int, lag_ms: int, refusals: int, status: str) -> None:
     clock = LateClock()
-    resources = Resources(ResourcesConfig(max_concurrent_executions=10), clock=clock)
-    resources.lag.start()
+    slots = Slots(ResourcesConfig(max_concurrent_executions=10), clock=clock)
+    slots.lag.start()
     clock.elapsed += 0.05 + lag_ms / 1000
     for _ in range(taken):
-        resources.try_acquire_slot()
-    resources.consecutive_refusals = refusals
-    assert resources.get_health_status() == status
+        slots.try_acquire_slot()
+    slots.consecutive_refusals = refusals
+    assert slots.get_health_status() == status
 
 
 @pytest.mark.requirement("FND-HEALTH-03", "FND-HEALTH-04", "FND-HEALTH-05")
@@ -125,7 +125,7 @@ async def test_three_refusals_in_a_row_are_unhealthy_whoever_was_refused_and_two
         seen = []
         for client in clients:
             await client.call_tool("echo", TOO_LARGE)
-            seen.append(server.runtime.resources.get_health_status())
+            seen.append(server.runtime.slots.get_health_status())
         assert seen == ["healthy", "healthy", "unhealthy"]
         assert (await health(clients[0]))["status"] == "unhealthy"
         assert (await health(clients[0]))["status"] == "healthy"  # The first report was a call that was not refused.
@@ -154,9 +154,9 @@ async def test_any_call_that_is_not_refused_starts_the_count_anew(
         client = await server.client()
         for _ in range(2):
             await client.call_tool("echo", TOO_LARGE)
-        assert server.runtime.resources.consecutive_refusals == 2
+        assert server.runtime.slots.consecutive_refusals == 2
         await client.call_tool(name, arguments)
-        assert server.runtime.resources.consecutive_refusals == left
+        assert server.runtime.slots.consecutive_refusals == left
 
 
 @pytest.mark.requirement("FND-HEALTH-06")
@@ -165,7 +165,7 @@ async def test_errors_a_handler_returns_itself_are_not_counted() -> None:
         client = await server.client()
         for _ in range(4):
             assert error_in(await client.call_tool("quota"))["code"] == "RESOURCE_EXHAUSTED"
-        assert server.runtime.resources.get_health_status() == "healthy"
+        assert server.runtime.slots.get_health_status() == "healthy"
 
 
 @pytest.mark.requirement("FND-HEALTH-06")
@@ -178,7 +178,7 @@ async def test_protocol_and_state_errors_leave_the_count_alone() -> None:
         await client.request("tools/call", {"name": "echo", "arguments": []})
         await client.request("no/such/method")
         await server.connect().request("tools/call", {"name": "echo", "arguments": {"message": "hi"}})
-        assert server.runtime.resources.consecutive_refusals == 2
+        assert server.runtime.slots.consecutive_refusals == 2
 
 
 @pytest.mark.requirement("FND-HEALTH-06")
@@ -190,11 +190,11 @@ async def test_call_that_ends_after_the_refusals_starts_the_count_anew() -> None
         await held.begun.wait()
         for _ in range(3):
             await client.call_tool("hold")
-        assert server.runtime.resources.consecutive_refusals == 3
+        assert server.runtime.slots.consecutive_refusals == 3
         held.release.set()
         await client.answer(call)
         assert await server.runtime.runner.drain(PATIENCE)
-        assert server.runtime.resources.consecutive_refusals == 0
+        assert server.runtime.slots.consecutive_refusals == 0
 
 
 async def test_many_requests_for_health_at_once_are_all_answered() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cache import PRESSURE_FROM
+from dragoman.cache.bounded import PRESSURE_FROM
 from tests import requirements
 
 PAGE = (Path(__file__).parents[2] / "docs/invariants.md").read_text("utf-8")

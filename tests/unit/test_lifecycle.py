@@ -17,7 +17,7 @@ import pytest
 
 import dragoman
 from dragoman.app import Runtime, ServerOptions, ServerState, create_server
-from dragoman.calls.resources import Resources
+from dragoman.calls.slots import Slots
 from dragoman.config import make_config
 from dragoman.edge.connection import Connection, TransportType
 from dragoman.edge.stdio import Streams, start_server
@@ -362,14 +362,14 @@ def test_a_server_is_made_of_the_parts_it_is_given() -> None:
     clock, ids = ManualClock(), SequentialIds()
     logger = StructuredLogger([].append, clock)
     catalogue = Catalogue(config.tools, logger)
-    resources = Resources(config.resources, config.tools, clock)
+    slots = Slots(config.resources, config.tools, clock)
     options = ServerOptions(
-        config=config, clock=clock, ids=ids, logger=logger, catalogue=catalogue, resources=resources, agents=object()
+        config=config, clock=clock, ids=ids, logger=logger, catalogue=catalogue, slots=slots, agents=object()
     )
     server = create_server(options)
     assert (server.config, server.clock, server.ids) == (config, clock, ids)
     assert server.logger is logger
-    assert server.resources is resources
+    assert server.slots is slots
     assert server.catalogue is catalogue, "an empty catalogue is a catalogue"
 
 

@@ -17,7 +17,7 @@ from msgspec import to_builtins
 import dragoman
 from dragoman import Caller, Config, ServerOptions, ToolContext, create_server, tool
 from dragoman.app import ServerState
-from dragoman.calls.resources import Resources
+from dragoman.calls.slots import Slots
 from dragoman.config import ResourcesConfig, ToolsConfig
 from dragoman.errors import ConfigError, DuplicateTool, InternalFailure, InvalidArgument, NotFound, TimedOut
 from dragoman.telemetry.log import Entry, StructuredLogger
@@ -69,7 +69,7 @@ async def test_call_goes_through_the_same_steps_and_its_error_can_be_raised(
         with pytest.raises(kind) as caught:
             outcome.unwrap()
         assert "secret-42" not in str(caught.value)
-        assert runtime.resources.in_use == 0
+        assert runtime.slots.in_use == 0
 
 
 async def test_call_also_gives_what_a_client_would_read() -> None:
@@ -93,10 +93,10 @@ async def test_call_that_takes_too_long_ends_in_a_timeout() -> None:
         clock.advance(0.1)
         outcome = await calling
         assert isinstance(outcome.error, TimedOut)
-        assert runtime.resources.in_use == 1
+        assert runtime.slots.in_use == 1
         held.release.set()
         assert await runtime.runner.drain(PATIENCE)
-        assert runtime.resources.in_use == 0
+        assert runtime.slots.in_use == 0
 
 
 async def test_cancelling_the_wait_for_a_call_asks_its_handler_to_stop() -> None:
@@ -118,7 +118,7 @@ async def test_cancelling_the_wait_for_a_call_asks_its_handler_to_stop() -> None
             await calling
         assert await server.runtime.runner.drain(PATIENCE)
         assert [record["outcome"] for record in server.records] == ["aborted"]
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
     assert reasons == ["client"]
 
 
@@ -163,7 +163,7 @@ async def test_handler_may_call_other_tools() -> None:
 
     async with dragoman.open([add, twice], {"resources": {"maxConcurrentExecutions": 2}}) as runtime:
         assert (await runtime.call("twice", {"a": 4})).unwrap() == 8
-        assert runtime.resources.in_use == 0
+        assert runtime.slots.in_use == 0
 
 
 async def test_runtime_is_running_inside_the_block_and_closed_after_it_even_when_that_fails() -> None:
@@ -182,14 +182,14 @@ async def test_two_runtimes_in_one_process_share_nothing() -> None:
     ):
         assert (await other.call("add", {"a": 1, "b": 2})).is_error
         assert not (await one.call("add", {"a": 1, "b": 2})).is_error
-        assert (one.resources.limit, other.resources.limit) == (1, 10)
+        assert (one.slots.limit, other.slots.limit) == (1, 10)
 
 
 async def test_settings_are_taken_in_either_spelling_and_misspelt_ones_are_named() -> None:
     async with dragoman.open(config={"resources": {"maxConcurrentExecutions": 3}}) as runtime:
-        assert runtime.resources.limit == 3
+        assert runtime.slots.limit == 3
     async with dragoman.open(config=Config(resources=ResourcesConfig(max_concurrent_executions=4))) as runtime:
-        assert runtime.resources.limit == 4
+        assert runtime.slots.limit == 4
     with pytest.raises(ConfigError, match="maxConcurentExecutions"):
         async with dragoman.open(config={"resources": {"maxConcurentExecutions": 3}}):
             pass
@@ -202,7 +202,7 @@ async def test_factory_uses_the_parts_it_is_given() -> None:
     entries: list[Entry] = []
     clock, ids, config = ManualClock(), SequentialIds(), Config(tools=ToolsConfig(max_payload_bytes=64))
     logger = StructuredLogger(entries.append, clock)
-    catalogue, resources = Catalogue(config.tools, logger), Resources(config.resources, config.tools, clock)
+    catalogue, slots = Catalogue(config.tools, logger), Slots(config.resources, config.tools, clock)
     catalogue.register(add)
     server = create_server(
         ServerOptions(
@@ -211,16 +211,16 @@ async def test_factory_uses_the_parts_it_is_given() -> None:
             ids=ids,
             logger=logger,
             catalogue=catalogue,
-            resources=resources,
+            slots=slots,
             tools=[echo_tool()],
         )
     )
     assert (server.config, server.clock, server.ids) == (config, clock, ids)
-    assert (server.logger, server.catalogue, server.resources) == (logger, catalogue, resources)
+    assert (server.logger, server.catalogue, server.slots) == (logger, catalogue, slots)
     await server.start()
     clock.advance(1)
     assert (await server.call("echo", {"message": "x" * 64})).is_error
-    assert resources.consecutive_refusals == 1
+    assert slots.consecutive_refusals == 1
     assert (await server.call("add", {"a": 1, "b": 2})).unwrap() == 3
     await server.stop()
     assert [definition.name for definition in catalogue.list()] == ["add", "echo", "health"]

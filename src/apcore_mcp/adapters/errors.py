@@ -15,10 +15,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from apcore_mcp.adapters.schema import Schema
+from dragoman.schemas.rules import explain, rule_in_words
+from dragoman.schemas.sensitive import Hide, hiding
 from dragoman.telemetry.clean import one_line
 from dragoman.telemetry.python_logging import log_failure
-from dragoman.tools.rules import explain, rule_in_words
-from dragoman.tools.sensitive import Hide, hiding
 
 if TYPE_CHECKING:
     from apcore.errors import ModuleError, SchemaValidationError

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dragoman.tools.references import inline_references
-from dragoman.tools.sensitive import open_marked
+from dragoman.schemas.references import inline_references
+from dragoman.schemas.sensitive import open_marked
 
 if TYPE_CHECKING:
     from apcore import ModuleDescriptor

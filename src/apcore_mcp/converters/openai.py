@@ -18,7 +18,7 @@ from apcore_mcp.adapters.id_normalizer import ModuleIDNormalizer
 from apcore_mcp.adapters.schema import SchemaConverter
 from dragoman.openai import Api, answer, check_api, function_tool
 from dragoman.per_loop import PerLoop
-from dragoman.tools.strict import Loss, StrictMode
+from dragoman.schemas.strict import Loss, StrictMode
 
 if TYPE_CHECKING:
     from apcore import Executor, ModuleDescriptor, Registry

@@ -24,8 +24,8 @@ from apcore.utils.redaction import redact_sensitive
 from apcore_mcp.helpers import MCP_ELICIT_KEY
 from apcore_mcp.server.calls import way_back
 from dragoman.errors import InvalidArgument
+from dragoman.schemas.forms import form_of
 from dragoman.telemetry.clean import show_all
-from dragoman.tools.forms import form_of
 from dragoman.tools.questions import FormKind, Question
 
 if TYPE_CHECKING:

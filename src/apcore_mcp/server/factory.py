@@ -9,7 +9,7 @@ from apcore_mcp.adapters.annotations import AnnotationMapper
 from apcore_mcp.adapters.schema import SchemaConverter
 from apcore_mcp.server.approval import approval_question
 from dragoman.offers.resource import text_resource
-from dragoman.tools.schema import DRAFT_2020_12
+from dragoman.schemas.schema import DRAFT_2020_12
 from dragoman.tools.tool import Handler, Tool, ToolDefinition
 
 if TYPE_CHECKING:

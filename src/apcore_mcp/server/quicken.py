@@ -19,7 +19,7 @@ from weakref import finalize
 
 import apcore
 
-from dragoman.tools.quick_copies import QuickCopies, first_unread
+from dragoman.schemas.quick_copies import QuickCopies, first_unread
 
 logger = logging.getLogger(__name__)
 

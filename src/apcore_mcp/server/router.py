@@ -19,10 +19,10 @@ from apcore_mcp.server.approval import calls_under_way, take_decision
 from apcore_mcp.server.calls import make_context, way_back
 from dragoman import errors as ours
 from dragoman.calls.interrupts import raise_if_stopped
+from dragoman.schemas.sensitive import Hide, hiding, if_marked, redact
 from dragoman.telemetry.clean import text_of
 from dragoman.telemetry.python_logging import log_failure
 from dragoman.tools.content import is_longer, merge_into
-from dragoman.tools.sensitive import Hide, hiding, if_marked, redact
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -12,7 +12,7 @@ from collections.abc import Iterator, MutableSequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from dragoman.tools.words import FEWEST_LETTERS_OF_A_BEGINNING
+from dragoman.search.words import FEWEST_LETTERS_OF_A_BEGINNING
 
 if TYPE_CHECKING:
     Array = array[int]

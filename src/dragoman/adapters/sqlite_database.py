@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dragoman.adapters.sqlite_readers import SqliteReaders
 from dragoman.adapters.sqlite_writer import SqliteWriter, Transaction
 from dragoman.files import create_file, refuse_links
-from dragoman.tools.words import FEWEST_LETTERS_OF_A_BEGINNING, MOST_LETTERS
+from dragoman.search.words import FEWEST_LETTERS_OF_A_BEGINNING, MOST_LETTERS
 
 if TYPE_CHECKING:
     import sqlite3
@@ -56,7 +56,7 @@ CREATE TABLE memory_entry (
   UNIQUE (space, key)
 );
 
--- Words as `dragoman.tools.words` has them: all that is ASCII here is a digit, a letter or a space. The row of an entry
+-- Words as `search.words` has them: all that is ASCII here is a digit, a letter or a space. The row of an entry
 -- has its id below zero: the last stored are found first, and where the index of a common word begins.
 CREATE VIRTUAL TABLE memory_word USING fts5 (
   words,

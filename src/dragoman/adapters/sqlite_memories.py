@@ -11,8 +11,8 @@ import msgspec
 from dragoman.adapters.sqlite_database import SPACE_DIGITS, SqliteDatabase
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import Clock
+from dragoman.search.words import finds_longer_words
 from dragoman.tools.builtin.memory import Draft, Entry, Item, Matches, Page, Space, Stored, draft, over_quota
-from dragoman.tools.words import finds_longer_words
 
 if TYPE_CHECKING:
     import sqlite3

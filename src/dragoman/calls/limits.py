@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from dragoman.config import LimitsConfig, ToolsConfig
 from dragoman.errors import InvalidArgument
-from dragoman.tools.findings import json_pointer
-from dragoman.tools.references import target_of
-from dragoman.tools.schema import Schema
+from dragoman.schemas.findings import json_pointer
+from dragoman.schemas.references import target_of
+from dragoman.schemas.schema import Schema
 
 Branches: TypeAlias = dict[int, Mapping[str, Any]]
 """The parts of a schema that may apply to an element, by their identity."""

@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.cache import BoundedCache
+from dragoman.cache.bounded import BoundedCache
 from dragoman.calls.call import Call, Service
 from dragoman.calls.run_handler import meaning_of
-from dragoman.changes import ResultsOutdated, Share, keep_to_itself
+from dragoman.changes import Publish, ResultsOutdated, keep_to_itself
 from dragoman.errors import ToolError
 from dragoman.tools.content import content_blocks, encode_within
 
@@ -54,11 +54,11 @@ class Results:
     """The kept results, and the calls that are working one out."""
 
     def __init__(
-        self, cache: BoundedCache[bytes], share: Share = keep_to_itself, most_bytes: int = sys.maxsize
+        self, cache: BoundedCache[bytes], publish: Publish = keep_to_itself, most_bytes: int = sys.maxsize
     ) -> None:
         """`most_bytes`: what a result may weigh that is kept or shared; a longer one could not be sent."""
         self._cache = cache
-        self._share = share
+        self._publish = publish
         self._most = most_bytes
         self._flights: dict[str, _Flight] = {}
         self._changes: dict[str, int] = {}
@@ -68,7 +68,7 @@ class Results:
         """A call that changes things has ended."""
         tags = tuple(call.tool.definition.invalidates)
         self.outdate(tags)
-        self._share(ResultsOutdated(tags))
+        self._publish(ResultsOutdated(tags))
 
     def outdate(self, tags: Iterable[str]) -> None:
         """Drop what carries one of these tags; it has changed."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.control import Source
 from dragoman.cli.options import ConfigFile, ExtensionsDir, settings_from
 from dragoman.cli.output import FAILED, INTERRUPTED, complain, kept_for_answers, print_encoded, refuse
+from dragoman.workers.control import Source
 
 if TYPE_CHECKING:
     from dragoman.app import Runtime
@@ -143,9 +143,9 @@ def _error_lines(outcome: Outcome, hint: str) -> list[str]:
     """Code and message, and below them the details, one by one."""
     import msgspec
 
+    from dragoman.schemas.findings import with_place
     from dragoman.telemetry.clean import sanitize
     from dragoman.tools.content import encode_json
-    from dragoman.tools.findings import with_place
 
     error = outcome.error
     assert error is not None

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman import errors
-from dragoman.cli.clients import CLIENTS, Client, Scope, is_command, own_command, parse, read
+from dragoman.cli.clients import CLIENTS, ClientProgram, Scope, is_command, own_command, parse, read
 from dragoman.cli.trial import first_answer, is_json_rpc
 from dragoman.config import HttpConfig, Settings, StorageConfig
 from dragoman.storage import data_directory
@@ -195,14 +195,14 @@ def port(config: HttpConfig) -> Finding:
     return Finding("port", "ok", f"{place} is free")
 
 
-def client_files(client: Client) -> Iterator[Finding]:
+def client_files(client: ClientProgram) -> Iterator[Finding]:
     """Whether a client's files can be read, and whether what they say of Dragoman can be started."""
     files = [path for scope in Scope if (path := client.file(scope)) is not None]
     found = [finding for path in files for finding in _client_file(client, path)]
     yield from found or [Finding(client.name, "ok", "no configuration here")]
 
 
-def _client_file(client: Client, path: Path) -> Iterator[Finding]:
+def _client_file(client: ClientProgram, path: Path) -> Iterator[Finding]:
     try:
         content = read(path)
         if content is None:
@@ -237,7 +237,7 @@ def _is_ours(entry: Any) -> bool:
     return any(Path(word).stem == "dragoman" for word in _words(entry))
 
 
-def _entry(client: Client, path: Path, name: str, entry: Any) -> Finding:
+def _entry(client: ClientProgram, path: Path, name: str, entry: Any) -> Finding:
     command, *arguments = _words(entry)
     advice = f"Run `dragoman install {client.id}` again, with --force."
     if not is_command(command):

@@ -26,7 +26,7 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientProgram:
     """A program that starts MCP servers."""
 
     id: str
@@ -69,10 +69,14 @@ class Client:
 CLIENTS = {
     client.id: client
     for client in (
-        Client("claude-desktop", "Claude Desktop", "Quit Claude Desktop and start it again.", project=None),
-        Client("claude-code", "Claude Code", "Start a new session; /mcp lists its servers.", project=".mcp.json"),
-        Client("cursor", "Cursor", "Turn the server on in Cursor's settings, under MCP.", project=".cursor/mcp.json"),
-        Client(
+        ClientProgram("claude-desktop", "Claude Desktop", "Quit Claude Desktop and start it again.", project=None),
+        ClientProgram(
+            "claude-code", "Claude Code", "Start a new session; /mcp lists its servers.", project=".mcp.json"
+        ),
+        ClientProgram(
+            "cursor", "Cursor", "Turn the server on in Cursor's settings, under MCP.", project=".cursor/mcp.json"
+        ),
+        ClientProgram(
             "vscode",
             "VS Code",
             "Start the server with the command 'MCP: List Servers'.",

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from dragoman.cli.clients import CLIENTS, Client, Scope, own_command, parse, read
+from dragoman.cli.clients import CLIENTS, ClientProgram, Scope, own_command, parse, read
 from dragoman.cli.options import ConfigFile, Target
 from dragoman.cli.output import FAILED, complain, print_json, refuse
 from dragoman.files import create_file, refuse_links
@@ -88,7 +88,7 @@ class Change(NamedTuple):
     backup: Path | None
 
 
-def add_entry(path: Path, client: Client, snippet: dict[str, Any], *, force: bool) -> Change | None:
+def add_entry(path: Path, client: ClientProgram, snippet: dict[str, Any], *, force: bool) -> Change | None:
     """Add what `snippet` says to the file; None when it says so already. A relative path is one in a project.
 
     Raises `ValueError` or `OSError`, and has then changed nothing.
@@ -167,7 +167,7 @@ def _keep(path: Path, content: bytes) -> Path:
         return kept
 
 
-def _file(client: Client, for_project: bool | None) -> Path:
+def _file(client: ClientProgram, for_project: bool | None) -> Path:
     knows_projects = client.project is not None
     scope = Scope.PROJECT if (knows_projects if for_project is None else for_project) else Scope.USER
     path = client.file(scope)
@@ -184,7 +184,7 @@ def _file(client: Client, for_project: bool | None) -> Path:
     return path
 
 
-def _leave_it_to_the_user(client: Client, path: Path, reason: str, snippet: dict[str, Any]) -> NoReturn:
+def _leave_it_to_the_user(client: ClientProgram, path: Path, reason: str, snippet: dict[str, Any]) -> NoReturn:
     complain(f"{path} was not changed: {reason}", f"To do it by hand, {client.name} needs this in it:")
     print_json(snippet, indented=True)
     raise typer.Exit(FAILED)

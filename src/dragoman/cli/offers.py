@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dragoman.cli.control import Source
 from dragoman.cli.options import AsJson, ConfigFile, ExtensionsDir, Target, settings_from
 from dragoman.cli.output import kept_for_answers, print_columns, print_json
+from dragoman.workers.control import Source
 
 if TYPE_CHECKING:
     from dragoman.offers.catalogue import Offer, Offers

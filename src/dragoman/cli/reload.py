@@ -20,7 +20,6 @@ from types import ModuleType
 from typing import TypeAlias
 
 from dragoman.app import Runtime
-from dragoman.cli.control import Source
 from dragoman.cli.neighbours import is_own_file
 from dragoman.cli.target import is_file, load, split_target
 from dragoman.config import Config
@@ -28,6 +27,7 @@ from dragoman.errors import RegistrationError
 from dragoman.offers.catalogue import Offer
 from dragoman.telemetry.log import exception_facts
 from dragoman.tools.tool import Tool
+from dragoman.workers.control import Source
 
 Snapshot: TypeAlias = dict[Path, tuple[int, int]]
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from dragoman.cli.control import Source
 from dragoman.cli.options import ConfigFile, ExtensionsDir, LogLevel, Target, settings_from
 from dragoman.cli.output import ABANDONED, UNUSABLE, refuse
 from dragoman.config import Config, HttpConfig
-from dragoman.edge.signals import leave
 from dragoman.errors import ConfigError, TargetError
+from dragoman.process.signals import leave
+from dragoman.workers.control import Source
 
 if TYPE_CHECKING:
     from dragoman.app import Runtime
@@ -169,11 +169,11 @@ def _check_workers(transport: Transport) -> None:
 
 
 def _serve_with(workers: int, source: Source, settings: Config) -> None:
-    from dragoman.cli.folder import LOG_TURNS, private_folder
-    from dragoman.cli.workers import check_settings, reserve, supervise
     from dragoman.edge.http.server import check_address, root_of
     from dragoman.telemetry.python_logging import take_over_logging
     from dragoman.telemetry.stderr import log_to_stderr
+    from dragoman.workers.folder import LOG_TURNS, private_folder
+    from dragoman.workers.parent import check_settings, reserve, supervise
 
     http = settings.http
     try:
@@ -217,7 +217,7 @@ def prepare(source: Source, settings: Config, siblings: Siblings | None = None) 
     """The server with its tools, its log and the loop it will run on; `siblings`, if it is one of several workers."""
     from dragoman.cli.target import server_with, tools_for
     from dragoman.clock import SystemClock
-    from dragoman.edge.loop import new_event_loop
+    from dragoman.process.loop import new_event_loop
     from dragoman.telemetry.python_logging import take_over_logging
     from dragoman.telemetry.stderr import log_to_stderr
 
@@ -226,7 +226,7 @@ def prepare(source: Source, settings: Config, siblings: Siblings | None = None) 
     if siblings is None:
         logger, sink = log_to_stderr(settings.logging)
     else:
-        from dragoman.cli.folder import LOG_TURNS
+        from dragoman.workers.folder import LOG_TURNS
 
         turns = siblings.folder / LOG_TURNS
         logger, sink = log_to_stderr(settings.logging, worker=siblings.index, turns=turns)
@@ -252,7 +252,7 @@ def prepare(source: Source, settings: Config, siblings: Siblings | None = None) 
 def run(prepared: Prepared, serving: Coroutine[Any, Any, int]) -> int:
     """How many calls had to be abandoned; or the end of the process, if the target's lifespan fails."""
     from dragoman.cli.target import refuse_target
-    from dragoman.edge.loop import run_to_end
+    from dragoman.process.loop import run_to_end
 
     try:
         return run_to_end(prepared.loop, serving)

@@ -16,7 +16,6 @@ import msgspec
 
 from dragoman.app import Runtime, ServerOptions, builtin_tools, create_server
 from dragoman.calls.interrupts import is_interrupt, raise_interrupt
-from dragoman.cli.control import Source
 from dragoman.cli.neighbours import found_elsewhere, look_in, names_in, report_unused
 from dragoman.cli.output import refuse
 from dragoman.config import Config
@@ -30,6 +29,7 @@ from dragoman.telemetry.clean import sanitize_lines
 from dragoman.telemetry.tracebacks import Traceback
 from dragoman.tools.attached import made_of
 from dragoman.tools.tool import Tool
+from dragoman.workers.control import Source
 
 _FOLDER = "it is a folder; name a Python file in it, or a module"
 

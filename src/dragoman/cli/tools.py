@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.control import Source
 from dragoman.cli.options import AsJson, ConfigFile, ExtensionsDir, Target, settings_from
 from dragoman.cli.output import FAILED, kept_for_answers, print_columns, print_json, refuse
+from dragoman.workers.control import Source
 
 if TYPE_CHECKING:
     from dragoman.tools.catalogue import Catalogue, RegisteredTool

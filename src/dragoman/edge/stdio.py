@@ -21,8 +21,8 @@ from typing import Protocol
 
 from dragoman.config import Config
 from dragoman.edge.connection import Connection, TransportType, Wire
-from dragoman.edge.signals import on_signals, start_or_stop
 from dragoman.forks import drop, in_forked_children
+from dragoman.process.signals import on_signals, start_or_stop
 from dragoman.telemetry.log import Logger
 
 _CHUNK = 64 * 1024  # What a pipe holds; a larger buffer would be mapped and unmapped for every read.

@@ -14,10 +14,10 @@ from dragoman.config import TimeoutsConfig, ToolsConfig
 from dragoman.errors import DuplicateOffer, InvalidOffer
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
+from dragoman.schemas.schema import compile_schema
+from dragoman.schemas.sensitive import is_marked
 from dragoman.tools.attached import made_of
 from dragoman.tools.catalogue import HALF_A_CHARACTER, RegisteredTool, can_be_sent
-from dragoman.tools.schema import compile_schema
-from dragoman.tools.sensitive import is_marked
 from dragoman.tools.tool import Function, Tool, tool_of
 
 Offer: TypeAlias = Resource | Prompt

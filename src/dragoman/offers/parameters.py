@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import InvalidArgument
-from dragoman.tools.schema import Schema, Validator, compile_schema
+from dragoman.schemas.schema import Schema, Validator, compile_schema
 
 _LONGEST_NUMBER = 64
 

@@ -12,9 +12,9 @@ from dragoman.errors import InvalidOffer
 from dragoman.offers.making import Completions, call_name, make_completers, make_parameters, make_tool
 from dragoman.offers.parameters import Parameter
 from dragoman.offers.template import UriTemplate
+from dragoman.schemas.schema import DRAFT_2020_12
 from dragoman.tools.attached import F, attach
 from dragoman.tools.context import ToolContext
-from dragoman.tools.schema import DRAFT_2020_12
 from dragoman.tools.tool import Hints, Tool, ToolDefinition
 
 KIND = "resource"

@@ -12,9 +12,9 @@ from msgspec import Raw
 from dragoman.calls.call import Call
 from dragoman.errors import InternalFailure, InvalidArgument, ResultTooLarge
 from dragoman.protocol.results import ResultMeta, ToolResult
+from dragoman.schemas.findings import with_place
+from dragoman.schemas.schema import THOROUGHLY, Validator
 from dragoman.tools.content import content_blocks, encode_within, is_content
-from dragoman.tools.findings import with_place
-from dragoman.tools.schema import THOROUGHLY, Validator
 
 Encoded: TypeAlias = bytes | bytearray
 """JSON."""

@@ -12,17 +12,17 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from dragoman.artifacts import WHOLE, Artifacts, Kind, Place
 from dragoman.calls.call import Call, Outcome
 from dragoman.config import ResponseConfig
 from dragoman.errors import ResultTooLarge, ToolError
 from dragoman.protocol.results import TextBlock, ToolResult
 from dragoman.replies import truncation
+from dragoman.replies.artifacts import WHOLE, Artifacts, Kind, Place
 from dragoman.replies.encoding import Encoded, SizeLimit, check_value, decode_value, encode_value, meta_of
 from dragoman.replies.failures import ever_smaller
-from dragoman.replies.truncation import Caps, Cut, Fitted, Limits
+from dragoman.replies.truncation import Bounds, Caps, Cut, Fitted
+from dragoman.schemas.findings import json_pointer
 from dragoman.tools.content import encode_json
-from dragoman.tools.findings import json_pointer
 
 _MOST_FOR_CURSORS = 4096
 
@@ -128,7 +128,7 @@ class Envelope:
         empty = _cut_success(call, b"", () if self._artifacts is None else (_LONGEST,))
         for_cursors = 0 if self._artifacts is None else min(_MOST_FOR_CURSORS, limit // 16)
         copies = 1 if validator is None else 2
-        limits = Limits(
+        limits = Bounds(
             config.max_list_items,
             config.max_string_length,
             config.truncation_suffix,

@@ -20,8 +20,8 @@ from dragoman.errors import (
 from dragoman.offers.prompt import Message
 from dragoman.replies.encoding import Encoded, clean_details, clean_message, meta_of, not_serializable
 from dragoman.replies.failures import code_of, details_of, may_repeat
+from dragoman.schemas.findings import with_place
 from dragoman.tools.content import BlobResource, Text, TextResource, encode_json, encode_within, is_content
-from dragoman.tools.findings import with_place
 
 MOST_VALUES = 100
 """Of a completion, as MCP has it."""

@@ -128,7 +128,7 @@ class Fitted(Struct, frozen=True):
     is_told: bool
 
 
-class Limits(Struct, frozen=True):
+class Bounds(Struct, frozen=True):
     """What a value is cut to: its lists, its strings, and then all of it until `weigh` gives at most `room`."""
 
     list_items: int
@@ -139,7 +139,7 @@ class Limits(Struct, frozen=True):
     """What the encoded value weighs where it is going; never less than its length."""
 
 
-def fit(value: Any, limits: Limits, accepts: Callable[[Any], bool] | None = None) -> Fitted | None:
+def fit(value: Any, limits: Bounds, accepts: Callable[[Any], bool] | None = None) -> Fitted | None:
     """The value, cut so that it is within all limits; None when there is no such form.
 
     With `accepts`, only a form that it accepts will do. Lists or strings may then stay longer than the limits, if that
@@ -152,7 +152,7 @@ def fit(value: Any, limits: Limits, accepts: Callable[[Any], bool] | None = None
     return None
 
 
-def _forms(value: Any, limits: Limits, lists: bool, strings: bool) -> Iterator[tuple[Fitted, Any]]:
+def _forms(value: Any, limits: Bounds, lists: bool, strings: bool) -> Iterator[tuple[Fitted, Any]]:
     """Forms that are light enough, with lists or strings or both of them cut; the best first."""
     items = limits.list_items if lists else _ANY
     caps = Caps(items, items, limits.string_length if strings else _ANY)
@@ -179,7 +179,7 @@ def _forms(value: Any, limits: Limits, lists: bool, strings: bool) -> Iterator[t
 
 
 def _largest(
-    value: Any, limits: Limits, least: int, most: int, caps_at: Callable[[int], Caps]
+    value: Any, limits: Bounds, least: int, most: int, caps_at: Callable[[int], Caps]
 ) -> Iterator[tuple[Fitted, Any]]:
     """The form under the largest number, within a sixteenth, whose caps make it light enough; nothing if none does."""
     if most <= least:
@@ -196,7 +196,7 @@ def _largest(
         yield best
 
 
-def _light(value: Any, caps: Caps, limits: Limits) -> tuple[Fitted, Any] | None:
+def _light(value: Any, caps: Caps, limits: Bounds) -> tuple[Fitted, Any] | None:
     shortened = shorten(value, caps, limits.suffix, limits.room)
     if shortened is None:
         return None

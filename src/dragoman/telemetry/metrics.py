@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import UNSET, Struct, field
 
-from dragoman.cache import CacheStats
+from dragoman.cache.bounded import CacheStats
 from dragoman.telemetry.log import CompletionRecord
 from dragoman.version import __version__
 
@@ -70,7 +70,7 @@ class Levels(Struct, frozen=True, kw_only=True):
     cache: CacheStats
 
 
-class Watched(Protocol):
+class RecordedCall(Protocol):
     """What is asked of a call besides its record."""
 
     @property
@@ -108,7 +108,7 @@ class Metrics:
         self.sent_bytes = 0
         """Over HTTP connections, heads and all; counted by our own server, and by no other."""
 
-    def watch(self, record: CompletionRecord, call: Watched) -> None:
+    def observe(self, record: CompletionRecord, call: RecordedCall) -> None:
         """Count a call that has ended."""
         series = self._tools.get(record.tool_name) or self._series_for(record.tool_name, call)
         outcome = record.outcome
@@ -137,7 +137,7 @@ class Metrics:
             self.sent_bytes,
         )
 
-    def _series_for(self, name: str, call: Watched) -> _Series:
+    def _series_for(self, name: str, call: RecordedCall) -> _Series:
         """The series of a tool that has not been called before; of no tool, the one that they all share."""
         if len(self._tools) > MOST_TOOLS or (call.tool is None and self._is_tool(name) is None):
             return self._tools[OTHER]

@@ -13,10 +13,10 @@ from dragoman.access.callers import Caller
 from dragoman.errors import Aborted, ClientCannotBeAsked, ClientRefused, InvalidArgument, Stopping
 from dragoman.lifespans import Lifespan
 from dragoman.protocol.headers import readable_headers
+from dragoman.schemas.forms import form_of, make_form
 from dragoman.telemetry.log import Logger
 from dragoman.tools.client import Client
 from dragoman.tools.content import encode_within
-from dragoman.tools.forms import form_of, make_form
 from dragoman.tools.questions import NO_ANSWER, FormKind, Kind, Root, RootsKind, SampleKind, is_offered
 
 Progress: TypeAlias = Callable[[float, float | None, str | None], None]

@@ -25,8 +25,8 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import InternalFailure, InvalidArgument, ToolError
+from dragoman.schemas.forms import Form, make_form
 from dragoman.telemetry.clean import show_all
-from dragoman.tools.forms import Form, make_form
 
 Wording: TypeAlias = str | Callable[..., str | None]
 """Text with `{argument}` in it, or a function of arguments and earlier answers by name; None: this need not be asked.

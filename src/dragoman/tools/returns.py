@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Raw, Struct
 
+from dragoman.schemas.conversion import json_schema, with_meta
+from dragoman.schemas.schema import DRAFT_2020_12
 from dragoman.tools.content import is_content_type
-from dragoman.tools.conversion import json_schema, with_meta
-from dragoman.tools.schema import DRAFT_2020_12
 
 _Schema = dict[str, Any]
 _ATOMS: dict[Any, set[type]] = {str: {str}, int: {int}, float: {float, int}, bool: {bool}, type(None): {type(None)}}

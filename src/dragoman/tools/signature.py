@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import InvalidTool
-from dragoman.tools.conversion import converter, is_plain, object_schema, with_meta
-from dragoman.tools.defaults import read_default
+from dragoman.schemas.conversion import converter, is_plain, object_schema, with_meta
+from dragoman.schemas.defaults import read_default
 from dragoman.tools.questions import Question, make_question, marker_in
 from dragoman.tools.returns import Returns, read_return
 

@@ -12,11 +12,11 @@ import msgspec
 
 from dragoman.errors import InvalidTool
 from dragoman.lifespans import Lifespan
+from dragoman.schemas.schema import Schema, listed_schema
 from dragoman.tools.attached import F, attach, made_of
 from dragoman.tools.context import ToolContext
 from dragoman.tools.questions import Question
 from dragoman.tools.returns import AS_JSON, Returns
-from dragoman.tools.schema import Schema, listed_schema
 from dragoman.tools.signature import read_signature
 
 Handler: TypeAlias = Callable[[dict[str, Any], ToolContext], Any]

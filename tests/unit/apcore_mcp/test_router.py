@@ -27,8 +27,8 @@ from apcore_mcp.server.calls import identity_of
 from apcore_mcp.server.router import ExecutionRouter
 from dragoman import Caller
 from dragoman.access.callers import ANONYMOUS, LOCAL
-from dragoman.tools.schema import compile_schema
-from dragoman.tools.sensitive import redact
+from dragoman.schemas.schema import compile_schema
+from dragoman.schemas.sensitive import redact
 from tests.unit.apcore_mcp.modules import (
     SECRET,
     Anything,

@@ -12,7 +12,7 @@ from apcore import ModuleDescriptor
 from pydantic import BaseModel, Field
 
 from apcore_mcp.adapters.schema import SchemaConverter
-from dragoman.tools.references import DEEPEST_REFERENCE
+from dragoman.schemas.references import DEEPEST_REFERENCE
 
 converter = SchemaConverter()
 

@@ -302,21 +302,21 @@ async def test_who_waits_for_an_answer_holds_no_slot() -> None:
         client = await server.client(capabilities=FORM)
         calls = [begin(client, "delete", arguments={"path": str(number)}) for number in range(3)]
         questions = [await client.question() for _ in calls]
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
         other = begin(client, "hold")
         await held.begun.wait()
-        assert server.runtime.resources.in_use == 1
+        assert server.runtime.slots.in_use == 1
         client.reply(questions[0], YES)
-        await until(lambda: server.runtime.resources.waiting)
+        await until(lambda: server.runtime.slots.waiting)
         assert ran == []  # It waits for its turn: whoever has answered is not turned away.
         held.release.set()
         assert text_in((await client.answer(calls[0]))["result"]) == "0 True"
         assert text_in((await client.answer(other))["result"]) == "done"
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
         for call, question in zip(calls[1:], questions[1:], strict=True):
             client.reply(question, DECLINE)
             assert error_in((await client.answer(call))["result"])["code"] == "UNAUTHORIZED"
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
 
 
 async def test_who_finds_no_slot_for_all_the_time_there_is_may_come_again() -> None:
@@ -330,7 +330,7 @@ async def test_who_finds_no_slot_for_all_the_time_there_is_may_come_again() -> N
         begin(client, "hold")
         await held.begun.wait()
         client.reply(question, YES)
-        await until(lambda: server.runtime.resources.waiting)
+        await until(lambda: server.runtime.slots.waiting)
         clock.advance(301)
         assert error_in((await client.answer(call))["result"])["details"]["reason"] == "no_free_slot"
         held.release.set()

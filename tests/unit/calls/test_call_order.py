@@ -16,7 +16,7 @@ from msgspec import Meta
 
 import dragoman
 from dragoman import Audio, EmbeddedResource, Image, ResourceLink, Text, ToolContext, ToolDefinition, define_tool, tool
-from dragoman.calls.resources import Resources
+from dragoman.calls.slots import Slots
 from dragoman.errors import InternalFailure, InvalidArgument, NotFound, ResourceExhausted, ToolError, Unauthorized
 from dragoman.testing import ManualClock, SequentialIds, open_server
 from dragoman.tools.builtin.echo import echo_tool
@@ -115,7 +115,7 @@ async def test_call_before_the_handshake_is_refused_and_uses_up_no_run_id() -> N
         assert (early["error"]["code"], half_way["error"]["code"]) == (-32002, -32002)
         assert result["_meta"] == META
         assert [record["runId"] for record in server.records] == ["run-1"]
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
 
 
 @pytest.mark.requirement("FND-CALL-03")
@@ -251,7 +251,7 @@ async def test_call_without_a_free_slot_is_refused_at_once_and_counted() -> None
         first = begin(client, "hold")
         await held.begun.wait()
         error = error_in(await client.call_tool("hold"))
-        refusals = server.runtime.resources.consecutive_refusals
+        refusals = server.runtime.slots.consecutive_refusals
         held.release.set()
         await client.answer(first)
         assert await server.runtime.runner.drain(PATIENCE)
@@ -276,7 +276,7 @@ async def test_arguments_that_do_not_fit_are_refused_with_the_validators_finding
 
     async with open_server([pair]) as server:
         error = error_in(await (await server.client()).call_tool("pair", {"a": "one", "c": 3}))
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
     assert error["code"] == "INVALID_ARGUMENT"
     assert {finding["path"] for finding in error["details"]["errors"]} == {"/a", "/b", "/c"}
     assert "one" not in json.dumps(error)  # The values may be secret.
@@ -329,7 +329,7 @@ async def test_slot_comes_back_however_the_call_ends(name: str, arguments: dict[
         for _ in range(3):
             result = await client.call_tool(name, arguments)
             assert result["isError"] is (arguments != {"n": 1})
-            assert server.runtime.resources.in_use == 0
+            assert server.runtime.slots.in_use == 0
         assert len(server.records) == 3
 
 
@@ -534,7 +534,7 @@ async def test_handler_that_cancels_its_own_task_is_answered_all_the_same() -> N
         error = error_in(answer["result"])
         assert error["code"] == "INTERNAL"
         assert [record["outcome"] for record in server.records] == ["tool_error"]
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
 
 
 @pytest.mark.requirement("FND-CALL-14")
@@ -611,7 +611,7 @@ async def test_argument_type_that_fails_by_itself_is_the_tools_failure_and_its_t
         assert b"secret-42" in server.stderr
 
 
-class Broken(Resources):
+class Broken(Slots):
     """Fails where nothing of ours should."""
 
     @property
@@ -624,12 +624,12 @@ class Broken(Resources):
 
 @pytest.mark.requirement("FND-CALL-11", "FND-RPC-08")
 async def test_failure_outside_the_tool_is_a_protocol_error_with_one_record() -> None:
-    async with open_server([echo_tool()], **fixed(), resources=Broken()) as server:
+    async with open_server([echo_tool()], **fixed(), slots=Broken()) as server:
         client = await server.client()
         error = await client.call_tool("echo", {"message": "hi"})
         assert error == {"code": -32603, "message": "Internal error", "data": {"correlationId": "corr-1"}}
         assert [(each["outcome"], each["errorCode"]) for each in server.records] == [("protocol_error", "-32603")]
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
         assert (await client.list_tools())[0]["name"] == "echo"
 
 

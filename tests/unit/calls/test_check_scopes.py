@@ -66,7 +66,7 @@ async def test_a_call_is_refused_before_it_takes_a_slot_or_counts_against_a_rate
         client = await server.client(granted("tool:read"))
         for _ in range(3):
             assert error_in(await client.call_tool("write"))["code"] == "UNAUTHORIZED"
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
         assert not (await client.call_tool("read")).get("isError")
 
 

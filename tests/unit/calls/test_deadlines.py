@@ -165,11 +165,11 @@ async def test_slot_stays_taken_after_a_timeout_until_the_handler_ends(fails: bo
         begin(client, "hold")
         await begun.wait()
         clock.advance(0.1)
-        assert server.runtime.resources.get_telemetry().concurrent_executions == 1
+        assert server.runtime.slots.get_telemetry().concurrent_executions == 1
         assert error_in(await client.call_tool("hold"))["code"] == "RESOURCE_EXHAUSTED"
         release.set()
         assert await server.runtime.runner.drain(PATIENCE)
-        assert server.runtime.resources.get_telemetry().concurrent_executions == 0
+        assert server.runtime.slots.get_telemetry().concurrent_executions == 0
         assert (await client.call_tool("hold"))["isError"] is fails
 
 

@@ -70,10 +70,10 @@ async def test_handler_without_a_client_keeps_its_slot_until_it_ends_and_is_reco
         begin(client, "work")
         await (handler.begun.wait() if isinstance(handler, Held) else happened(handler.begun))
         client.disconnect()
-        assert (server.runtime.resources.in_use, server.records) == (1, [])
+        assert (server.runtime.slots.in_use, server.records) == (1, [])
         handler.release.set()
         assert await server.runtime.runner.drain(PATIENCE)
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
         assert [(record["runId"], record["outcome"]) for record in server.records] == [
             ("run-1", "disconnected_completed")
         ]
@@ -105,7 +105,7 @@ async def test_client_may_leave_at_any_moment(moment: str) -> None:
         assert await server.runtime.runner.drain(PATIENCE)
         assert len(server.records) == (0 if moment in ("opened", "half_way", "idle") else 1)
         assert client.connection not in server.runtime.connections
-        assert (client.state, server.runtime.resources.in_use) == (State.CLOSED, 0)
+        assert (client.state, server.runtime.slots.in_use) == (State.CLOSED, 0)
         assert (await (await server.client()).call_tool("hold"))["isError"] is False
 
 
@@ -117,7 +117,7 @@ async def test_call_that_its_client_withdraws_is_never_answered() -> None:
         await held.begun.wait()
         client.notify("notifications/cancelled", {"requestId": call, "reason": "changed my mind"})
         assert held.tokens[0].reason == "client"
-        assert server.runtime.resources.in_use == 1
+        assert server.runtime.slots.in_use == 1
         held.release.set()
         assert await server.runtime.runner.drain(PATIENCE)
         assert (await client.request("ping"))["result"] == {}

@@ -19,8 +19,8 @@ from dragoman.calls.limits import (
     Limits,
     Violation,
 )
+from dragoman.schemas.schema import Schema
 from dragoman.testing import MemoryClient, open_server
-from dragoman.tools.schema import Schema
 from tests.json_values import json_values
 from tests.unit.calls import error_in
 
@@ -107,7 +107,7 @@ async def test_exactly_at_the_limit_passes_and_one_more_is_refused_before_the_ha
         (violation,) = error["details"]["errors"]
         assert {key: value for key, value in violation.items() if key != "message"} == told
         assert str(told["limit"]) in violation["message"]
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
 
 
 @pytest.mark.requirement("INV-MCP-LIMIT-002", "FND-CALL-05")

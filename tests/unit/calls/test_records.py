@@ -261,7 +261,7 @@ async def test_every_end_of_a_call_has_its_one_record(scenario: Scenario, outcom
         await scenario(server, await server.client(), clock, held)
         assert await server.runtime.runner.drain(PATIENCE)
         assert [(record["runId"], record["outcome"]) for record in server.records] == [("run-1", outcome)]
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
 
 
 @pytest.mark.requirement("FND-TIME-08")
@@ -288,7 +288,7 @@ async def test_slot_is_free_when_the_answer_goes_out_and_the_record_follows_it()
     logger = StructuredLogger(lambda entry: order.append(msgspec.to_builtins(entry)["message"]))
 
     def reply(call: Call, outcome: Outcome) -> None:
-        order.append((outcome.value, runtime.resources.in_use))
+        order.append((outcome.value, runtime.slots.in_use))
 
     async with dragoman.open([echo_tool()], logger=logger) as runtime:
         runtime.runner.submit(Call("echo", {"message": "hi"}, "run-1", "corr-1", reply))
@@ -299,7 +299,7 @@ async def test_slot_is_free_when_the_answer_goes_out_and_the_record_follows_it()
 async def test_whoever_watches_is_shown_each_record_and_its_call() -> None:
     shown: list[tuple[str, str, str]] = []
     async with open_server([echo_tool(), fail]) as server:
-        server.runtime.watchers.append(lambda record, call: shown.append((record.run_id, call.run_id, record.outcome)))
+        server.runtime.observers.append(lambda record, call: shown.append((record.run_id, call.run_id, record.outcome)))
         client = await server.client()
         await client.call_tool("echo", {"message": "x"})
         await client.call_tool("fail", {})

@@ -193,7 +193,7 @@ async def test_of_identical_calls_in_flight_one_is_executed() -> None:
         assert {value_in(result) for result in results} == {0}
         assert len({result["_meta"]["dragoman/runId"] for result in results}) == 40
         assert len(server.records) == 40
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
 
 
 async def test_failure_is_everybody_s_who_waited_and_is_not_kept() -> None:
@@ -260,7 +260,7 @@ async def test_one_that_waits_has_a_deadline_of_its_own() -> None:
         counter.gate.set()
         await server.runtime.runner.drain(PATIENCE)
         assert len(server.records) == 2
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
 
 
 async def test_one_that_waits_can_be_withdrawn_without_disturbing_the_others() -> None:
@@ -354,7 +354,7 @@ async def test_one_that_hangs_after_its_deadline_does_not_keep_others_from_the_t
         assert json.loads((await client.call_tool("read"))["content"][0]["text"]) >= 2
         hanging.set()
         await server.runtime.runner.drain(PATIENCE)
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
 
 
 async def test_calls_whose_result_cannot_be_shared_run_side_by_side() -> None:
@@ -415,7 +415,7 @@ async def test_refusal_that_a_handler_raises_is_no_refusal_of_the_server_for_tho
         counter.gate.set()
         for call in calls:
             assert error_in((await client.answer(call))["result"])["message"] == "not here"
-        assert server.runtime.resources.consecutive_refusals == 0
+        assert server.runtime.slots.consecutive_refusals == 0
         assert not [record for record in server.records if "hint" in record]
 
 

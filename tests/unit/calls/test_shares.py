@@ -46,7 +46,7 @@ async def test_caller_has_no_more_slots_than_its_share_and_others_have_theirs() 
         for call in running:
             await ada.answer(call)
         assert (await ada.call_tool("ping"))["isError"] is False
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
 
 
 async def test_tool_has_no_more_slots_than_its_share() -> None:
@@ -211,8 +211,8 @@ async def test_one_caller_s_rate_and_share_say_nothing_about_the_server_s_health
         client = await server.client()
         for _ in range(6):
             await client.call_tool("ping")
-        assert server.runtime.resources.consecutive_refusals == 0
-        assert server.runtime.resources.get_health_status() == "healthy"
+        assert server.runtime.slots.consecutive_refusals == 0
+        assert server.runtime.slots.get_health_status() == "healthy"
 
 
 async def test_traced_calls_have_no_rates_or_shares_of_their_own() -> None:

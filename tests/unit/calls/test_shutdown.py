@@ -84,7 +84,7 @@ async def test_call_that_outlasts_the_time_is_abandoned_with_its_one_record(kind
         async with asyncio.timeout(PATIENCE):
             assert await server.runtime.stop() == 1
         await asyncio.sleep(0)
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
         handler.release.set()
         if isinstance(handler, Hung):
             await happened(handler.finished)

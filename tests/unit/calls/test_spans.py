@@ -288,4 +288,4 @@ async def test_without_spans_there_is_no_stage_for_them(spans: Spans) -> None:
     async with open_server() as without, open_server(tracer_provider=spans.provider) as wanted:
         assert "OpenSpan" not in _stages(without)
         assert _stages(wanted) == ["RecordCompletion", "OpenSpan", *_stages(without)[1:]]
-        assert without.runtime.watchers == []
+        assert without.runtime.observers == []

@@ -31,10 +31,10 @@ async def test_client_of_a_hung_thread_is_answered_at_the_deadline_and_the_slot_
         clock.advance(0.1)
         (answer,) = answers(client, call)
         assert error_in(answer["result"])["code"] == "TIMEOUT"
-        assert (hung.finished.is_set(), server.runtime.resources.in_use) == (False, 1)
+        assert (hung.finished.is_set(), server.runtime.slots.in_use) == (False, 1)
         hung.release.set()
         assert await server.runtime.runner.drain(PATIENCE)
-        assert (hung.finished.is_set(), server.runtime.resources.in_use) == (True, 0)
+        assert (hung.finished.is_set(), server.runtime.slots.in_use) == (True, 0)
         assert answers(client, call) == [answer]
         assert [record["outcome"] for record in server.records] == ["late_completed"]
 
@@ -253,7 +253,7 @@ async def test_what_means_something_else_on_the_loop_is_a_failure_there(error: B
 def test_a_function_on_a_thread_of_the_loop_cannot_keep_the_process() -> None:
     code = (
         "import asyncio, threading\n"
-        "from dragoman.edge.loop import new_event_loop\n"
+        "from dragoman.process.loop import new_event_loop\n"
         "loop = new_event_loop(3)\n"
         "async def main():\n"
         "    asyncio.ensure_future(asyncio.to_thread(threading.Event().wait))\n"

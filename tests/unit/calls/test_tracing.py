@@ -23,7 +23,7 @@ async def test_traced_call_names_every_stage_and_adds_up_to_the_whole() -> None:
         assert [span.name for span in trace] == [*stages, "handler", "answer"]
         assert {span.name: span.microseconds for span in trace if span.microseconds} == {"handler": 250_000.0}
         assert [record["outcome"] for record in server.records] == ["success"]
-        assert server.runtime.resources.in_use == 0
+        assert server.runtime.slots.in_use == 0
 
 
 async def test_trace_of_a_refused_call_goes_no_further_than_the_stage_that_refused_it() -> None:

@@ -395,7 +395,7 @@ async def test_nothing_of_a_refused_call_remains(way: str) -> None:
     """Because of the slots, of the caller's scopes, or because the server stops."""
     async with serving({"resources": {"max_concurrent_executions": 1}}) as (runtime, driver):
         ways = Ways(runtime, driver)
-        release = runtime.resources.try_acquire_slot()
+        release = runtime.slots.try_acquire_slot()
         assert release is not None
         await getattr(ways, way)("succeed", {"kind": "x"})
         await check_that_nothing_remains("no slot")

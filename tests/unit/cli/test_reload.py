@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from dragoman.app import ServerOptions, create_server
-from dragoman.cli.control import Source
 from dragoman.cli.reload import Reloader
 from dragoman.cli.target import load_tools
 from dragoman.config import Config
 from dragoman.errors import TargetError
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.tools.tool import Tool
+from dragoman.workers.control import Source
 
 TOOL = "from dragoman import tool\n@tool\ndef {name}() -> str:\n    return {value}\n"
 

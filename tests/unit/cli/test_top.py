@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from dragoman.cache import BoundedCache
+from dragoman.cache.bounded import BoundedCache
 from dragoman.cli.main import app
 from dragoman.cli.scrape import Look, Unreachable, View, _samples, compare, look, quantile, since_start
 from dragoman.cli.top import _base
@@ -48,13 +48,13 @@ class Counted:
 
     def calls(self, name: str, count: int, duration_ms: float = 1.0, outcome: str = "success") -> None:
         for _ in range(count):
-            self.metrics.watch(CompletionRecord("", "info", "", "", "", name, duration_ms, outcome, 2), Ended())
+            self.metrics.observe(CompletionRecord("", "info", "", "", "", name, duration_ms, outcome, 2), Ended())
 
     def refusals(self, reason: str, count: int) -> None:
         facts = {"error_code": "RESOURCE_EXHAUSTED", "reason": reason}
         for _ in range(count):
             record = CompletionRecord("", "warn", "", "", "", "add", 0.01, "tool_error", 2, **facts)
-            self.metrics.watch(record, Ended(ran=False))
+            self.metrics.observe(record, Ended(ran=False))
 
     def look(self, at: float) -> Look:
         return Look(at, "running", at, _samples(self.metrics.snapshot().page()[0].decode()))

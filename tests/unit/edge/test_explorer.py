@@ -193,7 +193,7 @@ async def test_the_page_is_there_when_it_is_enabled_and_not_otherwise() -> None:
         assert page.explorer is None
         assert (await page.get("/explorer/")).status == 404
         assert page.runtime.metrics is not None
-        assert page.runtime.watchers == [page.runtime.metrics.watch]
+        assert page.runtime.observers == [page.runtime.metrics.observe]
 
 
 @pytest.mark.parametrize("sse", [False, True])
@@ -710,7 +710,7 @@ def test_recent_calls_are_bounded_whatever_is_called() -> None:
     recent = RecentCalls(most=1000, most_bytes=20_000)
     ada = Caller("ada")
     for number in range(5000):
-        recent.watch(record(number, "t" * (number % 128)), call_of(ada))
+        recent.observe(record(number, "t" * (number % 128)), call_of(ada))
     assert recent.total == 5000
     assert recent.find("run-1", None) is None
     assert recent.find("run-4999", Caller("ben")) is None

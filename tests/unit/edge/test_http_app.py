@@ -16,7 +16,7 @@ from dragoman.access.callers import Caller
 from dragoman.app import Runtime, ServerOptions, create_server
 from dragoman.clock import SystemClock
 from dragoman.config import make_config
-from dragoman.edge.http.asgi import Bodies, Disconnected, Refused, TooLarge
+from dragoman.edge.http.asgi import Bodies, Disconnected, RequestRefused, TooLarge
 from dragoman.errors import ConfigError, Unauthenticated, VerifierUnavailable
 from dragoman.telemetry.log import Entry, StructuredLogger
 from dragoman.tools.tool import Tool, ToolDefinition
@@ -250,7 +250,7 @@ async def test_clients_together_cannot_send_more_than_there_is_room_for() -> Non
     first, first_queue = sending(b"x" * 10)
     second, second_queue = sending(b"y", b"y" * 9)
     third, _ = sending(b"z" * 5, b"z")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await third
     assert (refused.value.status, bodies.held) == (503, 20)
     first_queue.put_nowait({"type": "http.request", "body": b"", "more_body": False})

@@ -417,7 +417,7 @@ async def test_a_read_takes_a_slot_until_it_has_really_ended_and_is_answered_at_
         late = (await read(client, "x:slow"))["error"]
         full = (await read(client, "x:y"))["error"]
         release.set()
-        await until(lambda: not server.runtime.resources.in_use)
+        await until(lambda: not server.runtime.slots.in_use)
         assert "result" in await read(client, "x:y")
         assert records(server) == [
             ("resources/read x:y", "tool_error", "RESOURCE_EXHAUSTED"),

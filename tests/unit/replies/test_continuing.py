@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dragoman.access.callers import LOCAL, Caller
-from dragoman.artifacts import WHOLE, Artifact, Artifacts, Place
-from dragoman.cache import BoundedCache
+from dragoman.cache.bounded import BoundedCache
 from dragoman.config import CacheConfig
+from dragoman.replies.artifacts import WHOLE, Artifact, Artifacts, Place
 from dragoman.testing import ManualClock
 from dragoman.tools.pages import ListResponse, TextResponse
 from tests.unit.replies import Desk, body_of

@@ -10,8 +10,8 @@ from dragoman import Image, Outcome, Text, ToolDefinition, define_tool, errors, 
 from dragoman.config import ResponseConfig
 from dragoman.errors import EnvelopeCode, ToolError
 from dragoman.replies.failures import EnvelopeError, code_of
+from dragoman.schemas.schema import compile_schema
 from dragoman.testing import open_server
-from dragoman.tools.schema import compile_schema
 from dragoman.tools.tool import Hints
 from tests.unit.replies import Desk, body_of
 

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import dragoman
 from dragoman import Caller, ToolContext, __version__, resource, tool
-from dragoman.cache import BoundedCache
+from dragoman.cache.bounded import BoundedCache
 from dragoman.config import make_config
 from dragoman.errors import NotFound
 from dragoman.telemetry.log import CompletionRecord
@@ -66,8 +66,8 @@ def samples(counted: Metrics, name: str) -> dict[tuple[str, ...], float]:
 def test_calls_are_counted_by_tool_and_outcome() -> None:
     counted = metrics()
     for outcome in ("success", "success", "late_completed"):
-        counted.watch(record(outcome=outcome), Ended())
-    counted.watch(record("divide"), Ended())
+        counted.observe(record(outcome=outcome), Ended())
+    counted.observe(record("divide"), Ended())
     assert samples(counted, "dragoman_calls_total") == {
         ("success", "add"): 2,
         ("late_completed", "add"): 1,
@@ -81,7 +81,7 @@ def test_calls_are_counted_by_tool_and_outcome() -> None:
 )
 def test_a_duration_is_in_every_bucket_from_its_bound_on(duration_ms: float, bound: str) -> None:
     counted = metrics()
-    counted.watch(record(duration_ms=duration_ms), Ended())
+    counted.observe(record(duration_ms=duration_ms), Ended())
     buckets = samples(counted, "dragoman_call_duration_seconds_bucket")
     bounds = [*(str(each / 1000) for each in BOUNDS_MS), "+Inf"]
     assert [each for each in bounds if buckets[each, "add"] == 1] == bounds[bounds.index(bound) :]
@@ -92,10 +92,10 @@ def test_a_duration_is_in_every_bucket_from_its_bound_on(duration_ms: float, bou
 def test_a_refused_call_is_counted_by_its_reason_and_has_no_duration() -> None:
     counted = metrics()
     never_ran = Ended(ran=False)
-    counted.watch(record(outcome="tool_error", error_code="RESOURCE_EXHAUSTED", reason="no_free_slot"), never_ran)
-    counted.watch(record(outcome="tool_error", error_code="INVALID_ARGUMENT"), never_ran)
-    counted.watch(record(outcome="protocol_error", error_code="-32602"), never_ran)
-    counted.watch(record(outcome="tool_error", error_code="NOT_FOUND"), Ended(ran=True))
+    counted.observe(record(outcome="tool_error", error_code="RESOURCE_EXHAUSTED", reason="no_free_slot"), never_ran)
+    counted.observe(record(outcome="tool_error", error_code="INVALID_ARGUMENT"), never_ran)
+    counted.observe(record(outcome="protocol_error", error_code="-32602"), never_ran)
+    counted.observe(record(outcome="tool_error", error_code="NOT_FOUND"), Ended(ran=True))
     assert samples(counted, "dragoman_refusals_total") == {
         ("no_free_slot",): 1,
         ("invalid_argument",): 1,
@@ -106,7 +106,7 @@ def test_a_refused_call_is_counted_by_its_reason_and_has_no_duration() -> None:
 
 def test_a_result_from_the_cache_is_no_refusal() -> None:
     counted = metrics()
-    counted.watch(record(cached=True), Ended(ran=False))
+    counted.observe(record(cached=True), Ended(ran=False))
     assert samples(counted, "dragoman_refusals_total") == {}
     assert samples(counted, "dragoman_call_duration_seconds_count") == {("add",): 1}
 
@@ -117,7 +117,7 @@ def test_a_flood_of_made_up_names_takes_no_memory() -> None:
 
     def flood(calls: int) -> None:
         for _ in range(calls):
-            counted.watch(record(uuid4().hex * 4, outcome="tool_error", error_code="NOT_FOUND"), unknown)
+            counted.observe(record(uuid4().hex * 4, outcome="tool_error", error_code="NOT_FOUND"), unknown)
 
     flood(100)
     tracemalloc.start()
@@ -132,11 +132,11 @@ def test_a_flood_of_made_up_names_takes_no_memory() -> None:
 def test_tools_beyond_the_most_that_have_series_share_one() -> None:
     counted = metrics()
     for number in range(MOST_TOOLS + 50):
-        counted.watch(record(f"tool_{number}"), Ended())
+        counted.observe(record(f"tool_{number}"), Ended())
     calls = samples(counted, "dragoman_calls_total")
     assert len(calls) == MOST_TOOLS + 1
     assert calls["success", OTHER] == 50
-    counted.watch(record("tool_0"), Ended())
+    counted.observe(record("tool_0"), Ended())
     assert samples(counted, "dragoman_calls_total")["success", "tool_0"] == 2
 
 
@@ -144,7 +144,7 @@ def test_reasons_that_handlers_make_up_are_bounded_too() -> None:
     counted = metrics()
     for number in range(1000):
         refused = record(outcome="tool_error", error_code="RESOURCE_EXHAUSTED", reason=f"reason {number}")
-        counted.watch(refused, Ended(ran=False))
+        counted.observe(refused, Ended(ran=False))
     reasons = samples(counted, "dragoman_refusals_total")
     assert len(reasons) == MOST_REASONS + 1
     assert sum(reasons.values()) == 1000
@@ -152,8 +152,8 @@ def test_reasons_that_handlers_make_up_are_bounded_too() -> None:
 
 def test_a_tool_that_was_refused_before_it_was_looked_up_still_has_its_name() -> None:
     counted = metrics({"add": "a tool"}.get)
-    counted.watch(record("add", outcome="tool_error", error_code="RESOURCE_EXHAUSTED"), Ended(None, ran=False))
-    counted.watch(record("sub", outcome="tool_error", error_code="RESOURCE_EXHAUSTED"), Ended(None, ran=False))
+    counted.observe(record("add", outcome="tool_error", error_code="RESOURCE_EXHAUSTED"), Ended(None, ran=False))
+    counted.observe(record("sub", outcome="tool_error", error_code="RESOURCE_EXHAUSTED"), Ended(None, ran=False))
     assert samples(counted, "dragoman_calls_total") == {("tool_error", "add"): 1, ("tool_error", OTHER): 1}
 
 
@@ -163,7 +163,7 @@ HOSTILE = 'a"} 1\ndragoman_slots 99\\\n# EOF\n{x="\u2028é'
 @pytest.mark.parametrize("read", [parse, parse_open_metrics])
 def test_no_name_can_forge_a_line(read: Any) -> None:
     counted = metrics()
-    counted.watch(record(HOSTILE), Ended())
+    counted.observe(record(HOSTILE), Ended())
     accept = "application/openmetrics-text" if read is parse_open_metrics else ""
     families = {family.name: family for family in read(counted.snapshot().page(accept)[0].decode())}
     (calls,) = [each for each in families["dragoman_calls"].samples if each.name == "dragoman_calls_total"]
@@ -197,10 +197,10 @@ def test_how_things_stand_is_part_of_the_page() -> None:
 
 def test_a_snapshot_does_not_change_any_more() -> None:
     counted = metrics()
-    counted.watch(record(), Ended())
+    counted.observe(record(), Ended())
     snapshot = counted.snapshot()
-    counted.watch(record(), Ended())
-    counted.watch(record("divide"), Ended())
+    counted.observe(record(), Ended())
+    counted.observe(record("divide"), Ended())
     assert snapshot.calls == {("add", "success"): 1}
 
 
@@ -288,11 +288,11 @@ async def test_what_is_read_is_counted_under_its_template() -> None:
 async def test_there_are_no_metrics_without_http_or_when_they_are_switched_off() -> None:
     async with dragoman.open([echo]) as runtime:
         assert runtime.metrics is None
-        assert runtime.watchers == []
+        assert runtime.observers == []
     async with dragoman.open([echo], {"http": {"metrics": False}}) as runtime:
         runtime.http()
         assert runtime.metrics is None
-        assert runtime.watchers == []
+        assert runtime.observers == []
 
 
 async def test_where_the_library_is_missing_calls_are_served_without_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,8 +332,8 @@ def documented(counted: Metrics) -> list[str]:
 
 def test_the_page_about_operations_names_every_metric_and_no_other() -> None:
     counted = metrics()
-    counted.watch(record(), Ended())
-    counted.watch(record(outcome="tool_error", error_code="NOT_FOUND"), Ended(ran=False))
+    counted.observe(record(), Ended())
+    counted.observe(record(outcome="tool_error", error_code="NOT_FOUND"), Ended(ran=False))
     counted.refused_request(401)
     counted.received_bytes = counted.sent_bytes = 1
     page = (Path(__file__).parents[3] / "docs/operations.md").read_text("utf-8")
@@ -343,9 +343,9 @@ def test_the_page_about_operations_names_every_metric_and_no_other() -> None:
 
 def test_several_processes_are_one_server() -> None:
     one, other = metrics(), metrics()
-    one.watch(record(duration_ms=1.0), Ended())
-    other.watch(record(duration_ms=2.0), Ended())
-    other.watch(record("divide", outcome="tool_error", error_code="NOT_FOUND"), Ended(ran=False))
+    one.observe(record(duration_ms=1.0), Ended())
+    other.observe(record(duration_ms=2.0), Ended())
+    other.observe(record("divide", outcome="tool_error", error_code="NOT_FOUND"), Ended(ran=False))
     other.refused_request(401)
     passed_on = msgspec.json.decode(msgspec.json.encode(other.snapshot()), type=Snapshot)
     both = Snapshot.together([one.snapshot(), passed_on])
@@ -361,7 +361,7 @@ def test_several_processes_have_no_more_series_than_one() -> None:
     ones = [metrics() for _ in range(3)]
     for number, one in enumerate(ones):
         for tool_number in range(MOST_TOOLS):
-            one.watch(record(f"tool-{number}-{tool_number}"), Ended())
+            one.observe(record(f"tool-{number}-{tool_number}"), Ended())
     together = Snapshot.together([one.snapshot() for one in ones])
     assert len(together.tools) == MOST_TOOLS + 1
     assert sum(sum(series.outcomes.values()) for series in together.tools.values()) == 3 * MOST_TOOLS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.tools.words import FEWEST_LETTERS_OF_A_BEGINNING
+from dragoman.search.words import FEWEST_LETTERS_OF_A_BEGINNING
 
 
 class Counted:

@@ -13,8 +13,8 @@ import pytest
 
 from dragoman import Caller, ToolContext, ToolDefinition, tool
 from dragoman.errors import InvalidTool
+from dragoman.schemas.schema import DRAFT_2020_12
 from dragoman.testing import SequentialIds, open_server
-from dragoman.tools.schema import DRAFT_2020_12
 from dragoman.tools.tool import Hints, tool_of
 
 

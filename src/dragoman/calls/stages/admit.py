@@ -11,7 +11,7 @@ from dragoman.errors import Stopping
 
 
 @dataclass
-class Gate:
+class Admission:
     """Whether new calls are taken."""
 
     is_open: bool = False
@@ -21,7 +21,7 @@ class Gate:
 class Admit:
     """Refuses calls while the gate is closed; they may be repeated elsewhere, or later."""
 
-    gate: Gate
+    gate: Admission
 
     def __call__(self, proceed: Service, /) -> Service:
         gate = self.gate

@@ -28,7 +28,7 @@ from dragoman.calls.answers import Answers, AnswersUsed, Claims, InputNeeded, ne
 from dragoman.calls.call import Call, Service
 from dragoman.calls.limits import encode_arguments
 from dragoman.calls.patience import Patience
-from dragoman.calls.resources import Resources
+from dragoman.calls.slots import Slots
 from dragoman.clock import Clock
 from dragoman.errors import ClientCannotBeAsked, ClientRefused, InvalidParams, NoFreeSlot, PayloadTooLarge
 from dragoman.protocol.results import InputRequired
@@ -46,7 +46,7 @@ class AskClient:
 
     seal: Seal
     patience: Patience
-    resources: Resources
+    slots: Slots
     clock: Clock
     logger: Logger
     claims: Callable[[], Claims]
@@ -144,16 +144,16 @@ class AskClient:
         """Whoever has answered is not turned away because of a moment's rush, as a new call would be."""
 
         async def room() -> None:
-            (await self.resources.acquire_slot())()
+            (await self.slots.acquire_slot())()
 
-        while self.resources.in_use >= self.resources.limit:
+        while self.slots.in_use >= self.slots.limit:
             try:
                 await self.patience.wait(call, room())
             except TimeoutError:
-                raise NoFreeSlot(self.resources.limit) from None
+                raise NoFreeSlot(self.slots.limit) from None
 
     def _weigh(self, results: dict[str, Any]) -> None:
-        size, most = len(encode_arguments(results)), self.resources.max_payload_bytes
+        size, most = len(encode_arguments(results)), self.slots.max_payload_bytes
         if size > most:
             raise PayloadTooLarge(size, most)
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from dragoman.calls.call import LOCAL_TRANSPORT, Call, Completion, Outcome, Service
 from dragoman.calls.guards import NEAR_TIMEOUT, Guards
 from dragoman.calls.interrupts import raise_interrupt
-from dragoman.calls.resources import Resources
 from dragoman.calls.run_handler import meaning_of
+from dragoman.calls.slots import Slots
 from dragoman.clock import Clock
 from dragoman.errors import (
     Aborted,
@@ -21,11 +21,11 @@ from dragoman.errors import (
     ToolError,
     drop_tracebacks,
 )
+from dragoman.schemas.sensitive import Hide, hide_within, hiding
 from dragoman.telemetry.log import CompletionRecord, Logger, exception_facts
-from dragoman.tools.sensitive import Hide, hide_within, hiding
 from dragoman.tools.tool import MOST_NAME
 
-Watcher: TypeAlias = Callable[[CompletionRecord, Call], None]
+Observer: TypeAlias = Callable[[CompletionRecord, Call], None]
 """Looks at a record and its call, quickly, and changes neither; never raises."""
 
 RETRY_HINT = "Clients should retry with exponential backoff and jitter."
@@ -44,11 +44,11 @@ class RecordCompletion:
 
     logger: Logger
     clock: Clock
-    resources: Resources
+    slots: Slots
     guards: Guards
     under_way: set[Call]
     """Calls that have not ended: answered, recorded, and their slots given back."""
-    watchers: list[Watcher] = field(default_factory=list)
+    observers: list[Observer] = field(default_factory=list)
     """Who else is shown every record, on the event loop, once it is written."""
 
     def __call__(self, proceed: Service, /) -> Service:
@@ -149,11 +149,11 @@ class RecordCompletion:
         if call.trace_ids is not None:
             record.trace_id, record.span_id = call.trace_ids
         if completion is _SUCCESS:
-            self.resources.consecutive_refusals = 0
+            self.slots.consecutive_refusals = 0
         else:
             self._particulars(record, call, completion, error)
         self.logger.record(record)
-        for watch in self.watchers:
+        for watch in self.observers:
             watch(record, call)
 
     def _particulars(
@@ -170,9 +170,9 @@ class RecordCompletion:
                 record.hint = RETRY_HINT
             if "reason" in details:
                 record.reason = details["reason"]
-            self.resources.consecutive_refusals += refusal.is_servers_own
+            self.slots.consecutive_refusals += refusal.is_servers_own
         elif completion not in _NOT_COUNTED:
-            self.resources.consecutive_refusals = 0
+            self.slots.consecutive_refusals = 0
         if refusal is not None or completion in _WARNINGS:
             record.level = "warn"
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.calls.call import Call, Service
-from dragoman.calls.resources import Resources
 from dragoman.calls.shares import Shares
+from dragoman.calls.slots import Slots
 from dragoman.errors import NoFreeSlot
 
 
@@ -16,30 +16,30 @@ from dragoman.errors import NoFreeSlot
 class TakeSlot:
     """Never waits: a queue would only hide that the server is full. A caller, or a tool, may have fewer than all."""
 
-    resources: Resources
+    slots: Slots
     shares: Shares
 
     def __call__(self, proceed: Service, /) -> Service:
-        resources, shares = self.resources, self.shares
+        slots, shares = self.slots, self.shares
 
         def take_slot(call: Call) -> Awaitable[Any]:
             if call.tool.is_reserved:
-                resources.take_reserved()
+                slots.take_reserved()
                 call.undo.append(give_back_reserved)
             else:
-                if resources.in_use >= resources.limit:
-                    raise NoFreeSlot(resources.limit)
-                resources.in_use += 1
+                if slots.in_use >= slots.limit:
+                    raise NoFreeSlot(slots.limit)
+                slots.in_use += 1
                 call.undo.append(give_back)
             return proceed(call)
 
         def give_back(call: Call) -> None:
-            resources.in_use -= 1
-            if resources.waiting:
-                resources.wake_next()
+            slots.in_use -= 1
+            if slots.waiting:
+                slots.wake_next()
 
         def give_back_reserved(call: Call) -> None:
-            resources.give_back_reserved()
+            slots.give_back_reserved()
 
         if not shares.are_set:
             return take_slot

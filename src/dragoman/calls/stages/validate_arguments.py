@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.calls.call import Call, Service
-from dragoman.tools.schema import THOROUGHLY
+from dragoman.schemas.schema import THOROUGHLY
 
 
 @dataclass(frozen=True)

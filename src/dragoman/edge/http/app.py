@@ -36,11 +36,11 @@ from dragoman.edge.http.asgi import (
     Headers,
     Post,
     Receive,
-    Refused,
+    RequestRefused,
     Route,
     Scope,
     Send,
-    Stopping,
+    ServerStopping,
     TooLarge,
     answer,
     replayed,
@@ -48,7 +48,7 @@ from dragoman.edge.http.asgi import (
 from dragoman.edge.http.exchange import Exchange, SessionCall, Watch
 from dragoman.edge.http.expiry import until_expired
 from dragoman.edge.http.forwarding import LinkBroken
-from dragoman.edge.http.guard import Guard
+from dragoman.edge.http.origins import OriginCheck
 from dragoman.edge.http.siblings import LOCAL_ONLY, Siblings
 from dragoman.edge.http.status import Served, Status
 from dragoman.edge.peer import id_in_use, log_refusal, progress_of
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from dragoman.access.authenticator import Authenticator
     from dragoman.config import Config
     from dragoman.edge.http.explorer import Explorer
-    from dragoman.edge.sdk_sessions import LaneSession, SdkSessions
+    from dragoman.edge.sdk.sessions import LaneSession, SdkSessions
     from dragoman.telemetry.metrics import Metrics
     from dragoman.tools.catalogue import Catalogue
 
@@ -155,7 +155,7 @@ class HttpApp:
         self._siblings = siblings
         # The name that the operator listens at is the server's own, whoever else's names point here.
         own = {config.http.host} - {"*"}
-        self._guard = Guard((*config.http.allowed_hosts, *own), config.http.allowed_origins)
+        self._guard = OriginCheck((*config.http.allowed_hosts, *own), config.http.allowed_origins)
         self._modern = modern_reader(services.identity, services.ids.connection_correlation_id())
         self._accepts: dict[bytes | None, tuple[bool, bool]] = {}
         self._annotated: tuple[int, dict[str, tuple[rules.ParameterHeader, ...]]] = (-1, {})
@@ -242,7 +242,7 @@ class HttpApp:
 
     def _objection(self, error: Exception) -> tuple[int, bytes, tuple[Header, ...]]:
         """What to answer instead of what was asked for."""
-        if isinstance(error, Refused):
+        if isinstance(error, RequestRefused):
             if self.metrics is not None:
                 self.metrics.refused_request(error.status)
             line = self.refuse(error.status, error.error, error.id, error.meta)
@@ -341,7 +341,7 @@ class HttpApp:
         if route is None:
             if self.explorer is not None and self.explorer.serves(path):
                 return self.explorer.handle(path, scope, receive, send, headers, self._caller)
-            raise Refused(404, InvalidRequest(f"Nothing is served here; MCP is at {root}{self._endpoint}"))
+            raise RequestRefused(404, InvalidRequest(f"Nothing is served here; MCP is at {root}{self._endpoint}"))
         return route(scope, receive, send, headers)
 
     async def _forward(self, siblings: Siblings, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
@@ -363,7 +363,7 @@ class HttpApp:
             self._logger.warn("a worker ended in the middle of an answer", {"owner": owner})
             return  # Without an end, so that the client sees that there is none.
         if owner is not None and not self._runtime.is_running:
-            raise Stopping
+            raise ServerStopping
         scope[LOCAL_ONLY] = True
         await self._route(scope, again, send, headers)
 
@@ -372,7 +372,7 @@ class HttpApp:
     def _let_in(self, headers: Headers) -> None:
         refusal = self._guard.refusal(headers)
         if refusal is not None:
-            raise Refused(refusal[0], InvalidRequest(refusal[1]))
+            raise RequestRefused(refusal[0], InvalidRequest(refusal[1]))
 
     async def _caller(self, headers: Headers) -> Caller:
         authenticator = self._authenticator
@@ -385,11 +385,11 @@ class HttpApp:
             return await authenticator.authenticate_by(headers)
         except Unauthenticated as error:
             challenge = authenticator.challenge(error.error, reason=error.reason)
-            raise Refused(401, InvalidRequest(error.reason), ((b"www-authenticate", challenge),)) from None
+            raise RequestRefused(401, InvalidRequest(error.reason), ((b"www-authenticate", challenge),)) from None
         except VerifierUnavailable as error:
             self._logger.error("no caller can be verified", {"reason": str(error)})
             later = ((b"retry-after", b"5"),)
-            raise Refused(503, InternalError("Tokens cannot be verified at the moment"), later) from None
+            raise RequestRefused(503, InternalError("Tokens cannot be verified at the moment"), later) from None
 
     def _step_up(self, error: MissingScope, caller: Caller) -> tuple[int, tuple[Header, ...]]:
         """How a client that gets its tokens from an issuer is told to ask for more; others can only read the answer."""
@@ -408,12 +408,14 @@ class HttpApp:
         caller = await self._caller(headers)
         if method not in ("GET", "DELETE") or rules.METHOD in headers:
             allowed = (b"allow", b"POST" if rules.METHOD in headers else b"GET, POST, DELETE")
-            raise Refused(405, InvalidRequest(f"{method} is not allowed here"), (allowed,))
+            raise RequestRefused(405, InvalidRequest(f"{method} is not allowed here"), (allowed,))
         if headers.get(rules.VERSION, b"2025-03-26") not in _HANDSHAKE:
             allowed = (b"allow", b"POST")
-            raise Refused(405, InvalidRequest("2026-07-28 has no streams to open and no sessions to end"), (allowed,))
+            raise RequestRefused(
+                405, InvalidRequest("2026-07-28 has no streams to open and no sessions to end"), (allowed,)
+            )
         if b"mcp-session-id" not in headers:
-            raise Refused(400, InvalidRequest("Bad request: Mcp-Session-Id is missing"))
+            raise RequestRefused(400, InvalidRequest("Bad request: Mcp-Session-Id is missing"))
         body = await self._body(headers, receive)  # Nobody needs it, but the SDK would read it, and refuse it in text.
         await self._stream(self._sessions.handle, scope, receive, send, caller, body)
 
@@ -443,7 +445,7 @@ class HttpApp:
         caller = ANONYMOUS if self._authenticator is None else await self._caller(headers)
         content_type = headers.get(b"content-type", b"")
         if content_type != b"application/json" and not _is_json(content_type):
-            raise Refused(415, InvalidRequest("Content-Type must be application/json"))
+            raise RequestRefused(415, InvalidRequest("Content-Type must be application/json"))
         return caller, await self._body(headers, receive)
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
@@ -466,7 +468,7 @@ class HttpApp:
             if not _is_modern(body):
                 return False
         if not takes_json:
-            raise Refused(406, InvalidRequest("Accept must include application/json"))
+            raise RequestRefused(406, InvalidRequest("Accept must include application/json"))
         self._serve_modern(post, pairs, headers, body, caller, takes_stream)
         return True
 
@@ -484,14 +486,14 @@ class HttpApp:
         self, post: Post, pairs: list[Header], headers: Headers, body: bytes, caller: Caller, takes_stream: bool
     ) -> None:
         if not body or body.isspace():
-            raise Refused(400, ParseError(_NO_BODY))
+            raise RequestRefused(400, ParseError(_NO_BODY))
         event = self._modern.read(body)
         if event is None or type(event) is Cancel:
             self._check_version(headers)
             post.answer(202, b"", ())  # Nothing to cancel by: in this era a client cancels by leaving.
             return
         if isinstance(event, Answer):
-            raise Refused(400, InvalidRequest("Invalid request: nothing was asked that this could answer"))
+            raise RequestRefused(400, InvalidRequest("Invalid request: nothing was asked that this could answer"))
         try:
             if isinstance(event, ToolCall | Request):
                 self._check_headers(event, pairs, headers)
@@ -508,7 +510,7 @@ class HttpApp:
             self._start_call(event, Exchange(post, caller, self._watch, streams=takes_stream), pairs)
             return
         if event.method == "subscriptions/listen" and not takes_stream:
-            raise Refused(406, InvalidRequest("Accept must include text/event-stream: the answer is a stream"))
+            raise RequestRefused(406, InvalidRequest("Accept must include text/event-stream: the answer is a stream"))
         exchange = Exchange(post, caller, self._watch, streams=takes_stream)
         exchange.headers = pairs
         self._start_request(event, exchange)
@@ -517,7 +519,7 @@ class HttpApp:
         version = headers.get(rules.VERSION, b"").decode("latin-1")
         if version and version not in MODERN_VERSIONS:
             supported = {"supported": list(MODERN_VERSIONS), "requested": version}
-            raise Refused(400, UnsupportedVersion("Unsupported protocol version", supported))
+            raise RequestRefused(400, UnsupportedVersion("Unsupported protocol version", supported))
 
     def _check_headers(self, event: ToolCall | Request, pairs: list[Header], headers: Headers) -> None:
         if isinstance(event, ToolCall):
@@ -608,7 +610,7 @@ class HttpApp:
             elif event.method == "server/discover":
                 exchange.finish(self._modern.result(event.id, listing.discovery(), modern=True))
             elif not self._runtime.is_running:
-                stopping = Stopping(event.id, event.meta)
+                stopping = ServerStopping(event.id, event.meta)
                 line = self.refuse(stopping.status, stopping.error, stopping.id, stopping.meta)
                 exchange.finish(line, stopping.status, stopping.headers)
             else:
@@ -701,16 +703,16 @@ class HttpApp:
             meta = jsonrpc.heading(body).correlation
             if isinstance(message, Answer) or message.method != "initialize":
                 reason = "Bad request: Mcp-Session-Id is missing, and only initialize opens a session"
-                raise Refused(400, InvalidRequest(reason), id=request_id, meta=meta)
+                raise RequestRefused(400, InvalidRequest(reason), id=request_id, meta=meta)
             if not self._runtime.is_running:
-                raise Stopping(request_id, meta)
+                raise ServerStopping(request_id, meta)
         await self._stream(self._sessions.handle, scope, receive, send, caller, _reduced(body, message))
 
     # The deprecated transport.
 
     async def _open_sse(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         if scope["method"] != "GET":
-            raise Refused(405, InvalidRequest("Open the stream with GET"), ((b"allow", b"GET"),))
+            raise RequestRefused(405, InvalidRequest("Open the stream with GET"), ((b"allow", b"GET"),))
         await self._stream(self._sessions.handle_sse, scope, receive, send, await self._caller(headers))
 
     async def _take_sse(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
@@ -761,9 +763,9 @@ def _refuse_doubles(pairs: list[Header]) -> None:
     names = [name for name, _ in pairs]
     for name in _SINGLE:
         if names.count(name) > 1:
-            raise Refused(400, InvalidRequest(f"{name.decode()} is there more than once"))
+            raise RequestRefused(400, InvalidRequest(f"{name.decode()} is there more than once"))
     if names.count(rules.VERSION) > 1:
-        raise Refused(400, HeaderMismatch(f"Header mismatch: {rules.VERSION.decode()} is there more than once"))
+        raise RequestRefused(400, HeaderMismatch(f"Header mismatch: {rules.VERSION.decode()} is there more than once"))
 
 
 def _is_json(content_type: bytes) -> bool:
@@ -772,13 +774,13 @@ def _is_json(content_type: bytes) -> bool:
 
 def _decoded(body: bytes) -> Message | Answer:
     if not body or body.isspace():
-        raise Refused(400, ParseError(_NO_BODY))
+        raise RequestRefused(400, ParseError(_NO_BODY))
     try:
         return jsonrpc.decode(body)
     except InvalidRequest as error:
-        raise Refused(400, error, id=error.id, meta=error.meta or {}) from None
+        raise RequestRefused(400, error, id=error.id, meta=error.meta or {}) from None
     except ProtocolError as error:
-        raise Refused(400, error) from None
+        raise RequestRefused(400, error) from None
 
 
 def _reduced(body: bytes, message: Message | Answer) -> bytes:
@@ -789,19 +791,19 @@ def _reduced(body: bytes, message: Message | Answer) -> bytes:
     try:
         return encode_request(message.id, message.method, initialize_params(message))
     except InvalidParams as error:
-        raise Refused(400, error, id=message.id, meta=jsonrpc.meta_in(message.params)) from None
+        raise RequestRefused(400, error, id=message.id, meta=jsonrpc.meta_in(message.params)) from None
 
 
 def _refuse_misshapen(message: Message | Answer) -> None:
     """Refuse what the SDK would refuse: its words, which are logged, repeat parts of the message."""
     if isinstance(message, Message):
         if message.has_params and bytes(memoryview(message.params)[:1]) not in (b"{", b"n"):
-            raise Refused(400, InvalidRequest("Invalid request: params must be an object"))
+            raise RequestRefused(400, InvalidRequest("Invalid request: params must be an object"))
     elif message.error is None:
         if not isinstance(message.result, dict):
-            raise Refused(400, InvalidRequest("Invalid request: result must be an object"))
+            raise RequestRefused(400, InvalidRequest("Invalid request: result must be an object"))
     elif type(message.error.get("code")) is not int or not isinstance(message.error.get("message"), str):
-        raise Refused(400, InvalidRequest("Invalid request: error must have an integer code and a message"))
+        raise RequestRefused(400, InvalidRequest("Invalid request: error must have an integer code and a message"))
 
 
 def _is_modern(body: bytes) -> bool:

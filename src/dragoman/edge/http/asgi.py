@@ -33,7 +33,7 @@ MOST_READ_AT_ONCE = 256 * 1024 * 1024
 _NO_META: Final[Mapping[str, Any]] = {}
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request cannot be served; what to answer instead. `meta` is the `_meta` of the message, as far as known."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Refused(Exception):
         self.meta = meta
 
 
-class TooLarge(Refused):
+class TooLarge(RequestRefused):
     """The body is longer than a request may be; what is left of it is not read."""
 
     def __init__(self, most: int) -> None:
@@ -60,7 +60,7 @@ class TooLarge(Refused):
         super().__init__(413, error, ((b"connection", b"close"),))
 
 
-class Stopping(Refused):
+class ServerStopping(RequestRefused):
     """The server takes nothing new; another one, or this one later, may."""
 
     def __init__(self, id: jsonrpc.Id | None = None, meta: Mapping[str, Any] = _NO_META) -> None:
@@ -167,14 +167,14 @@ class Bodies:
         self.held = 0
 
     async def read(self, receive: Receive) -> bytes:
-        """All of a body. Raises `TooLarge` as soon as it is longer than it may be, `Disconnected`, and `Refused` when
-        it consists of too much, or others send so much that there is no room for it."""
+        """All of a body. Raises `TooLarge` as soon as it is longer than it may be, `Disconnected`, and `RequestRefused`
+        when it consists of too much, or others send so much that there is no room for it."""
         body = await self._read(receive)
         excess = self._shape.excess(body)
         if excess is not None:
             heading = jsonrpc.heading(body)
             error = InvalidRequest(f"Invalid request: the message has {excess}")
-            raise Refused(413, error, id=heading.id, meta=heading.correlation)
+            raise RequestRefused(413, error, id=heading.id, meta=heading.correlation)
         return body
 
     async def _read(self, receive: Receive) -> bytes:
@@ -201,7 +201,7 @@ class Bodies:
                     raise TooLarge(self._most_each)
                 if self.held > self._most_together:
                     headers = ((b"connection", b"close"), (b"retry-after", b"1"))
-                    raise Refused(503, InternalError("Too much is being sent at once"), headers)
+                    raise RequestRefused(503, InternalError("Too much is being sent at once"), headers)
             return b"".join(parts)
         finally:
             self.held -= size

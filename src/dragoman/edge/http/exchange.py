@@ -24,7 +24,7 @@ from dragoman.protocol import jsonrpc
 from dragoman.protocol.jsonrpc import Id
 
 if TYPE_CHECKING:
-    from dragoman.edge.sdk_sessions import LaneSession, SdkSessions
+    from dragoman.edge.sdk.sessions import LaneSession, SdkSessions
 
 WATCH_AFTER = 0.05
 """Seconds, at least, before somebody watches whether the client is still there; at most twice as many."""

@@ -27,7 +27,7 @@ import msgspec
 
 from dragoman.access.callers import Caller
 from dragoman.calls.call import Call, Stage
-from dragoman.calls.stages.record_completion import Watcher
+from dragoman.calls.stages.record_completion import Observer
 from dragoman.edge.http.asgi import JSON, MOST_READ_AT_ONCE, Bodies, Header, Receive, Scope, Send, answer
 from dragoman.edge.http.explained import fields_of, first_words
 from dragoman.edge.http.recent_calls import RecentCalls
@@ -38,11 +38,11 @@ from dragoman.protocol.jsonrpc import decode_object
 from dragoman.protocol.session import Identity, correlation_id_in, modern_reader
 from dragoman.protocol.shape import shape_in
 from dragoman.replies.encoding import clean_message
+from dragoman.schemas.findings import with_place
+from dragoman.schemas.schema import ANY_OBJECT
 from dragoman.telemetry.log import Logger
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.content import encode_json
-from dragoman.tools.findings import with_place
-from dragoman.tools.schema import ANY_OBJECT
 from dragoman.tools.tool import ToolDefinition
 from dragoman.version import __version__
 
@@ -75,7 +75,7 @@ class Explored(Runtime, Protocol):
 
     catalogue: Catalogue
     stages: tuple[Stage, ...]
-    watchers: list[Watcher]
+    observers: list[Observer]
     logger: Logger
     identity: Identity
 
@@ -108,7 +108,7 @@ class Explorer:
         self._page = _Reply(200, *_load_page())
         self._runs = Runs(runtime)
         self._reader = modern_reader(runtime.identity, runtime.ids.connection_correlation_id())
-        runtime.watchers.append(self.recent.watch)
+        runtime.observers.append(self.recent.observe)
 
     def serves(self, path: str) -> bool:
         """Whether a path is the explorer's."""

@@ -75,7 +75,7 @@ class RecentCalls:
         self.failed = 0
         self._seen: Ring[tuple[Caller, SeenCall]] = Ring(most, most_bytes)
 
-    def watch(self, record: CompletionRecord, call: Call) -> None:
+    def observe(self, record: CompletionRecord, call: Call) -> None:
         """A call has ended; called on the event loop for every one."""
         self.total += 1
         self.failed += record.outcome != Completion.SUCCESS

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from dragoman.artifacts import MARK_LENGTH
-from dragoman.edge.http.asgi import Header, Receive, Refused, Scope, Send, answer, unknown_refusal
+from dragoman.edge.http.asgi import Header, Receive, RequestRefused, Scope, Send, answer, unknown_refusal
 from dragoman.edge.http.forwarding import Head, Link, LinkBroken
 from dragoman.errors import InternalError, InvalidRequest
-from dragoman.tools.builtin import result_continue
+from dragoman.replies import result_continue
+from dragoman.replies.artifacts import MARK_LENGTH
 
 if TYPE_CHECKING:
     from dragoman.edge.http.app import HttpApp
@@ -178,7 +178,7 @@ class Siblings:
             finally:
                 watching.cancel()
                 self._give_back(owner, link)
-        raise Refused(502, InternalError("The session ended before the request was answered"))
+        raise RequestRefused(502, InternalError("The session ended before the request was answered"))
 
     async def _ask(self, link: Link, scope: Scope, body: bytes) -> Head:
         target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")

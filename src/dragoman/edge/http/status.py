@@ -14,7 +14,7 @@ import msgspec
 from dragoman.access.callers import METRICS_SCOPE, Caller
 from dragoman.access.metadata import METADATA_PATH
 from dragoman.clock import Clock
-from dragoman.edge.http.asgi import Headers, Receive, Refused, Route, Scope, Send, answer
+from dragoman.edge.http.asgi import Headers, Receive, RequestRefused, Route, Scope, Send, answer
 from dragoman.errors import InvalidRequest
 from dragoman.protocol.session import Identity
 from dragoman.protocol.versions import HANDSHAKE_VERSIONS, MODERN_VERSIONS
@@ -119,7 +119,7 @@ class Status:
             assert self._authenticator is not None
             challenge = self._authenticator.challenge("insufficient_scope", scope=METRICS_SCOPE)
             refusal = InvalidRequest(f"The scope {METRICS_SCOPE} is missing")
-            raise Refused(403, refusal, ((b"www-authenticate", challenge),))
+            raise RequestRefused(403, refusal, ((b"www-authenticate", challenge),))
         accept = headers.get(b"accept", b"").decode("latin-1")
         snapshot = self._metrics.snapshot()
         if accept == SNAPSHOT:
@@ -139,4 +139,4 @@ class Status:
 
 def _only_get(scope: Scope) -> None:
     if scope["method"] not in ("GET", "HEAD"):
-        raise Refused(405, InvalidRequest("Only GET is allowed here"), ((b"allow", b"GET"),))
+        raise RequestRefused(405, InvalidRequest("Only GET is allowed here"), ((b"allow", b"GET"),))

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.changes import Share, ToolRegistered, ToolRemoved, keep_to_itself
+from dragoman.changes import Publish, ToolRegistered, ToolRemoved, keep_to_itself
 from dragoman.config import AdminPolicy
 from dragoman.errors import InvalidArgument, NotFound, RegistrationError, Unauthorized
 from dragoman.tools.builtin.echo import ECHO_SCHEMA
@@ -84,7 +84,7 @@ def admin_tools(
     catalogue: Catalogue,
     policy: AdminPolicy,
     handlers: Mapping[str, Handler],
-    share: Share = keep_to_itself,
+    publish: Publish = keep_to_itself,
 ) -> tuple[Tool, ...]:
     """`admin/registerTool` and `admin/unregisterTool`; `handlers` are what a toolType can be answered by."""
 
@@ -105,7 +105,7 @@ def admin_tools(
             catalogue.register(tool, is_dynamic=True, tool_type=kind, logger=context.logger)
         except RegistrationError as error:
             raise InvalidArgument(str(error), {"reason": "not_registered"}) from error
-        share(change)
+        publish(change)
         return {"success": True, "name": name, "toolType": kind}
 
     async def unregister(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def admin_tools(
             raise Unauthorized(f"{name} is a tool of the server and cannot be removed", {"reason": "builtin_tool"})
         if not catalogue.unregister(name, is_dynamic=True, logger=context.logger):
             raise NotFound(f"Unknown tool: {name[:200]}")
-        share(ToolRemoved(name, context.correlation_id))
+        publish(ToolRemoved(name, context.correlation_id))
         return {"success": True, "name": name}
 
     return (

@@ -17,10 +17,10 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dragoman.errors import InvalidArgument, NotFound, ResourceExhausted
+from dragoman.search.words import text_in, words_in
 from dragoman.tools.context import ToolContext
 from dragoman.tools.pages import ANSWER_FRAME, weight_in_answer
 from dragoman.tools.tool import Tool, tool, tool_of
-from dragoman.tools.words import text_in, words_in
 
 MOST_KEYS = 1000
 MOST_WORDS = 2000

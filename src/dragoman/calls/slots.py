@@ -1,0 +1,130 @@
+"""Slots, load and health: what the process can take on, and how it is doing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from dragoman.calls.limits import encode_arguments
+from dragoman.clock import Clock, SystemClock
+from dragoman.config import ResourcesConfig, ToolsConfig, ValidationResult
+from dragoman.errors import NoFreeSlot, PayloadTooLarge, ToolError
+from dragoman.telemetry.load import LagMonitor, process_memory
+
+Release: TypeAlias = Callable[[], None]
+Status: TypeAlias = Literal["healthy", "degraded", "unhealthy"]
+
+DEGRADED_LAG_MS = 100
+UNHEALTHY_LAG_MS = 500
+UNHEALTHY_REFUSALS = 3
+_BUSY = 0.8
+
+
+class Telemetry(msgspec.Struct, frozen=True, rename="camel"):
+    """How much is in use at this moment."""
+
+    memory_usage_bytes: int
+    event_loop_delay_ms: float
+    concurrent_executions: int
+    max_concurrent_executions: int
+
+
+class Slots:
+    """A fixed number of slots, taken without waiting or not at all, and one reserved for `health`."""
+
+    def __init__(
+        self, config: ResourcesConfig | None = None, tools: ToolsConfig | None = None, clock: Clock | None = None
+    ) -> None:
+        self.limit = (config or ResourcesConfig()).max_concurrent_executions
+        self.max_payload_bytes = (tools or ToolsConfig()).max_payload_bytes
+        self.lag = LagMonitor(clock or SystemClock())
+        self.in_use = 0
+        self.consecutive_refusals = 0
+        """Calls turned away with RESOURCE_EXHAUSTED since one last ended otherwise."""
+        self._reserved = 1
+        self.waiting: deque[asyncio.Future[None]] = deque()
+
+    def take_reserved(self) -> None:
+        """Take the slot that is kept free of ordinary work, and is not part of any count."""
+        if self._reserved == 0:
+            raise NoFreeSlot(1)
+        self._reserved = 0
+
+    def give_back_reserved(self) -> None:
+        """Free the reserved slot."""
+        self._reserved = 1
+
+    def try_acquire_slot(self) -> Release | None:
+        """A function that gives the slot back, however often it is called, or None when all are taken."""
+        if self.in_use >= self.limit:
+            return None
+        self.in_use += 1
+        return _Slot(self)
+
+    async def acquire_slot(self) -> Release:
+        """Wait for a slot, first come first served. Calls never do; it is for work that can wait."""
+        queue = self.waiting.append
+        while self.in_use >= self.limit:
+            turn = asyncio.get_running_loop().create_future()
+            queue(turn)
+            queue = self.waiting.appendleft  # Whoever is overtaken after being woken keeps its place.
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self.wake_next()
+                raise
+        self.in_use += 1
+        return _Slot(self)
+
+    def validate_payload_size(self, payload: Any) -> ValidationResult:
+        """Whether `payload` is JSON of at most `tools.max_payload_bytes`."""
+        try:
+            size = len(encode_arguments(payload))
+            if size > self.max_payload_bytes:
+                raise PayloadTooLarge(size, self.max_payload_bytes)
+        except ToolError as error:
+            return ValidationResult(False, [{"path": "", "message": error.message}])
+        return ValidationResult(True)
+
+    def is_approaching_limits(self) -> bool:
+        """Whether more than four fifths of the slots are taken."""
+        return self.in_use > _BUSY * self.limit
+
+    def get_telemetry(self) -> Telemetry:
+        return Telemetry(process_memory(), self.lag.p99_ms(), self.in_use, self.limit)
+
+    def get_health_status(self) -> Status:
+        """The worst that any measure says."""
+        lag = self.lag.p99_ms()
+        if self.in_use >= self.limit or lag > UNHEALTHY_LAG_MS or self.consecutive_refusals >= UNHEALTHY_REFUSALS:
+            return "unhealthy"
+        if self.is_approaching_limits() or lag > DEGRADED_LAG_MS:
+            return "degraded"
+        return "healthy"
+
+    def wake_next(self) -> None:
+        """Let whoever has waited longest for a slot try again."""
+        while self.waiting:
+            turn = self.waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+
+class _Slot(msgspec.Struct, eq=False):
+    """Gives a slot back the first time it is called, and never again."""
+
+    slots: Slots | None
+
+    def __call__(self) -> None:
+        slots = self.slots
+        if slots is not None:
+            self.slots = None
+            slots.in_use -= 1
+            if slots.waiting:
+                slots.wake_next()

@@ -1,0 +1,1 @@
+"""A server that has the process to itself."""

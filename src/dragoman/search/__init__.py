@@ -1,0 +1,1 @@
+"""What search by words is made of."""

@@ -1,0 +1,191 @@
+"""A worker of `dragoman serve --workers`: a process of its own that serves HTTP beside others, as its parent says.
+
+It is started with two descriptors: the socket that all workers listen on, and its own end of the control sockets. All
+else comes over the latter, so that no secret is on a command line or in an environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import socket
+import sys
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from msgspec.structs import replace
+
+from dragoman.adapters.dict_claims import MOST_CLAIMS
+from dragoman.changes import Change
+from dragoman.cli.serve import finish, prepare, run
+from dragoman.edge.http.server import HttpServer, bind, raise_file_limit, serve
+from dragoman.edge.http.siblings import Siblings
+from dragoman.errors import ConfigError, NoFreeSlot, RegistrationError, ResourceExhausted
+from dragoman.forks import drop, in_forked_children
+from dragoman.telemetry.log import exception_facts
+from dragoman.workers.control import (
+    BEAT_EVERY,
+    BINDS_ITSELF,
+    Alive,
+    Claim,
+    Claimed,
+    FromWorker,
+    Garbled,
+    Ready,
+    Welcome,
+    encode,
+    first_from_parent,
+    from_parent,
+)
+from dragoman.workers.folder import crash_file, hold, remove_if_unused
+
+if TYPE_CHECKING:
+    from dragoman.app import Runtime
+
+_DAY_MS = 86_400_000
+_CLAIM_TIMEOUT = 5.0
+"""Seconds that the parent may take to decide on a claim."""
+
+
+def main() -> None:
+    """Serve until the parent says otherwise, or is gone."""
+    control, listening = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
+    for each in (control, listening):
+        each.set_inheritable(False)  # A process that a tool starts must not keep them when this one is gone.
+    in_forked_children(lambda: drop(control.fileno(), listening.fileno()))
+    try:
+        _serve(first_from_parent(control), control, listening)
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
+    except Garbled as error:
+        sys.exit(f"dragoman: {error}")
+
+
+def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -> None:
+    from dragoman.cli.output import refuse
+
+    raise_file_limit()
+    folder = Path(welcome.folder)
+    let_go = hold(folder)
+    crashes = crash_file(folder, welcome.name).open("wb")
+    faulthandler.enable(crashes, all_threads=False)
+    in_forked_children(lambda: drop(crashes.fileno()))
+    siblings = Siblings(welcome.name, folder, welcome.secret)
+    prepared = prepare(welcome.source, welcome.config, siblings)
+    runtime = prepared.server
+    try:
+        app = runtime.http(siblings=siblings)
+    except ConfigError as error:
+        refuse("The settings cannot be used:", *str(error).splitlines())
+    for change in welcome.changes:
+        _apply(runtime, change)
+    http = welcome.config.http
+    if BINDS_ITSELF:
+        listening = bind(http.host, listening.getsockname()[1], shared=True)
+    beside = HttpServer(siblings.entrance(app), replace(http, keep_alive_ms=_DAY_MS, max_connections=1 << 20))
+
+    async def serving() -> int:
+        parent = await Parent.open(control, welcome.keeper)
+        runtime.publish, runtime.claims = parent.tell, parent
+        listening_to_it = asyncio.create_task(parent.listen(runtime))
+        showing_life = asyncio.create_task(parent.show_life())
+        try:
+            return await serve(
+                app,
+                listening,
+                http,
+                welcome.config.server.shutdown_timeout_ms / 1000,
+                lambda: parent.tell(Ready()),
+                beside=[(beside, siblings.listen())],
+                until=listening_to_it,
+            )
+        finally:
+            listening_to_it.cancel()
+            showing_life.cancel()
+
+    abandoned = run(prepared, serving())
+    siblings.leave()
+    let_go()
+    remove_if_unused(folder)
+    finish(prepared, abandoned)
+
+
+class Parent:
+    """The parent, as a worker sees it. Implements `Claims`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, keeper: str) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.keeper = keeper
+        self._loop = asyncio.get_running_loop()
+        self._numbers = count()
+        self._claims: dict[int, asyncio.Future[bool | None]] = {}
+
+    @classmethod
+    async def open(cls, control: socket.socket, keeper: str) -> Parent:
+        return cls(*await asyncio.open_connection(sock=control), keeper)
+
+    async def claim(self, id: str, until: float, holder: str = "") -> bool:
+        """Have the parent decide. Without its decision nothing is granted."""
+        number = next(self._numbers)
+        decided: asyncio.Future[bool | None] = self._loop.create_future()
+        self._claims[number] = decided
+        try:
+            self.tell(Claim(number, id, until, holder))
+            is_granted = await asyncio.wait_for(decided, _CLAIM_TIMEOUT)
+        except TimeoutError:
+            details = {"reason": "no_decision", "retryable": True}
+            raise ResourceExhausted("The server cannot tell whether the answers were used", details) from None
+        finally:
+            del self._claims[number]
+        if is_granted is None:
+            raise NoFreeSlot(MOST_CLAIMS, " for answers that count once")
+        return is_granted
+
+    def tell(self, message: FromWorker) -> None:
+        """From any thread; never waits. Ignored once the parent is gone."""
+        self._loop.call_soon_threadsafe(self._write, encode(message))
+
+    def _write(self, data: bytes) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(data)
+
+    async def show_life(self) -> None:
+        """Say again and again that the loop turns: the parent kills a worker that it does not hear."""
+        while not self._writer.is_closing():
+            if not self._writer.transport.get_write_buffer_size():  # A parent that is suspended reads nothing.
+                self.tell(Alive())
+            await asyncio.sleep(BEAT_EVERY)
+
+    async def listen(self, runtime: Runtime) -> None:
+        """Do as the others did. Returns when the parent is gone."""
+        try:
+            while (message := await from_parent(self._reader)) is not None:
+                if isinstance(message, Welcome):
+                    raise Garbled("welcomed twice")
+                if isinstance(message, Claimed):
+                    self._decide(message)
+                else:
+                    _apply(runtime, message)
+        except Garbled as error:
+            runtime.logger.error("the parent cannot be understood", exception_facts(error, "INTERNAL"))
+        runtime.logger.error("the parent is gone: stopping")
+        self._writer.close()
+
+    def _decide(self, claimed: Claimed) -> None:
+        decided = self._claims.get(claimed.number)
+        if decided is not None and not decided.done():
+            decided.set_result(claimed.is_granted)
+
+
+def _apply(runtime: Runtime, change: Change) -> None:
+    try:
+        runtime.apply(change)
+    except RegistrationError as error:
+        runtime.logger.error("not registered as in another worker", exception_facts(error, error.code))
+
+
+if __name__ == "__main__":
+    main()

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import dragoman
 from dragoman import Text, ToolContext, ToolDefinition, define_tool
 from dragoman.errors import NotFound
-from dragoman.testing import ManualClock, SequentialIds, TestServer, open_server
 from dragoman.schemas import schema
+from dragoman.testing import ManualClock, SequentialIds, TestServer, open_server
 from dragoman.tools import catalogue
 from dragoman.tools.tool import tool_of
 from tests.json_values import json_values

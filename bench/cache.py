@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from bench.rounds import rotated
 from dragoman.cache.bounded import BoundedCache
-from dragoman.config import CacheConfig
+from dragoman.cache.settings import CacheConfig
 
 HAS_CACHETOOLS = find_spec("cachetools") is not None
 ENTRIES = (

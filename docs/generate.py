@@ -12,18 +12,21 @@ import typer
 
 from dragoman import errors
 from dragoman.cache.bounded import BoundedCache
+from dragoman.cache.settings import CacheConfig
 from dragoman.calls.call import COMPLETION_MEANINGS, Call, Outcome
 from dragoman.cli.main import EXIT_CODES, app
-from dragoman.config import FLAGS, PREFIX, CacheConfig, Config, ResponseConfig, ToolsConfig
+from dragoman.config import FLAGS, PREFIX, Config
 from dragoman.errors import EnvelopeCode
 from dragoman.protocol.session import TRANSITIONS, State
 from dragoman.replies.artifacts import Artifacts
 from dragoman.replies.dialects import make_dialect
 from dragoman.replies.failures import WORTH_REPEATING
 from dragoman.replies.result_continue import NAME as RESULT_CONTINUE
+from dragoman.replies.settings import ResponseConfig
 from dragoman.sections import Section, is_marked, is_section, member_of, notes_on
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.tools.catalogue import Catalogue
+from dragoman.tools.settings import ToolsConfig
 from dragoman.tools.tool import Hints, ToolDefinition, define_tool
 
 DOCS = Path(__file__).parent

@@ -19,7 +19,7 @@ from dragoman.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dragoman.config import Level
+    from dragoman.telemetry.settings import Level
 
 _LEVELS: dict[str, Level] = {"DEBUG": "debug", "INFO": "info", "WARNING": "warn", "ERROR": "error"}
 
@@ -73,9 +73,9 @@ def _serve(extensions_dir: str, log_level: str, **chosen: Any) -> int:
     # What is slow to load comes after the command line has been understood.
     from apcore_mcp.server.extensions import load_extensions
     from apcore_mcp.server.serve import run
-    from dragoman.config import LoggingConfig
     from dragoman.serving import standard_streams_taken
     from dragoman.telemetry.python_logging import take_over_logging
+    from dragoman.telemetry.settings import LoggingConfig
     from dragoman.telemetry.stderr import log_to_stderr
 
     log, sink = log_to_stderr(LoggingConfig(level=_LEVELS[log_level]))

@@ -76,7 +76,6 @@ from dragoman.offers.catalogue import Kind, Offer, Offered, Offers, offered_by
 from dragoman.protocol.jsonrpc import Id
 from dragoman.protocol.results import ToolResult, bytes_added_later
 from dragoman.protocol.session import Identity, correlation_id_in
-from dragoman.protocol.shape import shape_in
 from dragoman.replies.artifacts import Artifacts, random_token
 from dragoman.replies.dialects import make_dialect
 from dragoman.replies.result_continue import result_continue_tool
@@ -254,7 +253,7 @@ class Runtime:
             ids=self.ids,
             logger=self.logger,
             max_message_bytes=config.limits.max_request_bytes,
-            shape=shape_in(config.limits),
+            shape=config.limits.shape,
         )
         self.sessions: SdkSessions | None = None
         self.metrics: Metrics | None = None

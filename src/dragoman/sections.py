@@ -50,6 +50,21 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 S = TypeVar("S", bound=Section)
 
+Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
+
+
+Bytes = Annotated[int, Meta(ge=1)]
+
+
+Count = Annotated[int, Meta(ge=1)]
+
+
+class ValidationResult(Struct, frozen=True, omit_defaults=True):
+    """Whether something can be used, and if not, why: `errors` holds `{path, message}` each."""
+
+    valid: bool
+    errors: list[dict[str, str]] | None = None
+
 
 def about(text: str, *, is_secret: bool = False, is_limit: bool = False, is_harmless: bool = False) -> Meta:
     """What a setting is for. A secret is never shown.

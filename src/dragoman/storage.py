@@ -5,9 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Literal
 
-from dragoman.config import StorageConfig
+from msgspec import Meta
+
 from dragoman.errors import ConfigError
+from dragoman.sections import Bytes, Section, about
+
+
+class StorageConfig(Section, frozen=True):
+    """Where what must outlive the process is kept."""
+
+    data_dir: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        about("The folder; unset, the platform's place for application data."),
+    ] = None
+    engine: Annotated[
+        Literal["sqlite", "memory"], about("A database in the folder, or nothing that outlives the process.")
+    ] = "sqlite"
+    max_bytes_per_caller: Annotated[
+        Bytes, about("The most that one caller may keep with the memory_* tools.", is_limit=True)
+    ] = 268_435_456
 
 
 def data_directory(config: StorageConfig, environ: Mapping[str, str], platform: str = sys.platform) -> Path:

@@ -19,10 +19,11 @@ import pytest
 
 import dragoman
 from dragoman.access.authenticator import make_authenticator
+from dragoman.access.settings import AuthConfig
 from dragoman.adapters.web_documents import WebDocuments
 from dragoman.calls.call import Completion
 from dragoman.clock import SystemClock
-from dragoman.config import AuthConfig, make_config
+from dragoman.config import make_config
 from dragoman.errors import ErrorCode, ProtocolError
 from tests.interaction.servers import PATIENCE, Lines, command, free_port, running
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from dragoman.cache.bounded import BoundedCache, CacheEntry, CacheStats
-from dragoman.config import CacheConfig
+from dragoman.cache.settings import CacheConfig
 from dragoman.testing import ManualClock
 
 START = 1_705_314_600_000  # When a ManualClock begins.

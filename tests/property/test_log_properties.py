@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dragoman.config import DEFAULT_REDACT_KEYS, LoggingConfig
 from dragoman.telemetry.clean import Cleaner, sanitize
 from dragoman.telemetry.log import Entry, EntryWriter, StructuredLogger, make_cleaner
+from dragoman.telemetry.settings import DEFAULT_REDACT_KEYS, LoggingConfig
 from dragoman.testing import ManualClock
 
 MARK = "hunter2"

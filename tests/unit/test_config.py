@@ -13,23 +13,14 @@ import msgspec
 import pytest
 
 from dragoman import tool
-from dragoman.config import (
-    DEFAULT_ARRAY_LIMITS,
-    DEFAULT_REDACT_KEYS,
-    GATES,
-    AdminPolicy,
-    CacheConfig,
-    CategoryTimeouts,
-    Config,
-    Settings,
-    ToolLimits,
-    load_config,
-    load_settings,
-    make_config,
-)
+from dragoman.cache.settings import CacheConfig
+from dragoman.calls.settings import DEFAULT_ARRAY_LIMITS, GATES, ToolLimits
+from dragoman.config import Config, Settings, load_config, load_settings, make_config
 from dragoman.errors import ConfigError
 from dragoman.sections import every_setting, is_marked
+from dragoman.telemetry.settings import DEFAULT_REDACT_KEYS
 from dragoman.testing import ManualClock, open_server
+from dragoman.tools.settings import AdminPolicy, CategoryTimeouts
 
 
 @pytest.fixture(autouse=True)
@@ -329,13 +320,6 @@ def test_each_level_of_the_log_is_taken(level: str) -> None:
     assert problems({"logging": {"level": level.upper()}}) == (
         ("logging.level", "must be one of debug, info, warn, error"),
     )
-
-
-@pytest.mark.requirement("FND-CONF-07")
-def test_messages_between_agents_live_a_day_unless_told_otherwise() -> None:
-    assert make_config({}).aacp.default_ttl_ms == 86_400_000
-    assert make_config({"aacp": {"defaultTtlMs": 5}}).aacp.default_ttl_ms == 5
-    assert problems({"aacp": {"defaultTtlMs": 0}})[0][0] == "aacp.default_ttl_ms"
 
 
 def test_every_problem_is_listed_at_once() -> None:
@@ -646,7 +630,6 @@ LIMITS = {
     "http.write_timeout_ms",
     "http.keep_alive_ms",
     "http.max_replay_bytes",
-    "aacp.default_ttl_ms",
 }
 HARMLESS: dict[str, Any] = {
     "logging.level": "debug",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman import ToolContext, tool
+from dragoman.calls.settings import ResourcesConfig
 from dragoman.calls.slots import Slots
-from dragoman.config import ResourcesConfig
 from dragoman.errors import ResourceExhausted
 from dragoman.testing import ManualClock, MemoryClient, open_server
 from dragoman.tools.builtin.echo import echo_tool

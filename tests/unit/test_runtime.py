@@ -17,14 +17,15 @@ from msgspec import to_builtins
 import dragoman
 from dragoman import Caller, Config, ServerOptions, ToolContext, create_server, tool
 from dragoman.app import ServerState
+from dragoman.calls.settings import ResourcesConfig
 from dragoman.calls.slots import Slots
-from dragoman.config import ResourcesConfig, ToolsConfig
 from dragoman.errors import ConfigError, DuplicateTool, InternalFailure, InvalidArgument, NotFound, TimedOut
 from dragoman.telemetry.log import Entry, StructuredLogger
 from dragoman.testing import ManualClock, MemoryClient, SequentialIds, open_server
 from dragoman.testing.wire import MemoryWire
 from dragoman.tools.builtin.echo import echo_tool
 from dragoman.tools.catalogue import Catalogue
+from dragoman.tools.settings import ToolsConfig
 from tests.unit.calls import Held, answers, begin
 from tests.waiting import PATIENCE
 

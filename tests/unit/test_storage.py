@@ -7,9 +7,8 @@ from typing import NoReturn
 
 import pytest
 
-from dragoman.config import StorageConfig
 from dragoman.errors import ConfigError
-from dragoman.storage import data_directory
+from dragoman.storage import StorageConfig, data_directory
 
 HOME = Path.home()
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from dragoman.access.callers import Caller
 from dragoman.access.metadata import metadata_url
+from dragoman.access.settings import TOKEN_PATTERN, AuthConfig
 from dragoman.access.static_keys import StaticKeys
 from dragoman.access.verifiers import Verifier
 from dragoman.clock import Clock
-from dragoman.config import TOKEN_PATTERN, AuthConfig
 from dragoman.errors import Unauthenticated
 
 if TYPE_CHECKING:

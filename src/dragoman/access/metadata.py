@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dragoman.access.callers import scope_of
-from dragoman.config import AuthConfig
+from dragoman.access.settings import AuthConfig
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 

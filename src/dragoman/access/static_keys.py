@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Mapping
 
 from dragoman.access.callers import Caller
-from dragoman.config import TOKEN_SHORTEST, CallerConfig, is_token
+from dragoman.access.settings import TOKEN_SHORTEST, CallerConfig, is_token
 from dragoman.errors import ConfigError, Unauthenticated
 from dragoman.sections import join
 

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.config import is_secure_url
+from dragoman.access.settings import is_secure_url
 from dragoman.errors import VerifierUnavailable
 
 MOST_BYTES = 262_144

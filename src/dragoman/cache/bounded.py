@@ -22,8 +22,8 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.cache.eviction import ORDERS, Order
+from dragoman.cache.settings import CacheConfig
 from dragoman.clock import Clock, SystemClock, Timer
-from dragoman.config import CacheConfig
 
 Priority: TypeAlias = Literal["low", "normal", "high"]
 Pressure: TypeAlias = Literal["low", "medium", "high", "critical"]

@@ -14,7 +14,7 @@ from msgspec import Struct, to_builtins
 
 from dragoman.calls.call import Call
 from dragoman.calls.limits import ARRAY_TOO_LARGE, Violation, Violations
-from dragoman.config import GuardsConfig, LimitsConfig
+from dragoman.calls.settings import GuardsConfig, LimitsConfig
 from dragoman.errors import LimitExceeded, MemoryPressure, PayloadTooLarge, ToolError
 from dragoman.telemetry.load import PressureLevel, PressureMonitor
 

@@ -15,11 +15,12 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from dragoman.config import LimitsConfig, ToolsConfig
+from dragoman.calls.settings import LimitsConfig
 from dragoman.errors import InvalidArgument
 from dragoman.schemas.findings import json_pointer
 from dragoman.schemas.references import target_of
 from dragoman.schemas.schema import Schema
+from dragoman.tools.settings import ToolsConfig
 
 Branches: TypeAlias = dict[int, Mapping[str, Any]]
 """The parts of a schema that may apply to an element, by their identity."""

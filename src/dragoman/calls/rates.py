@@ -11,7 +11,7 @@ import math
 from collections.abc import Hashable
 from itertools import islice
 
-from dragoman.config import LimitsConfig
+from dragoman.calls.settings import LimitsConfig
 from dragoman.errors import RateLimited
 
 _MINUTE = 60.0

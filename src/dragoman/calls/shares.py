@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragoman.access.quota import Quota
 from dragoman.calls.call import Call
-from dragoman.config import LimitsConfig, ResourcesConfig
+from dragoman.calls.settings import LimitsConfig, ResourcesConfig
 from dragoman.errors import NoFreeSlot
 
 

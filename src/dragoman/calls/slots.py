@@ -10,10 +10,12 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from dragoman.calls.limits import encode_arguments
+from dragoman.calls.settings import ResourcesConfig
 from dragoman.clock import Clock, SystemClock
-from dragoman.config import ResourcesConfig, ToolsConfig, ValidationResult
 from dragoman.errors import NoFreeSlot, PayloadTooLarge, ToolError
+from dragoman.sections import ValidationResult
 from dragoman.telemetry.load import LagMonitor, process_memory
+from dragoman.tools.settings import ToolsConfig
 
 Release: TypeAlias = Callable[[], None]
 Status: TypeAlias = Literal["healthy", "degraded", "unhealthy"]

@@ -17,8 +17,9 @@ import msgspec
 from dragoman import errors
 from dragoman.cli.clients import CLIENTS, ClientProgram, Scope, is_command, own_command, parse, read
 from dragoman.cli.trial import first_answer, is_json_rpc
-from dragoman.config import HttpConfig, Settings, StorageConfig
-from dragoman.storage import data_directory
+from dragoman.config import Settings
+from dragoman.edge.http.settings import HttpConfig
+from dragoman.storage import StorageConfig, data_directory
 
 OLDEST_PYTHON = (3, 11)
 _LITTLE_SPACE = 100 * 1024 * 1024

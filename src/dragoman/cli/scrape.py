@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from dragoman.config import TOKEN_PATTERN
+from dragoman.access.settings import TOKEN_PATTERN
 from dragoman.telemetry.clean import sanitize
 
 Samples: TypeAlias = dict[str, dict[tuple[str, ...], float]]

@@ -18,7 +18,8 @@ import typer
 
 from dragoman.cli.options import ConfigFile, ExtensionsDir, LogLevel, Target, settings_from
 from dragoman.cli.output import ABANDONED, UNUSABLE, refuse
-from dragoman.config import Config, HttpConfig
+from dragoman.config import Config
+from dragoman.edge.http.settings import HttpConfig
 from dragoman.errors import ConfigError, TargetError
 from dragoman.process.signals import leave
 from dragoman.workers.control import Source

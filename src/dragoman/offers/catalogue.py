@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from dragoman.access.callers import Caller
-from dragoman.config import TimeoutsConfig, ToolsConfig
 from dragoman.errors import DuplicateOffer, InvalidOffer
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
@@ -18,6 +17,7 @@ from dragoman.schemas.schema import compile_schema
 from dragoman.schemas.sensitive import is_marked
 from dragoman.tools.attached import made_of
 from dragoman.tools.catalogue import HALF_A_CHARACTER, RegisteredTool, can_be_sent
+from dragoman.tools.settings import TimeoutsConfig, ToolsConfig
 from dragoman.tools.tool import Function, Tool, tool_of
 
 Offer: TypeAlias = Resource | Prompt

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from dragoman.config import LimitsConfig
-
 MOST_LONG_EXPONENTS = 10_000
 """Numbers with an exponent of three digits or more."""
 _QUOTE = b'"'
@@ -79,8 +77,3 @@ def _count(message: bytes, marks: Sequence[bytes]) -> int:
 
 
 UNLIMITED = Shape()
-
-
-def shape_in(limits: LimitsConfig) -> Shape:
-    """What the settings allow."""
-    return Shape(limits.max_message_containers, limits.max_message_elements)

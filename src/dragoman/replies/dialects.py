@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.calls.call import Dialect
-from dragoman.config import ResponseConfig
 from dragoman.protocol.results import bytes_added_later
 from dragoman.replies.artifacts import Artifacts
 from dragoman.replies.encoding import SizeLimit
 from dragoman.replies.envelope import Envelope
 from dragoman.replies.plain import Plain
+from dragoman.replies.settings import ResponseConfig
 from dragoman.replies.structured import Structured
 
 

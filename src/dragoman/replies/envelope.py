@@ -13,13 +13,13 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from dragoman.calls.call import Call, Outcome
-from dragoman.config import ResponseConfig
 from dragoman.errors import ResultTooLarge, ToolError
 from dragoman.protocol.results import TextBlock, ToolResult
 from dragoman.replies import truncation
 from dragoman.replies.artifacts import WHOLE, Artifacts, Kind, Place
 from dragoman.replies.encoding import Encoded, SizeLimit, check_value, decode_value, encode_value, meta_of
 from dragoman.replies.failures import ever_smaller
+from dragoman.replies.settings import ResponseConfig
 from dragoman.replies.truncation import Bounds, Caps, Cut, Fitted
 from dragoman.schemas.findings import json_pointer
 from dragoman.tools.content import encode_json

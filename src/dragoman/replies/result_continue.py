@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from dragoman.config import ResponseConfig
 from dragoman.errors import NotFound
 from dragoman.replies.artifacts import CURSOR_PATTERN, NOTHING_THERE, Artifacts, Position
+from dragoman.replies.settings import ResponseConfig
 from dragoman.tools.context import ToolContext
 from dragoman.tools.pages import ANSWER_FRAME, ListResponse, TextResponse, weight_in_answer
 from dragoman.tools.tool import Hints, Tool, ToolDefinition

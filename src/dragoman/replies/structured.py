@@ -8,7 +8,6 @@ import msgspec
 from msgspec import Raw
 
 from dragoman.calls.call import Call, Outcome
-from dragoman.config import ResponseConfig
 from dragoman.errors import InternalFailure, ResultTooLarge, StructuredError, ToolError
 from dragoman.protocol.results import ResultMeta, TextBlock, ToolResult
 from dragoman.replies.encoding import (
@@ -25,6 +24,7 @@ from dragoman.replies.encoding import (
     text_of_value,
 )
 from dragoman.replies.failures import details_of
+from dragoman.replies.settings import ResponseConfig
 from dragoman.tools.content import ATOMS, encode_json, encode_within
 from dragoman.tools.returns import WRAPPED
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from dragoman.clock import Clock, SystemClock
-from dragoman.config import DEFAULT_REDACT_KEYS, Level, LoggingConfig
 from dragoman.telemetry.clean import MULTILINE, Cleaner, sanitize
+from dragoman.telemetry.settings import DEFAULT_REDACT_KEYS, Level, LoggingConfig
 from dragoman.telemetry.tracebacks import Traceback
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from dragoman.config import Level, LoggingConfig
 from dragoman.telemetry.log import Entry, EntryWriter, Logger, StructuredLogger
+from dragoman.telemetry.settings import Level, LoggingConfig
 from dragoman.telemetry.tracebacks import Traceback
 
 

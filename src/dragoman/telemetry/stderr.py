@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from dragoman.clock import SystemClock
-from dragoman.config import LoggingConfig
 from dragoman.telemetry.log import EntryWriter, StructuredLogger
+from dragoman.telemetry.settings import LoggingConfig
 from dragoman.telemetry.sink import DescriptorSink
 
 

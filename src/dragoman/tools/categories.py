@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dragoman.config import CategoryTimeouts
+from dragoman.tools.settings import CategoryTimeouts
 
 CATEGORIES: Final = CategoryTimeouts.__struct_fields__
 """The only ones there are: query, mutation, scan, execution."""

@@ -17,7 +17,8 @@ from dragoman.access.authenticator import (
     make_authenticator,
 )
 from dragoman.access.callers import Caller
-from dragoman.config import AuthConfig, make_config
+from dragoman.access.settings import AuthConfig
+from dragoman.config import make_config
 from dragoman.errors import ConfigError, Unauthenticated, VerifierUnavailable
 from dragoman.testing import ManualClock
 from tests.unit.access.tokens import AUDIENCE, EC, ISSUER, NOW, MemoryDocuments, issuer_documents, mint

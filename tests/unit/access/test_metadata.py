@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.access.metadata import metadata_url, resource_metadata
-from dragoman.config import AuthConfig
+from dragoman.access.settings import AuthConfig
 
 RESOURCE, ISSUER = "https://tools.example/mcp", "https://issuer.example"
 

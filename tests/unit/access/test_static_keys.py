@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dragoman.access.callers import Caller
+from dragoman.access.settings import CallerConfig
 from dragoman.access.static_keys import StaticKeys
-from dragoman.config import CallerConfig
 from dragoman.errors import ConfigError, Unauthenticated
 
 ADA, BEN = "ada-0123456789abcdef", "ben-0123456789abcdef"

@@ -16,7 +16,8 @@ import pytest
 
 from dragoman.cache import bounded as cache_module
 from dragoman.cache.bounded import PRESSURE_FROM, BoundedCache, CacheEntry, CacheStats, Found
-from dragoman.config import CacheConfig, make_config
+from dragoman.cache.settings import CacheConfig
+from dragoman.config import make_config
 from dragoman.errors import ConfigError
 from dragoman.testing import ManualClock, open_server
 from tests.waiting import PATIENCE

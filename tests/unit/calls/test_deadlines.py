@@ -9,9 +9,9 @@ import pytest
 
 from dragoman import Cancellation, ToolContext, raise_if_cancelled, tool
 from dragoman.calls.call import COMPLETION_MEANINGS, Completion
-from dragoman.config import ToolsConfig
 from dragoman.errors import Aborted
 from dragoman.testing import ManualClock, SequentialIds, open_server
+from dragoman.tools.settings import ToolsConfig
 from dragoman.tools.tool import tool_of
 from tests.unit.calls import Held, answers, begin, error_in
 from tests.waiting import PATIENCE

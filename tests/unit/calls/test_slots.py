@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.calls.settings import ResourcesConfig
 from dragoman.calls.slots import Slots
-from dragoman.config import ResourcesConfig, ToolsConfig, ValidationResult
+from dragoman.sections import ValidationResult
 from dragoman.telemetry.load import LagMonitor
 from dragoman.testing import open_server
+from dragoman.tools.settings import ToolsConfig
 from tests.unit.calls import Held, LateClock, begin, error_in
 from tests.waiting import PATIENCE
 

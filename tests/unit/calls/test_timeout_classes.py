@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from dragoman import ToolDefinition, define_tool, tool
-from dragoman.config import CategoryTimeouts, ToolsConfig, make_config
+from dragoman.config import make_config
 from dragoman.errors import ConfigError, InvalidTool
 from dragoman.testing import ManualClock, open_server
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
+from dragoman.tools.settings import CategoryTimeouts, ToolsConfig
 from tests.unit.calls import Held, Hung, begin, error_in, happened
 
 BY_CATEGORY = {

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from dragoman.calls.settings import GATES
 from dragoman.cli.config import MASK, json_schema, masked
 from dragoman.cli.main import app
-from dragoman.config import GATES, Config
+from dragoman.config import Config
 from dragoman.sections import Section, about
 
 runner = CliRunner()

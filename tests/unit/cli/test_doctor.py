@@ -16,7 +16,8 @@ from dragoman.cli import checks
 from dragoman.cli.checks import Finding
 from dragoman.cli.clients import CLIENTS
 from dragoman.cli.main import app
-from dragoman.config import HttpConfig, StorageConfig
+from dragoman.edge.http.settings import HttpConfig
+from dragoman.storage import StorageConfig
 from tests.interaction.servers import free_port
 
 runner = CliRunner()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dragoman.config import HttpConfig
 from dragoman.edge.http.asgi import Header, Post
 from dragoman.edge.http.server import HttpServer, bind
+from dragoman.edge.http.settings import HttpConfig
 from tests.waiting import PATIENCE
 
 

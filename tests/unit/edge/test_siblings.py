@@ -17,10 +17,11 @@ import pytest
 
 from dragoman import tool
 from dragoman.app import Runtime, ServerOptions, create_server
-from dragoman.config import HttpConfig, make_config
+from dragoman.config import make_config
 from dragoman.edge.http.app import HttpApp
 from dragoman.edge.http.forwarding import Head, Link, LinkBroken
 from dragoman.edge.http.server import HttpServer
+from dragoman.edge.http.settings import HttpConfig
 from dragoman.edge.http.siblings import LOCAL_ONLY, SECRET, Siblings
 from dragoman.testing.connection import ENVELOPE
 from tests.waiting import PATIENCE, until

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dragoman import Offers, Prompt, Resource, prompt, resource
-from dragoman.config import TimeoutsConfig, ToolsConfig
 from dragoman.errors import DuplicateOffer, InvalidOffer
 from dragoman.offers.catalogue import offered_by
+from dragoman.tools.settings import TimeoutsConfig, ToolsConfig
 
 
 def at(uri: str, **options: Any) -> Resource:

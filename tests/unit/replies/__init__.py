@@ -9,18 +9,20 @@ import msgspec
 
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.cache.bounded import BoundedCache
+from dragoman.cache.settings import CacheConfig
 from dragoman.calls.call import Call, Outcome
 from dragoman.clock import Clock
-from dragoman.config import CacheConfig, ResponseConfig, ToolsConfig
 from dragoman.errors import ToolError
 from dragoman.protocol.results import ToolResult
 from dragoman.replies.artifacts import Artifact, Artifacts
 from dragoman.replies.dialects import make_dialect
 from dragoman.replies.result_continue import NAME, result_continue_tool
+from dragoman.replies.settings import ResponseConfig
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.testing import ManualClock
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.context import Cancellation, ToolContext
+from dragoman.tools.settings import ToolsConfig
 from dragoman.tools.tool import Hints, ToolDefinition, define_tool
 
 SERVER_INFO = {"name": "dragoman", "version": "0.1.0"}

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.cache.bounded import BoundedCache
-from dragoman.config import CacheConfig
+from dragoman.cache.settings import CacheConfig
 from dragoman.replies.artifacts import WHOLE, Artifact, Artifacts, Place
 from dragoman.testing import ManualClock
 from dragoman.tools.pages import ListResponse, TextResponse

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dragoman import Image, Outcome, Text, ToolDefinition, define_tool, errors, tool
-from dragoman.config import ResponseConfig
 from dragoman.errors import EnvelopeCode, ToolError
 from dragoman.replies.failures import EnvelopeError, code_of
+from dragoman.replies.settings import ResponseConfig
 from dragoman.schemas.schema import compile_schema
 from dragoman.testing import open_server
 from dragoman.tools.tool import Hints

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.config import CacheConfig
+from dragoman.cache.settings import CacheConfig
 from dragoman.replies.truncation import MOST_CUTS, Caps, shorten
 from tests.unit.replies import Desk, body_of
 

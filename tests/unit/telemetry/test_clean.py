@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.config import DEFAULT_REDACT_KEYS, LoggingConfig
 from dragoman.telemetry.clean import REDACTED, Cleaner, one_line, sanitize, text_of
 from dragoman.telemetry.log import make_cleaner
+from dragoman.telemetry.settings import DEFAULT_REDACT_KEYS, LoggingConfig
 
 CLEANER = make_cleaner(LoggingConfig())
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dragoman import ToolContext, tool
-from dragoman.config import LoggingConfig
 from dragoman.telemetry.log import Entry, EntryWriter, StructuredLogger
+from dragoman.telemetry.settings import LoggingConfig
 from dragoman.testing import ManualClock, SequentialIds, is_json_rpc, open_server
 from tests.interaction.servers import environment
 from tests.waiting import PATIENCE

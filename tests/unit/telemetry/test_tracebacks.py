@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.config import LoggingConfig
 from dragoman.schemas.sensitive import hide_within
 from dragoman.telemetry.log import EntryWriter, StructuredLogger, exception_facts
 from dragoman.telemetry.python_logging import LoggingBridge, log_to_python
+from dragoman.telemetry.settings import LoggingConfig
 from dragoman.telemetry.tracebacks import Traceback, is_own_code
 
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from dragoman import ServerOptions, ToolContext, ToolDefinition, create_server, define_tool, tool
-from dragoman.config import AdminPolicy, TimeoutsConfig, ToolsConfig
 from dragoman.errors import DuplicateTool, ErrorCode, InvalidTool
 from dragoman.telemetry.log import Entry, StructuredLogger
 from dragoman.testing import ManualClock, SequentialIds, open_server
 from dragoman.tools.catalogue import Catalogue
+from dragoman.tools.settings import AdminPolicy, TimeoutsConfig, ToolsConfig
 from dragoman.tools.tool import Tool
 
 OBJECT: dict[str, Any] = {"type": "object"}

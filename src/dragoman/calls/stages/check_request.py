@@ -9,9 +9,10 @@ from typing import Any
 from dragoman.calls.call import Call, Service
 from dragoman.calls.guards import Guards
 from dragoman.calls.limits import Limits, encode_arguments, limits_by_tool
-from dragoman.config import LimitsConfig, ToolsConfig
+from dragoman.calls.settings import LimitsConfig
 from dragoman.errors import PayloadTooLarge
 from dragoman.tools.catalogue import Catalogue
+from dragoman.tools.settings import ToolsConfig
 
 
 @dataclass(frozen=True)

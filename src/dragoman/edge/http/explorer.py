@@ -36,7 +36,6 @@ from dragoman.edge.peer import log_refusal
 from dragoman.errors import InvalidArgument, InvalidRequest, NotFound, ProtocolError, ToolError
 from dragoman.protocol.jsonrpc import decode_object
 from dragoman.protocol.session import Identity, correlation_id_in, modern_reader
-from dragoman.protocol.shape import shape_in
 from dragoman.replies.encoding import clean_message
 from dragoman.schemas.findings import with_place
 from dragoman.schemas.schema import ANY_OBJECT
@@ -103,7 +102,7 @@ class Explorer:
         self._endpoint = endpoint
         self._is_authenticated = is_authenticated
         self._may_execute = config.explorer.allow_execute
-        self._read = Bodies(config.limits.max_request_bytes, MOST_READ_AT_ONCE, shape_in(config.limits)).read
+        self._read = Bodies(config.limits.max_request_bytes, MOST_READ_AT_ONCE, config.limits.shape).read
         self._read_answer = Bodies(MOST_ANSWER, MOST_READ_AT_ONCE).read
         self._page = _Reply(200, *_load_page())
         self._runs = Runs(runtime)

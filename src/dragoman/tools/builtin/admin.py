@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from dragoman.changes import Publish, ToolRegistered, ToolRemoved, keep_to_itself
-from dragoman.config import AdminPolicy
 from dragoman.errors import InvalidArgument, NotFound, RegistrationError, Unauthorized
 from dragoman.tools.builtin.echo import ECHO_SCHEMA
 from dragoman.tools.builtin.health import HEALTH_SCHEMA
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.context import ToolContext
+from dragoman.tools.settings import AdminPolicy
 from dragoman.tools.tool import MOST_NAME, Handler, Hints, Tool, ToolDefinition
 
 AGENT_PROXY_SCHEMA: dict[str, Any] = {

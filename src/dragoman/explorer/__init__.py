@@ -1,0 +1,1 @@
+"""A page that shows the tools, and runs them."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import textwrap
+import tomllib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -30,6 +34,9 @@ from dragoman.tools.settings import ToolsConfig
 from dragoman.tools.tool import Hints, ToolDefinition, define_tool
 
 DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+WIDTH = 14
+"""Of the longest name of a room, and a little more."""
 NOTE = "<!-- Made by docs/generate.py from the code; do not edit. -->\n\n"
 
 
@@ -339,7 +346,32 @@ def worded(dialect: Dialect, outcome: Outcome) -> str:
     return str(text)
 
 
+def rooms() -> str:
+    """The packages from the top to the bottom, as the import contract has them, each in the words of its docstring."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = [re.findall(r"\w+", layer) for layer in contracts[0]["layers"]]
+    lines = [f"{name:<{WIDTH}}{purpose(name)}" for layer in layers[:-1] for name in layer]
+    return "\n".join((*lines, *textwrap.wrap(" · ".join(layers[-1]), 118)))
+
+
+def purpose(name: str) -> str:
+    """The first sentence of a module's docstring."""
+    module = ROOT / "src/dragoman" / name
+    path = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
+    said = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    return said.partition("\n")[0].rstrip(".")
+
+
+def architecture() -> str:
+    """`ARCHITECTURE.md` with its picture of the rooms drawn anew."""
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    before, begin, rest = text.partition("<!-- rooms, made by docs/generate.py -->\n")
+    _, end, after = rest.partition("<!-- end of rooms -->\n")
+    return f"{before}{begin}```\n{rooms()}\n```\n{end}{after}"
+
+
 PAGES = {
+    "../ARCHITECTURE.md": architecture,
     "errors.md": error_page,
     "states.md": state_page,
     "configuration.md": configuration_page,

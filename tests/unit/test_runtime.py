@@ -25,8 +25,8 @@ from dragoman.testing import ManualClock, MemoryClient, SequentialIds, open_serv
 from dragoman.testing.wire import MemoryWire
 from dragoman.tools.builtin.echo import echo_tool
 from dragoman.tools.catalogue import Catalogue
-from tests.unit.calls import Held, answers, begin
-from tests.waiting import PATIENCE
+from tests.support.calls import Held, answers, begin
+from tests.support.waiting import PATIENCE
 
 
 @tool

@@ -19,7 +19,7 @@ from dragoman.cache.bounded import PRESSURE_FROM, BoundedCache, CacheEntry, Cach
 from dragoman.config import CacheConfig, make_config
 from dragoman.errors import ConfigError
 from dragoman.testing import ManualClock, open_server
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 START = 1_705_314_600_000  # When a ManualClock begins.
 POLICIES = ["lru", "lfu", "fifo"]

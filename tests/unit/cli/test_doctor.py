@@ -17,7 +17,7 @@ from dragoman.cli.checks import Finding
 from dragoman.cli.clients import CLIENTS
 from dragoman.cli.main import app
 from dragoman.config import HttpConfig, StorageConfig
-from tests.interaction.servers import free_port
+from tests.support.processes import free_port
 
 runner = CliRunner()
 

@@ -11,7 +11,7 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 FUZZ_SECONDS ?= 660
 PORT ?= 8000
 PARALLEL ?= -n 3 --dist worksteal
-APART := tests/browser tests/interaction/test_http_workers.py tests/interaction/test_bench.py
+APART := tests/browser tests/interaction/test_http_workers.py bench/tests/test_bench.py
 
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -62,7 +62,7 @@ bench: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## Beside the alternatives, in one run; w
 	$(BIN)/python -m bench
 
 bench-short: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## The same, in a minute or two, and the tests of it, to see that it still runs.
-	$(BIN)/python -m pytest -q tests/interaction/test_bench.py
+	$(BIN)/python -m pytest -q bench/tests/test_bench.py
 	$(BIN)/python -m bench --short
 
 bench-against: $(STAMP)  ## This tree beside commit REV by CPU time per call; fails if a path is slower. ROUNDS=, BENCH_PATHS=.

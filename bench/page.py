@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.measure import Plan
 from bench.process import BenchError
 from bench.rounds import Figures
-from tests.browser.conftest import QUIET, Site, serving
+from tests.support.sites import QUIET, Site, serving
 
 COUNTS = (10, 1000)
 _TOOLS = """

@@ -14,8 +14,8 @@ from urllib.request import urlopen
 
 import msgspec
 
-from tests.interaction.node import Node, find_node, installed
-from tests.interaction.servers import environment, free_port
+from tests.support.node import Node, find_node, installed
+from tests.support.processes import environment, free_port
 
 PACKAGE, VERSION = "@modelcontextprotocol/conformance", "0.2.0-alpha.12"
 REVISIONS = ("2025-11-25", "2026-07-28")

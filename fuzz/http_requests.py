@@ -40,8 +40,9 @@ with atheris.instrument_imports(include=["dragoman"]):
 from fuzz import costly
 from fuzz.costs import Bounds, Cost, memory_in_use
 from fuzz.fuzzer import fuzz, write_seeds
-from tests.interaction.http_raw import INITIALIZE, INITIALIZED, message, modern_call, request, text_in
-from tests.unit.edge.asgi_driver import Asked, Driver, scope_of
+from tests.support.answers import text_in
+from tests.support.asgi import Asked, Driver, scope_of
+from tests.support.http_wire import INITIALIZE, INITIALIZED, message, modern_call, request
 
 METHODS = ("POST", "POST", "POST", "GET", "DELETE", "OPTIONS", "HEAD", "PUT")
 PATHS = ("/mcp", "/mcp", "/mcp", "/mcp", "/health", "/ready", "/version", "/x")

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+FOLDERS = (TESTS, ROOT / "bench" / "tests", ROOT / "fuzz" / "tests")
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Ledger:
         return found
 
 
-def load(tests: Path = TESTS) -> Ledger:
+def load() -> Ledger:
     """Read the requirements, the exceptions and every test's marks."""
     listed = tomllib.loads((TESTS / "requirements.toml").read_text("utf-8"))["requirement"]
     exceptions = tomllib.loads((TESTS / "pending.toml").read_text("utf-8"))
@@ -56,9 +58,9 @@ def load(tests: Path = TESTS) -> Ledger:
     gc.collect()
     gc.disable()
     try:
-        for path in sorted(tests.rglob("test_*.py")):
+        for path in sorted(path for folder in FOLDERS for path in folder.rglob("test_*.py")):
             for id, line in marks_in(path.read_text("utf-8")):
-                tested.setdefault(id, []).append(f"{path.relative_to(tests)}:{line}")
+                tested.setdefault(id, []).append(f"{path.relative_to(ROOT)}:{line}")
     finally:
         gc.enable()
     return Ledger(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interaction.servers import ServerProcess
+from tests.support.processes import ServerProcess
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from tests.interaction import worker_servers
-from tests.interaction.http_raw import HttpProcess, Wire, modern
-from tests.interaction.servers import ServerProcess
+from tests.support import worker_processes as worker_servers
+from tests.support.http_process import HttpProcess
+from tests.support.http_wire import Wire, modern
+from tests.support.processes import ServerProcess
 
 pytestmark = pytest.mark.slow
 

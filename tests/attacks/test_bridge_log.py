@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.interaction.http_raw import INITIALIZE as INITIALIZE_MESSAGE
-from tests.interaction.http_raw import INITIALIZED as INITIALIZED_MESSAGE
-from tests.interaction.http_raw import Wire, message, modern_call, request
-from tests.interaction.servers import HANDSHAKE, Lines, environment, free_port, line, running
+from tests.support.http_wire import INITIALIZE as INITIALIZE_MESSAGE
+from tests.support.http_wire import INITIALIZED as INITIALIZED_MESSAGE
+from tests.support.http_wire import Wire, message, modern_call, request
+from tests.support.processes import HANDSHAKE, Lines, environment, free_port, line, running
+from tests.support.served import path_of
 
-SERVER = str(Path(__file__).with_name("bridge_server.py"))
+SERVER = path_of("bridge_server.py")
 CALLS = {
     "works": ("works", {"width": 2}),
     "fails": ("fails", {}),

@@ -19,8 +19,9 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from dragoman.edge.http.explorer import NOT_ASKED
-from tests.interaction.http_raw import Wire, request
-from tests.interaction.servers import PATIENCE, Lines, environment, free_port, running
+from tests.support.http_wire import Wire, request
+from tests.support.processes import Lines, environment, free_port, running
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 

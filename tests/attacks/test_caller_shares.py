@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.interaction.http_raw import INITIALIZE, HttpProcess, Response, request
-from tests.interaction.servers import TOOLS
-from tests.interaction.test_http_limits import wait_until
+from tests.support.http_process import HttpProcess
+from tests.support.http_wire import INITIALIZE, Response, request
+from tests.support.served import TOOLS
+from tests.support.waiting import wait_until
 
 ADA, BOB = ({"authorization": f"Bearer {name}-has-a-long-token"} for name in ("ada", "bob"))
 CALLERS = {name: {"token": f"{name}-has-a-long-token"} for name in ("ada", "bob")}

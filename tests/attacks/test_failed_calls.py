@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.attacks.cost import MEGABYTE, cost_for
-from tests.interaction.http_raw import HttpProcess, modern_call
-from tests.interaction.servers import ServerProcess, error_in
+from tests.support.answers import error_in
+from tests.support.cost import MEGABYTE, cost_for
+from tests.support.http_process import HttpProcess
+from tests.support.http_wire import modern_call
+from tests.support.processes import ServerProcess
+from tests.support.served import path_of
 
 pytestmark = pytest.mark.slow
 
-TOOLS = str(Path(__file__).with_name("tools.py"))
+TOOLS = path_of("attack_tools.py")
 
 
 @pytest.mark.parametrize("name", ["fail", "fail_on_a_thread"])

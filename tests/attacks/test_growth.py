@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.interaction.servers import ServerProcess, line
+from tests.support.processes import ServerProcess, line
+from tests.support.served import path_of
 
 pytestmark = pytest.mark.slow
 
-TOOLS = str(Path(__file__).with_name("tools.py"))
+TOOLS = path_of("attack_tools.py")
 ROUNDS, ROUND, IN_FLIGHT = 4, 20_000, 500
 MOST_BYTES_PER_CALL = 10
 """A million calls then leave less than ten megabytes behind."""

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.attacks.cost import LEAST_CPU, cheapest, cpu_of
-from tests.interaction.http_raw import HttpProcess, modern_call
-from tests.interaction.servers import ServerProcess
+from tests.support.cost import LEAST_CPU, cheapest, cpu_of
+from tests.support.http_process import HttpProcess
+from tests.support.http_wire import modern_call
+from tests.support.processes import ServerProcess
 
 ROW = {"id": 123_456, "name": "x" * 20, "numbers": [1, 2, 3]}
 ROWS = 1_000_000

@@ -12,10 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.interaction.http_raw import HttpProcess, modern_call, text_in
-from tests.interaction.servers import PATIENCE, ServerProcess, command, environment, free_port
-from tests.interaction.worker_servers import served
-from tests.waiting import wait_until
+from tests.support.answers import text_in
+from tests.support.http_process import HttpProcess
+from tests.support.http_wire import modern_call
+from tests.support.processes import ServerProcess, command, environment, free_port
+from tests.support.waiting import PATIENCE, wait_until
+from tests.support.worker_processes import served
 
 LIVELY = """
 import os

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.attacks.targets import ModernTarget, SessionTarget, SseTarget, StdioTarget, Target, body_of
-from tests.interaction.http_raw import HttpProcess
-from tests.interaction.servers import ServerProcess, error_in
+from tests.support.answers import error_in
+from tests.support.http_process import HttpProcess
+from tests.support.processes import ServerProcess
+from tests.support.served import path_of
+from tests.support.targets import ModernTarget, SessionTarget, SseTarget, StdioTarget, Target, body_of
 
 pytestmark = pytest.mark.slow
 
-TOOLS = str(Path(__file__).with_name("tools.py"))
+TOOLS = path_of("attack_tools.py")
 MOST_BYTES, DEEPEST = 2000, 6
 SETTINGS = {"limits.max_request_bytes": MOST_BYTES, "limits.max_object_depth": DEEPEST}
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.interaction.http_raw import HttpProcess, message, modern, modern_call, request, text_in
-from tests.interaction.servers import ServerProcess
+from tests.support.answers import text_in
+from tests.support.http_process import HttpProcess
+from tests.support.http_wire import message, modern, modern_call, request
+from tests.support.processes import ServerProcess
 
 pytestmark = pytest.mark.slow
 

@@ -15,14 +15,17 @@ import psutil
 import pytest
 
 from dragoman.edge.http.server import bind
-from tests.interaction.http_raw import HttpProcess, Response, message, modern, modern_call, text_in
-from tests.interaction.servers import ServerProcess, error_in
-from tests.interaction.worker_servers import Server, Session, served, value_of
-from tests.interaction.worker_servers import modern_call as call_worker
-from tests.waiting import PATIENCE, wait_until
+from tests.support.answers import error_in, text_in
+from tests.support.http_process import HttpProcess
+from tests.support.http_wire import Response, message, modern, modern_call
+from tests.support.processes import ServerProcess
+from tests.support.served import path_of
+from tests.support.waiting import PATIENCE, wait_until
+from tests.support.worker_processes import Server, Session, served, value_of
+from tests.support.worker_processes import modern_call as call_worker
 
 pytestmark = pytest.mark.slow
-TOOLS = str(Path(__file__).with_name("process_tools.py"))
+TOOLS = path_of("process_tools.py")
 LEAVING = ("start_program", "fork_on_the_loop", "fork_on_a_thread")
 ENDS = ("KeyboardInterrupt", "SystemExit", "GeneratorExit", "CancelledError")
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.attacks.cost import LEAST_CPU, MEGABYTE, bare_decode, cheapest, cost_for, cpu_of
-from tests.attacks.targets import ModernTarget, SessionTarget, SseTarget, StdioTarget, Target
-from tests.interaction.http_raw import INITIALIZE, HttpProcess, message, modern, request
-from tests.interaction.servers import ServerProcess
+from tests.support.cost import LEAST_CPU, MEGABYTE, bare_decode, cheapest, cost_for, cpu_of
+from tests.support.http_process import HttpProcess
+from tests.support.http_wire import INITIALIZE, message, modern, request
+from tests.support.processes import ServerProcess
+from tests.support.served import path_of
+from tests.support.targets import ModernTarget, SessionTarget, SseTarget, StdioTarget, Target
 
 pytestmark = pytest.mark.slow
 
-TOOLS = str(Path(__file__).with_name("tools.py"))
+TOOLS = path_of("attack_tools.py")
 SETTINGS = {"tools.memory_enabled": "true", "server.shutdown_timeout_ms": 500, "http.max_replay_bytes": 4 * MEGABYTE}
 PER_MEGABYTE = 0.005
 """CPU seconds to read a megabyte from a pipe or a socket, in many pieces."""

@@ -10,17 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.interaction.http_raw import (
-    INITIALIZE,
-    INITIALIZED,
-    HttpProcess,
-    message,
-    modern,
-    modern_call,
-    request,
-    text_in,
-)
-from tests.interaction.servers import ServerProcess
+from tests.support.answers import text_in
+from tests.support.http_process import HttpProcess
+from tests.support.http_wire import INITIALIZE, INITIALIZED, message, modern, modern_call, request
+from tests.support.processes import ServerProcess
 
 TOOLS = """
 from dragoman import ToolContext, prompt, resource, tool

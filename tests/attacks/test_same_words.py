@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
@@ -14,12 +13,14 @@ import msgspec
 import pytest
 
 from dragoman.testing.connection import ENVELOPE
-from tests.interaction.http_raw import INITIALIZE, INITIALIZED, MODERN, HttpProcess, Response, Wire, request
-from tests.interaction.servers import HANDSHAKE, ServerProcess
-from tests.interaction.servers import INITIALIZE as FIRST_LINE
+from tests.support.http_process import HttpProcess
+from tests.support.http_wire import INITIALIZE, INITIALIZED, MODERN, Response, Wire, request
+from tests.support.processes import HANDSHAKE, ServerProcess
+from tests.support.processes import INITIALIZE as FIRST_LINE
+from tests.support.served import path_of
 
-TARGET = str(Path(__file__).parents[1] / "interaction" / "offers_under_test.py")
-NAPS = str(Path(__file__).with_name("napping_tools.py"))
+TARGET = path_of("offers_under_test.py")
+NAPS = path_of("napping_tools.py")
 PARSE, INVALID, UNKNOWN_METHOD, BAD_PARAMS, UNREADY = -32700, -32600, -32601, -32602, -32002
 UNREADY_DATA = {
     "code": "NOT_INITIALIZED",

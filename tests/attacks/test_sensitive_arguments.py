@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interaction.servers import ServerProcess
+from tests.support.processes import ServerProcess
 
 pytestmark = pytest.mark.slow
 

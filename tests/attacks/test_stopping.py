@@ -13,24 +13,17 @@ import msgspec
 import psutil
 import pytest
 
-from tests.attacks.test_processes import TOOLS
-from tests.interaction.http_raw import (
-    INITIALIZE,
-    HttpProcess,
-    HttpSession,
-    Wire,
-    message,
-    modern,
-    modern_call,
-    request,
-    text_in,
-)
-from tests.interaction.servers import PATIENCE
-from tests.interaction.worker_servers import TOKENS, Session, served
-from tests.interaction.worker_servers import modern_call as call_worker
-from tests.waiting import wait_until
+from tests.support.answers import text_in
+from tests.support.http_process import HttpProcess, HttpSession
+from tests.support.http_wire import INITIALIZE, Wire, message, modern, modern_call, request
+from tests.support.served import path_of
+from tests.support.waiting import PATIENCE, wait_until
+from tests.support.worker_processes import TOKENS, Session, served
+from tests.support.worker_processes import modern_call as call_worker
 
 pytestmark = pytest.mark.slow
+
+TOOLS = path_of("process_tools.py")
 
 
 class Clients:

@@ -9,19 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.interaction import worker_servers
-from tests.interaction.http_raw import (
-    HttpProcess,
-    HttpSession,
-    Response,
-    Wire,
-    message,
-    modern,
-    request,
-    text_in,
-)
-from tests.interaction.issuer import Issuer, serve_issuer
-from tests.unit.access.tokens import AUDIENCE, EC, mint
+from tests.support import worker_processes as worker_servers
+from tests.support.answers import text_in
+from tests.support.http_process import HttpProcess, HttpSession
+from tests.support.http_wire import Response, Wire, message, modern, request
+from tests.support.issuer import Issuer, serve_issuer
+from tests.support.tokens import AUDIENCE, EC, mint
 
 pytestmark = pytest.mark.slow
 

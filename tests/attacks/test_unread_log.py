@@ -11,12 +11,16 @@ import msgspec
 import pytest
 
 from dragoman.telemetry.sink import MOST_BYTES
-from tests.attacks.cost import MEGABYTE, cost_for
-from tests.attacks.test_processes import TOOLS
-from tests.interaction.http_raw import Wire, modern_call, text_in
-from tests.interaction.servers import PATIENCE, Lines, command, environment, free_port
+from tests.support.answers import text_in
+from tests.support.cost import MEGABYTE, cost_for
+from tests.support.http_wire import Wire, modern_call
+from tests.support.processes import Lines, command, environment, free_port
+from tests.support.served import path_of
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
+
+TOOLS = path_of("process_tools.py")
 
 
 @contextmanager

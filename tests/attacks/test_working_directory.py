@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.interaction.http_raw import HttpProcess, message, modern_call, text_in
-from tests.interaction.servers import ServerProcess, environment
-from tests.waiting import PATIENCE
+from tests.support.answers import text_in
+from tests.support.http_process import HttpProcess
+from tests.support.http_wire import message, modern_call
+from tests.support.processes import ServerProcess, environment
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 

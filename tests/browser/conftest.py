@@ -3,69 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.interaction.node import NotInstalled, find_node, installed
-from tests.interaction.servers import PATIENCE, Lines, command, environment, free_port
+from tests.support.node import NotInstalled, find_node, installed
+from tests.support.sites import QUIET, Site, serving
 
 HERE = Path(__file__).parent
 AXE = ("axe-core", "4.10.3")
-QUIET = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--host-resolver-rules=MAP evil.example 127.0.0.1",
-)
-
-
-class Site(NamedTuple):
-    """A server with an explorer."""
-
-    root: str
-    address: str
-    """What it printed: where to open the page, with the token."""
-
-    @property
-    def explorer(self) -> str:
-        return f"{self.root}/explorer/"
-
-
-@contextmanager
-def serving(tools: str, *options: str) -> Iterator[Site]:
-    """`dragoman serve --explorer`, until the end of the block."""
-    port = free_port()
-    http = ("--transport", "streamable-http", "--port", str(port), "--explorer", *options)
-    process = subprocess.Popen(
-        command(str(HERE / tools), *http),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment(),
-        bufsize=0,
-    )
-    assert process.stdout is not None
-    lines = Lines(process.stdout.fileno())
-    lines.start()
-    try:
-        found = lines.wait_until(lambda said: re.search(rb"http\S+/explorer/\S*", b"\n".join(said)))
-        lines.wait_until(lambda said: any(b"mcpServers" in each for each in said) or None)
-        yield Site(f"http://127.0.0.1:{port}", found[0].decode())
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
-        lines.all()
-        process.stdout.close()
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.conftest import Site, serving
-from tests.json_values import json_values
-from tests.waiting import PATIENCE
+from tests.support.json_values import json_values
+from tests.support.sites import Site, serving
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,7 @@ from dragoman.errors import ErrorCode, ResourceExhausted
 from dragoman.search.words import text_in, words_in
 from dragoman.testing import ManualClock
 from dragoman.tools.builtin.memory import Entry, Item, Matches, Memories, Page, Space, Stored
-from tests.unit.tools import beginnings_of
+from tests.support.words import beginnings_of
 
 ADA, BOB = Space("ada", "default"), Space("bob", "default")
 NOW = "2024-01-15T10:30:00.000Z"

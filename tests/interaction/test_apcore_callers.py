@@ -16,10 +16,9 @@ from apcore_mcp import async_serve, attach
 from dragoman.app import ServerOptions, create_server
 from dragoman.config import make_config
 from dragoman.edge.http.server import HttpServer
-from tests.interaction.http_servers import listening
-from tests.interaction.servers import PATIENCE
-from tests.interaction.test_http_embedding import hosting
-from tests.unit.apcore_mcp.modules import Resize, registry_of
+from tests.support.http_serving import hosting, listening
+from tests.support.modules import Resize, registry_of
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 

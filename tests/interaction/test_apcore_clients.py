@@ -23,7 +23,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ToolsListChanged
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-from tests.interaction.servers import PATIENCE, environment, free_port
+from tests.support.processes import environment, free_port
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -208,7 +209,7 @@ import sys, threading
 from apcore import Registry
 from apcore_mcp import load_extensions, serve
 sys.path.insert(0, {root!r})
-from tests.unit.apcore_mcp.modules import Does
+from tests.support.modules import Does
 
 registry = load_extensions({extensions!r})
 
@@ -272,7 +273,7 @@ import random, sys, threading, time
 sys.path.insert(0, {root!r})
 from apcore import Registry
 from apcore_mcp import serve
-from tests.unit.apcore_mcp.modules import Resize
+from tests.support.modules import Resize
 
 registry = Registry()
 registry.register("always", Resize())

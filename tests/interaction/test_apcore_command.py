@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import apcore_mcp
-from tests.interaction.servers import HANDSHAKE, LONG, PATIENCE, environment, line, running
+from tests.support.processes import HANDSHAKE, LONG, environment, line, running
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.interaction.servers import ServerProcess, environment, error_in
-from tests.waiting import PATIENCE
+from tests.support.answers import error_in
+from tests.support.processes import ServerProcess, environment
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 TOOLS = str(ROOT / "examples" / "tools.py")

@@ -9,12 +9,10 @@ import pytest
 from mcp import Client
 from mcp.client.sse import sse_client
 
-from tests.interaction import result_tools
-from tests.interaction.http_servers import serving
-from tests.interaction.test_sdk_client import Log, connected, log
-from tests.interaction.worker_servers import served
-
-__all__ = ["log"]  # A fixture.
+from tests.support.http_serving import serving
+from tests.support.sdk_client import Log, connected
+from tests.support.served import result_tools
+from tests.support.worker_processes import served
 
 pytestmark = pytest.mark.slow
 

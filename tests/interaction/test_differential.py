@@ -25,8 +25,8 @@ from dragoman.protocol.session import Request
 from dragoman.protocol.versions import HANDSHAKE_VERSIONS
 from dragoman.testing import ManualClock, MemoryClient, TestServer, open_server
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
-from tests.interaction import tools_under_test
-from tests.interaction.servers import PATIENCE
+from tests.support.served import tools_under_test
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 

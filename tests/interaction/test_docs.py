@@ -25,7 +25,8 @@ from dragoman.calls.call import Completion
 from dragoman.clock import SystemClock
 from dragoman.config import make_config
 from dragoman.errors import ErrorCode, ProtocolError
-from tests.interaction.servers import PATIENCE, Lines, command, free_port, running
+from tests.support.processes import Lines, command, free_port, running
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

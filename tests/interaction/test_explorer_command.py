@@ -10,7 +10,9 @@ import urllib.request
 
 import pytest
 
-from tests.interaction.servers import PATIENCE, TOOLS, Lines, ServerProcess, command, environment, free_port, running
+from tests.support.processes import Lines, ServerProcess, command, environment, free_port, running
+from tests.support.served import TOOLS
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 

@@ -15,10 +15,10 @@ from mcp import Client, MCPError
 
 from dragoman import Tool, ToolContext, ToolDefinition, tool
 from dragoman.errors import ClientCannotBeAsked, ClientRefused
-from tests.interaction import asking_tools
-from tests.interaction.http_servers import Serving, open_session, serving
-from tests.interaction.test_asking import Person, text_of
-from tests.interaction.test_sdk_client import both_eras, error_of
+from tests.support.http_serving import Serving, open_session, serving
+from tests.support.person import Person, text_of
+from tests.support.sdk_client import both_eras, error_of
+from tests.support.served import asking_tools
 
 pytestmark = pytest.mark.slow
 

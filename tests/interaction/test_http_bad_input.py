@@ -12,20 +12,19 @@ import msgspec
 import pytest
 
 from dragoman.testing.connection import ENVELOPE
-from tests.interaction.http_raw import (
+from tests.support.answers import text_in
+from tests.support.http_process import HttpProcess, HttpSession
+from tests.support.http_wire import (
     BOTH,
     INITIALIZE,
     INITIALIZED,
     LATEST,
     MODERN,
-    HttpProcess,
-    HttpSession,
     Response,
     message,
     modern,
     modern_call,
     request,
-    text_in,
 )
 
 PARSE, INVALID, UNKNOWN_METHOD, BAD_PARAMS, INTERNAL = -32700, -32600, -32601, -32602, -32603

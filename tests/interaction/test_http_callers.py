@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.interaction.http_raw import (
-    INITIALIZE,
-    HttpProcess,
-    message,
-    modern,
-    modern_call,
-    request,
-    text_in,
-)
-from tests.interaction.servers import error_in
-from tests.waiting import wait_until
+from tests.support.answers import error_in, text_in
+from tests.support.http_process import HttpProcess
+from tests.support.http_wire import INITIALIZE, message, modern, modern_call, request
+from tests.support.served import path_of
+from tests.support.waiting import wait_until
 
-TOOLS = str(Path(__file__).with_name("http_tools.py"))
+TOOLS = path_of("http_tools.py")
 ADA, BEN, EVE = "adas-token-0123456789", "bens-token-0123456789", "nobodys-token-012345"
 SETTINGS = f"""
 [auth.callers.ada]

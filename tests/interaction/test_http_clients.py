@@ -23,13 +23,12 @@ from mcp.client.subscriptions import ToolsListChanged
 from dragoman import ToolContext, tool
 from dragoman.errors import NotFound
 from dragoman.tools.tool import tool_of
-from tests.interaction import tools_under_test
-from tests.interaction.http_servers import Serving, open_session, serving, until
-from tests.interaction.servers import PATIENCE
-from tests.interaction.test_inspector import Inspection, Node, inspector, node
-from tests.interaction.test_sdk_client import both_eras, error_of
-
-__all__ = ["inspector", "node"]  # Fixtures.
+from tests.support.http_serving import Serving, open_session, serving
+from tests.support.inspector import Inspection
+from tests.support.node import Node
+from tests.support.sdk_client import both_eras, error_of
+from tests.support.served import tools_under_test
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
 

@@ -19,15 +19,14 @@ from mcp.client.streamable_http import streamable_http_client
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
-from uvicorn import Config, Server
 
 import dragoman
 from dragoman import ToolContext, tool
 from dragoman.edge.http.app import HttpApp
 from dragoman.errors import ConfigError
-from tests.interaction.http_servers import listening
-from tests.interaction.servers import PATIENCE
-from tests.interaction.test_sdk_client import both_eras
+from tests.support.http_serving import hosting
+from tests.support.sdk_client import both_eras
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -59,22 +58,6 @@ def make_app(*tools: Any, settings: Mapping[str, Any] | None = None) -> HttpApp:
 
 async def hello(request: Any) -> PlainTextResponse:
     return PlainTextResponse("hello")
-
-
-@asynccontextmanager
-async def hosting(app: Any, **options: Any) -> AsyncIterator[str]:
-    """Serve an application as anybody would, with uvicorn; gives its address."""
-    server = Server(Config(app, log_config=None, **options))
-    server.capture_signals = no_signals  # type: ignore[method-assign,assignment]
-    async with asyncio.timeout(PATIENCE), listening(server) as port:
-        yield f"http://127.0.0.1:{port}"
-
-
-class no_signals:
-    """The signals are pytest's."""
-
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
 
 
 async def place(url: str, mode: str = "auto", name: str = "where") -> Any:

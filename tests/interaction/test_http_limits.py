@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,23 +19,16 @@ import dragoman
 from dragoman.app import Runtime, ServerOptions, create_server
 from dragoman.config import make_config
 from dragoman.edge.http.server import HttpServer, bind
-from tests.interaction.http_raw import (
-    INITIALIZE,
-    INITIALIZED,
-    HttpProcess,
-    Wire,
-    message,
-    modern,
-    modern_call,
-    request,
-    text_in,
-)
-from tests.interaction.http_servers import listening
-from tests.unit.edge.asgi_driver import Driver
-from tests.waiting import PATIENCE, until, wait_until
+from tests.support.answers import text_in
+from tests.support.asgi import Driver
+from tests.support.http_process import HttpProcess
+from tests.support.http_serving import listening
+from tests.support.http_wire import INITIALIZE, INITIALIZED, Wire, message, modern, modern_call, request
+from tests.support.served import path_of
+from tests.support.waiting import PATIENCE, until, wait_until
 
 pytestmark = pytest.mark.slow
-TOOLS = str(Path(__file__).with_name("http_tools.py"))
+TOOLS = path_of("http_tools.py")
 SESSIONS = int(os.environ.get("DRAGOMAN_TEST_SESSIONS", "500"))
 """How many sessions are opened and dropped; raise it for a longer look at what stays behind."""
 CONNECTIONS = 2000

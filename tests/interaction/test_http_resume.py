@@ -11,16 +11,9 @@ from typing import Any
 import pytest
 
 from dragoman import ToolContext, tool
-from tests.interaction.http_raw import value_in
-from tests.interaction.http_servers import (
-    RawSession,
-    Reply,
-    SseEvent,
-    modern_call,
-    open_session,
-    serving,
-    until,
-)
+from tests.support.answers import value_in
+from tests.support.http_serving import RawSession, Reply, SseEvent, modern_call, open_session, serving
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -18,25 +18,16 @@ from mcp.client.session import ClientSession
 from mcp.client.sse import sse_client
 
 from dragoman.edge.http.server import bind
-from tests.interaction.http_raw import (
-    LATEST,
-    HttpProcess,
-    HttpSession,
-    Response,
-    Wire,
-    free_port,
-    message,
-    modern,
-    modern_call,
-    request,
-    text_in,
-)
-from tests.interaction.servers import LONG, PATIENCE, ServerProcess, command, environment, error_in
-from tests.interaction.servers import TOOLS as HOLDING_TOOLS
-from tests.waiting import wait_until
+from tests.support.answers import error_in, text_in
+from tests.support.http_process import HttpProcess, HttpSession
+from tests.support.http_wire import LATEST, Response, Wire, message, modern, modern_call, request
+from tests.support.processes import LONG, ServerProcess, command, environment, free_port
+from tests.support.served import TOOLS as HOLDING_TOOLS
+from tests.support.served import path_of
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow
-TOOLS = str(Path(__file__).with_name("http_tools.py"))
+TOOLS = path_of("http_tools.py")
 BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 
 

@@ -6,28 +6,19 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.interaction.http_raw import (
-    INITIALIZE,
-    INITIALIZED,
-    HttpProcess,
-    Response,
-    Wire,
-    message,
-    modern,
-    modern_call,
-    request,
-    text_in,
-)
-from tests.waiting import PATIENCE
+from tests.support.answers import text_in
+from tests.support.http_process import HttpProcess
+from tests.support.http_wire import INITIALIZE, INITIALIZED, Response, Wire, message, modern, modern_call, request
+from tests.support.served import path_of
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
-TOOLS = str(Path(__file__).with_name("http_tools.py"))
+TOOLS = path_of("http_tools.py")
 
 
 @pytest.fixture(scope="module")

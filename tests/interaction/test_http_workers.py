@@ -21,8 +21,9 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
 
-from tests.interaction.servers import LONG, PATIENCE, command, environment, free_port
-from tests.interaction.worker_servers import (
+from tests.support.processes import LONG, command, environment, free_port
+from tests.support.waiting import PATIENCE, until
+from tests.support.worker_processes import (
     TOKENS,
     TOOLS,
     Server,
@@ -35,7 +36,6 @@ from tests.interaction.worker_servers import (
     served,
     value_of,
 )
-from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -5,45 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
-from tests.interaction.node import Node, NotInstalled, find_node, installed
-from tests.interaction.servers import PATIENCE, TOOLS
+from tests.support.inspector import Inspection
+from tests.support.node import Node
+from tests.support.served import TOOLS
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
-PACKAGE, VERSION = "@modelcontextprotocol/inspector", "2.12.0"
 
 both_eras = pytest.mark.parametrize("era", ["legacy", "modern"])
-
-
-@pytest.fixture(scope="session")
-def node() -> Node:
-    found = find_node()
-    if found is None:
-        pytest.skip("Node.js 22.19 or newer is not installed: make node")
-    return found
-
-
-@pytest.fixture(scope="session")
-def inspector(node: Node) -> Path:
-    """The Inspector's program, installed once for all test runs."""
-    try:
-        home = installed(node, PACKAGE, VERSION)
-    except NotInstalled as error:
-        pytest.skip(str(error))
-    return home / "clients" / "launcher" / "build" / "index.js"
-
-
-class Inspection(NamedTuple):
-    """What the Inspector printed: a result, a complaint, or both."""
-
-    exit_code: int
-    result: dict[str, Any] | None
-    error: dict[str, Any] | None
 
 
 class Inspector:

@@ -18,9 +18,9 @@ from dragoman.adapters.web_documents import MOST_BYTES, WebDocuments
 from dragoman.config import make_config
 from dragoman.errors import Unauthenticated, VerifierUnavailable
 from dragoman.testing import ManualClock
-from tests.interaction.issuer import KEYS, OAUTH, OPENID, Issuer, serve_issuer
-from tests.unit.access.tokens import AUDIENCE, EC, ED, NOW, OTHER, RSA, mint, public
-from tests.waiting import until
+from tests.support.issuer import KEYS, OAUTH, OPENID, Issuer, serve_issuer
+from tests.support.tokens import AUDIENCE, EC, ED, NOW, OTHER, RSA, mint, public
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import mcp_types as types
@@ -12,18 +11,14 @@ import pytest
 from mcp import MCPError
 from mcp.client.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated
 
-from tests.interaction.offers_under_test import PNG
-from tests.interaction.test_sdk_client import Log, both_eras, connected
+from tests.support.sdk_client import Log, both_eras, connected
+from tests.support.served import path_of
+from tests.support.served.offers_under_test import PNG
 
 pytestmark = pytest.mark.slow
 
-OFFERS = str(Path(__file__).with_name("offers_under_test.py"))
+OFFERS = path_of("offers_under_test.py")
 SERVE = ("-m", "dragoman", "serve", OFFERS)
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Log:
-    return Log(tmp_path / "stderr")
 
 
 @both_eras

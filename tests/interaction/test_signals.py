@@ -13,7 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.interaction.servers import HANDSHAKE, LONG, PATIENCE, TOOLS, ServerProcess, error_in, line
+from tests.support.answers import error_in
+from tests.support.processes import HANDSHAKE, LONG, ServerProcess, line
+from tests.support.served import TOOLS
+from tests.support.waiting import PATIENCE
 
 SHORT = {"server.shutdown_timeout_ms": 300}
 ENDED_BY_SIGINT, ENDED_BY_SIGTERM = 128 + signal.SIGINT, 128 + signal.SIGTERM

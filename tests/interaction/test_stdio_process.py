@@ -18,21 +18,21 @@ import msgspec
 import psutil
 import pytest
 
-from tests.interaction.servers import (
+from tests.support.answers import error_in
+from tests.support.processes import (
     HANDSHAKE,
     INITIALIZE,
     INITIALIZED,
-    PATIENCE,
-    TOOLS,
     Lines,
     ServerProcess,
     command,
     decode,
     environment,
-    error_in,
     line,
     running,
 )
+from tests.support.served import TOOLS
+from tests.support.waiting import PATIENCE
 
 MIB = 1024 * 1024
 
@@ -350,7 +350,8 @@ def test_a_client_that_leaves_cancels_its_calls_and_each_leaves_its_record(tmp_p
 
 DOOMED_CLIENT = """
 import subprocess
-from tests.interaction.servers import HANDSHAKE, TOOLS, command, environment, line
+from tests.support.processes import HANDSHAKE, command, environment, line
+from tests.support.served import TOOLS
 call = line("tools/call", {"name": "wait_to_be_cancelled"}, 1)
 server = subprocess.Popen(command(TOOLS), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
 server.stdin.write(HANDSHAKE + call)

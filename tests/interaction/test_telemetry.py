@@ -22,17 +22,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from dragoman.testing.connection import ENVELOPE
-from tests.interaction.servers import (
-    LONG,
-    PATIENCE,
-    TOOLS,
-    Lines,
-    ServerProcess,
-    command,
-    environment,
-    free_port,
-    running,
-)
+from tests.support.processes import LONG, Lines, ServerProcess, command, environment, free_port, running
+from tests.support.served import TOOLS
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 

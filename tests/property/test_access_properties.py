@@ -12,8 +12,8 @@ from dragoman.access.authenticator import Authenticator
 from dragoman.access.callers import Caller
 from dragoman.errors import Unauthenticated
 from dragoman.testing import ManualClock
-from tests.json_values import json_values
-from tests.unit.access.tokens import EC, ED, RSA, issuer_documents, mint, verifier
+from tests.support.json_values import json_values
+from tests.support.tokens import EC, ED, RSA, issuer_documents, mint, verifier
 
 GOOD = [mint(), mint(key=ED, alg="EdDSA"), mint(key=RSA, alg="RS256")]
 values = json_values(

@@ -20,9 +20,10 @@ from dragoman.schemas import schema
 from dragoman.testing import ManualClock, SequentialIds, TestServer, open_server
 from dragoman.tools import catalogue
 from dragoman.tools.tool import tool_of
-from tests.json_values import json_values
-from tests.unit.calls import Held, answers, begin, error_in
-from tests.waiting import PATIENCE
+from tests.support.answers import error_in
+from tests.support.calls import Held, answers, begin
+from tests.support.json_values import json_values
+from tests.support.waiting import PATIENCE
 
 # Generators
 

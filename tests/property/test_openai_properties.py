@@ -26,8 +26,8 @@ from apcore_mcp import call_openai_tool as call_module
 from dragoman import ToolDefinition, call_openai_tool, define_tool, openai_tools, tool
 from dragoman.openai import Remark
 from dragoman.testing import open_server
-from tests.json_values import json_values
-from tests.property.test_bridge_properties import arguments_for, shapes
+from tests.support.json_values import json_values
+from tests.support.object_schemas import arguments_for, shapes
 
 KNOWN = {
     "anyOf",

@@ -39,7 +39,7 @@ from dragoman.protocol.versions import (
     VERSION_KEY,
 )
 from dragoman.testing import is_json_rpc, open_server
-from tests.json_values import json_values
+from tests.support.json_values import json_values
 
 LIMIT = 50_000
 IDENTITY = Identity({"name": "s", "version": "1"}, {"tools": {}})

@@ -15,7 +15,7 @@ from dragoman.calls.call import Outcome
 from dragoman.errors import EnvelopeCode, ToolError
 from dragoman.replies.truncation import Caps, shorten
 from dragoman.tools.tool import Hints
-from tests.unit.replies import SERVER_INFO, Desk, body_of
+from tests.support.desk import SERVER_INFO, Desk, body_of
 
 # Generators. Runs of one character, so that what is large is cheap to make and to shrink.
 

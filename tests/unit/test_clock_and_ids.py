@@ -18,7 +18,7 @@ import pytest
 from dragoman.clock import Clock, SystemClock, iso_milliseconds
 from dragoman.ids import RandomIds
 from dragoman.testing import ManualClock, SequentialIds
-from tests.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 
 @pytest.mark.requirement("FND-LOG-12", "FND-LOG-03")

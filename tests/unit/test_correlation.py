@@ -18,7 +18,7 @@ from dragoman.ids import RandomIds
 from dragoman.protocol.session import Request
 from dragoman.testing import ManualClock, MemoryClient, SequentialIds, TestServer, open_server
 from dragoman.tools.tool import Tool, ToolDefinition, define_tool
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 
 class Probe:

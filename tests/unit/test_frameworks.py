@@ -12,8 +12,9 @@ from dragoman.access.callers import Caller
 from dragoman.app import Runtime
 from dragoman.frameworks import Framework, Hook, framework_settings, make_app, make_runtime, serve_framework
 from dragoman.tools.tool import Tool, ToolDefinition
-from tests.interaction.http_raw import modern_call, text_in
-from tests.unit.edge.asgi_driver import Driver
+from tests.support.answers import text_in
+from tests.support.asgi import Driver
+from tests.support.http_wire import modern_call
 
 MAPS: Framework = ("maps", {"server": {"shutdown_timeout_ms": 1234}, "limits": {"max_array_size": 5}})
 

@@ -14,8 +14,9 @@ from dragoman.calls.slots import Slots
 from dragoman.errors import ResourceExhausted
 from dragoman.testing import ManualClock, MemoryClient, open_server
 from dragoman.tools.builtin.echo import echo_tool
-from tests.unit.calls import Held, LateClock, begin, error_in
-from tests.waiting import PATIENCE
+from tests.support.answers import error_in
+from tests.support.calls import Held, LateClock, begin
+from tests.support.waiting import PATIENCE
 
 TOO_LARGE = {"message": "x" * 100}
 

@@ -29,7 +29,7 @@ from dragoman.testing.wire import decode
 from dragoman.tools.catalogue import Catalogue, RegisteredTool
 from dragoman.tools.context import ToolContext
 from dragoman.tools.tool import Tool, ToolDefinition, define_tool, tool
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 TRANSPORTS: list[TransportType] = ["stdio", "sse", "http"]
 NOT_INITIALIZED = {

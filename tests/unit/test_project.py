@@ -14,8 +14,8 @@ import pytest
 
 from tests import requirements
 from tests.coverage_gate import verdict
-from tests.interaction.servers import environment
-from tests.waiting import PATIENCE
+from tests.support.processes import environment
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -228,6 +228,19 @@ def imported_by(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             names |= {f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)}
     return {name.removeprefix("dragoman.") for name in names}
+
+
+def test_marks_are_looked_for_where_pytest_looks_for_tests() -> None:
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]["ini_options"]
+    assert [ROOT / folder for folder in options["testpaths"]] == list(requirements.FOLDERS)
+
+
+def test_no_file_imports_a_test_file_or_a_conftest() -> None:
+    files = [path for folder in ("tests", "bench", "fuzz", "conformance") for path in (ROOT / folder).rglob("*.py")]
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
+    private = {name for name, path in modules.items() if path.name == "conftest.py" or path.name.startswith("test_")}
+    imports = {name: imported_by(path) & private for name, path in modules.items()}
+    assert {name: found for name, found in imports.items() if found} == {}
 
 
 @pytest.mark.requirement("PRD-ARCH-03")

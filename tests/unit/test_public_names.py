@@ -14,7 +14,7 @@ import pytest
 
 import dragoman
 import dragoman.testing
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 HEAVY = {"mcp", "mcp_types", "typer", "rich", "click", "pydantic", "anyio", "asyncio", "msgspec", "jsonschema_rs"}
 

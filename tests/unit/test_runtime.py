@@ -26,8 +26,8 @@ from dragoman.testing.wire import MemoryWire
 from dragoman.tools.builtin.echo import echo_tool
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.settings import ToolsConfig
-from tests.unit.calls import Held, answers, begin
-from tests.waiting import PATIENCE
+from tests.support.calls import Held, answers, begin
+from tests.support.waiting import PATIENCE
 
 
 @tool

@@ -15,8 +15,8 @@ from dragoman.app import ServerOptions, create_server
 from dragoman.config import make_config
 from dragoman.errors import ConfigError
 from dragoman.serving import serve_until_stopped
-from tests.interaction.servers import HANDSHAKE, line
-from tests.waiting import PATIENCE
+from tests.support.processes import HANDSHAKE, line
+from tests.support.waiting import PATIENCE
 
 SCRIPT = """
 import asyncio

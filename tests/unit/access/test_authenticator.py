@@ -21,7 +21,7 @@ from dragoman.access.settings import AuthConfig
 from dragoman.config import make_config
 from dragoman.errors import ConfigError, Unauthenticated, VerifierUnavailable
 from dragoman.testing import ManualClock
-from tests.unit.access.tokens import AUDIENCE, EC, ISSUER, NOW, MemoryDocuments, issuer_documents, mint
+from tests.support.tokens import AUDIENCE, EC, ISSUER, NOW, MemoryDocuments, issuer_documents, mint
 
 TOKEN = "0123456789abcdef"
 GOOD = b"Bearer " + TOKEN.encode()

@@ -11,7 +11,7 @@ from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from dragoman.access.callers import LEEWAY_SECONDS, LOCAL
 from dragoman.errors import Unauthenticated
-from tests.unit.access.tokens import (
+from tests.support.tokens import (
     AUDIENCE,
     EC,
     ED,

@@ -12,16 +12,7 @@ from joserfc.jwk import OctKey
 from dragoman.access.keys import FRESH_SECONDS, REFRESH_SECONDS, RETRY_SECONDS, KeySource
 from dragoman.errors import Unauthenticated, VerifierUnavailable
 from dragoman.testing import ManualClock
-from tests.unit.access.tokens import (
-    EC,
-    ED,
-    ISSUER,
-    JWKS,
-    METADATA,
-    MemoryDocuments,
-    issuer_documents,
-    public,
-)
+from tests.support.tokens import EC, ED, ISSUER, JWKS, METADATA, MemoryDocuments, issuer_documents, public
 
 
 class Source:

@@ -14,7 +14,7 @@ from dragoman.adapters.dict_index import Runs, Words
 from dragoman.adapters.dict_memories import DictMemories
 from dragoman.testing import ManualClock
 from dragoman.tools.builtin.memory import Space
-from tests.unit.tools import beginnings_of
+from tests.support.words import beginnings_of
 
 LETTERS = "ab"
 words = st.text(LETTERS, min_size=1, max_size=7)

@@ -21,7 +21,7 @@ from dragoman.adapters.sqlite_memories import SqliteMemories
 from dragoman.errors import InternalFailure
 from dragoman.testing import ManualClock
 from dragoman.tools.builtin.memory import Space
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 FIRST = "CREATE TABLE a (x);\nINSERT INTO a VALUES ('; not the end');\n"
 SECOND = "ALTER TABLE a ADD COLUMN y;"

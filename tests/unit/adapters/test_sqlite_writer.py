@@ -16,7 +16,7 @@ import pytest
 
 from dragoman.adapters.sqlite_writer import SqliteWriter, Transaction
 from dragoman.errors import InternalFailure, NotFound, ResourceExhausted
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 
 class Database:

@@ -12,9 +12,10 @@ from apcore import ACL, ACLRule, Context, Executor, Identity, Middleware, Regist
 
 from apcore_mcp import app, async_serve, serve
 from dragoman.edge.http.app import HttpApp
-from tests.interaction.http_raw import INITIALIZE, INITIALIZED, Response, message, modern_call, request, text_in
-from tests.unit.apcore_mcp.modules import Does, Resize, registry_of
-from tests.unit.edge.asgi_driver import Driver
+from tests.support.answers import text_in
+from tests.support.asgi import Driver
+from tests.support.http_wire import INITIALIZE, INITIALIZED, Response, message, modern_call, request
+from tests.support.modules import Does, Resize, registry_of
 
 ADA = Identity("ada", type="human", roles=("editor",), attrs={"team": "maps"})
 BOT = Identity("bot", type="agent")

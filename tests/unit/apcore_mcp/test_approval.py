@@ -23,7 +23,7 @@ from apcore import (
 
 from apcore_mcp.server.approval import ANSWER
 from dragoman.calls.threads import DaemonExecutor
-from tests.unit.apcore_mcp.modules import SECRET, Anything, Does, Resize, ResizeInput, registry_of, serving, text_of
+from tests.support.modules import SECRET, Anything, Does, Resize, ResizeInput, registry_of, serving, text_of
 
 FORM = {"elicitation": {"form": {}}}
 GUARDED = ModuleAnnotations(requires_approval=True, destructive=True)

@@ -11,7 +11,7 @@ from apcore import Executor, ModuleAnnotations, Registry
 from apcore_mcp import to_openai_tools
 from apcore_mcp.server.factory import MCPServerFactory
 from dragoman import Tool
-from tests.unit.apcore_mcp.modules import Does, Resize, Streams, registry_of, serving, text_of
+from tests.support.modules import Does, Resize, Streams, registry_of, serving, text_of
 
 CIRCLE = {
     "type": "object",

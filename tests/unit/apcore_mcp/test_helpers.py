@@ -11,7 +11,7 @@ from apcore import Context, Executor
 
 import apcore_mcp
 from apcore_mcp import MCP_ELICIT_KEY, MCP_PROGRESS_KEY, elicit, report_progress
-from tests.unit.apcore_mcp.modules import Does, registry_of, serving, text_of
+from tests.support.modules import Does, registry_of, serving, text_of
 
 FORM = {"elicitation": {"form": {}}}
 CONFIRM = {"type": "object", "properties": {"confirmed": {"type": "boolean"}}}

@@ -14,8 +14,8 @@ from apcore_mcp.server.factory import MCPServerFactory
 from apcore_mcp.server.listener import RegistryListener
 from dragoman import tool
 from dragoman.testing import MemoryClient, open_server
-from tests.unit.apcore_mcp.modules import PLAIN, Does, Resize, registry_of, serving, text_of
-from tests.waiting import PATIENCE, until
+from tests.support.modules import PLAIN, Does, Resize, registry_of, serving, text_of
+from tests.support.waiting import PATIENCE, until
 
 CHANGED = "notifications/tools/list_changed"
 

@@ -32,7 +32,7 @@ from apcore_mcp.adapters.schema import SchemaConverter
 from apcore_mcp.converters import openai
 from apcore_mcp.converters.openai import OpenAIConverter, Remark
 from dragoman.schemas.schema import DRAFT_2020_12
-from tests.unit.apcore_mcp.modules import serving
+from tests.support.modules import serving
 
 CIRCULAR = {"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"$ref": "#/$defs/A"}}}
 

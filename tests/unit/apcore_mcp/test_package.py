@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 
 import apcore_mcp
 from tests.coverage_gate import totals_of, verdict
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "src" / "apcore_mcp").rglob("*.py"))

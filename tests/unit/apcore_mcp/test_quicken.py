@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from apcore_mcp.server.quicken import _READ, _is_off, quicken
-from tests.unit.apcore_mcp.modules import serving
+from tests.support.modules import serving
 
 
 class Address(BaseModel):

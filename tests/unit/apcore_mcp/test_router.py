@@ -29,19 +29,9 @@ from dragoman import Caller
 from dragoman.access.callers import ANONYMOUS, LOCAL
 from dragoman.schemas.schema import compile_schema
 from dragoman.schemas.sensitive import redact
-from tests.unit.apcore_mcp.modules import (
-    SECRET,
-    Anything,
-    Does,
-    Resize,
-    ResizeInput,
-    Streams,
-    registry_of,
-    serving,
-    text_of,
-)
-from tests.unit.tools import Counted
-from tests.waiting import PATIENCE, until
+from tests.support.counted import Counted
+from tests.support.modules import SECRET, Anything, Does, Resize, ResizeInput, Streams, registry_of, serving, text_of
+from tests.support.waiting import PATIENCE, until
 
 NOON = datetime.datetime(2024, 1, 15, 12, tzinfo=datetime.UTC)
 

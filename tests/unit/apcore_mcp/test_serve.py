@@ -25,8 +25,8 @@ from apcore_mcp.server.serve import executor_of
 from dragoman import frameworks
 from dragoman.app import Runtime
 from dragoman.schemas.schema import ANY_OBJECT
-from tests.unit.apcore_mcp.modules import Does, Resize, registry_of
-from tests.waiting import PATIENCE
+from tests.support.modules import Does, Resize, registry_of
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -338,7 +338,7 @@ SCRIPT = """
 import sys, threading, time
 from apcore import Registry
 from apcore_mcp import serve
-from tests.unit.apcore_mcp.modules import Does, Resize
+from tests.support.modules import Does, Resize
 
 class Hangs(Resize):
     def execute(self, inputs, context):

@@ -20,7 +20,7 @@ from dragoman.cache.settings import CacheConfig
 from dragoman.config import make_config
 from dragoman.errors import ConfigError
 from dragoman.testing import ManualClock, open_server
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 START = 1_705_314_600_000  # When a ManualClock begins.
 POLICIES = ["lru", "lfu", "fifo"]

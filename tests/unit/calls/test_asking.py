@@ -15,8 +15,9 @@ from dragoman.calls.stages import ask_client
 from dragoman.edge import clients
 from dragoman.errors import ClientCannotBeAsked
 from dragoman.testing import ManualClock, MemoryClient, TestServer, open_server
-from tests.unit.calls import Held, begin, error_in
-from tests.waiting import PATIENCE, until
+from tests.support.answers import error_in
+from tests.support.calls import Held, begin
+from tests.support.waiting import PATIENCE, until
 
 FORM = {"elicitation": {"form": {}}}
 ALL = {**FORM, "sampling": {}, "roots": {}}

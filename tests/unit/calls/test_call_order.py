@@ -21,8 +21,9 @@ from dragoman.errors import InternalFailure, InvalidArgument, NotFound, Resource
 from dragoman.testing import ManualClock, SequentialIds, open_server
 from dragoman.tools.builtin.echo import echo_tool
 from dragoman.tools.content import BlobResource, TextResource
-from tests.unit.calls import Held, answers, begin, error_in, happened
-from tests.waiting import PATIENCE
+from tests.support.answers import error_in
+from tests.support.calls import Held, answers, begin, happened
+from tests.support.waiting import PATIENCE
 
 META = {"dragoman/runId": "run-1", "dragoman/correlationId": "corr-1", "dragoman/durationMs": 0.0}
 OVERSIZED = {"message": "x" * 100}

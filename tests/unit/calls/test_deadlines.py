@@ -13,8 +13,9 @@ from dragoman.errors import Aborted
 from dragoman.testing import ManualClock, SequentialIds, open_server
 from dragoman.tools.settings import ToolsConfig
 from dragoman.tools.tool import tool_of
-from tests.unit.calls import Held, answers, begin, error_in
-from tests.waiting import PATIENCE
+from tests.support.answers import error_in
+from tests.support.calls import Held, answers, begin
+from tests.support.waiting import PATIENCE
 
 
 @pytest.mark.requirement("FND-TIME-01")

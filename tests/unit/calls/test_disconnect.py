@@ -10,8 +10,8 @@ import pytest
 from dragoman import ToolContext, tool
 from dragoman.protocol.session import State
 from dragoman.testing import ManualClock, SequentialIds, open_server
-from tests.unit.calls import Held, Hung, answers, begin, happened
-from tests.waiting import PATIENCE
+from tests.support.calls import Held, Hung, answers, begin, happened
+from tests.support.waiting import PATIENCE
 
 
 @pytest.mark.requirement("FND-CONN-01")

@@ -13,8 +13,8 @@ from dragoman.calls.guards import listed as guards_listed
 from dragoman.calls.limits import ARRAY_TOO_LARGE, Violation
 from dragoman.telemetry.load import PressureMonitor, memory_budget, process_memory
 from dragoman.testing import ManualClock, SequentialIds, open_server
-from tests.unit.calls import Held, begin, error_in
-from tests.unit.calls.test_limits import Spy
+from tests.support.answers import error_in
+from tests.support.calls import Held, Spy, begin
 
 MEMORY, SIZE, ARRAYS, AUDIT = POLICY.gates
 

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from dragoman.calls.interrupts import is_interrupt, raise_if_stopped
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 
 def raised() -> KeyboardInterrupt:

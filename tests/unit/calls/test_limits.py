@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman import ToolDefinition, define_tool
 from dragoman.calls.limits import (
     ARRAY_TOO_LARGE,
     MOST_VIOLATIONS,
@@ -19,24 +18,10 @@ from dragoman.calls.limits import (
     Limits,
     Violation,
 )
-from dragoman.schemas.schema import Schema
 from dragoman.testing import MemoryClient, open_server
-from tests.json_values import json_values
-from tests.unit.calls import error_in
-
-
-class Spy:
-    """A tool that takes anything, and counts how often it was reached."""
-
-    def __init__(self, name: str = "spy", schema: Schema | None = None) -> None:
-        self.calls = 0
-        self.tool = define_tool(
-            ToolDefinition(name=name, description="", input_schema=schema or {"type": "object"}), self._run
-        )
-
-    async def _run(self, arguments: dict[str, Any], context: Any) -> str:
-        self.calls += 1
-        return "reached"
+from tests.support.answers import error_in
+from tests.support.calls import Spy
+from tests.support.json_values import json_values
 
 
 def limits(**given: Any) -> Limits:

@@ -16,8 +16,8 @@ from dragoman.errors import NotFound
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.testing import ManualClock, MemoryClient, SequentialIds, TestServer, open_server
 from dragoman.tools.builtin.echo import echo_tool
-from tests.unit.calls import Held, begin
-from tests.waiting import PATIENCE
+from tests.support.calls import Held, begin
+from tests.support.waiting import PATIENCE
 
 
 @tool

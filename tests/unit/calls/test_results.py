@@ -13,8 +13,9 @@ from dragoman import Image, ToolContext, tool
 from dragoman.access.callers import Caller
 from dragoman.errors import InvalidTool, NotFound, ResourceExhausted
 from dragoman.testing import ManualClock, open_server
-from tests.unit.calls import begin, error_in
-from tests.waiting import PATIENCE, until
+from tests.support.answers import error_in
+from tests.support.calls import begin
+from tests.support.waiting import PATIENCE, until
 
 ADA, BEN = Caller("ada"), Caller("ben")
 

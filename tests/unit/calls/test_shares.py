@@ -11,8 +11,9 @@ from dragoman import tool
 from dragoman.access.callers import Caller
 from dragoman.calls.rates import Rate
 from dragoman.testing import ManualClock, open_server
-from tests.unit.calls import Held, begin, error_in
-from tests.waiting import PATIENCE
+from tests.support.answers import error_in
+from tests.support.calls import Held, begin
+from tests.support.waiting import PATIENCE
 
 ADA, BEN = Caller("ada"), Caller("ben")
 

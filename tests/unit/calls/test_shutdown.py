@@ -18,8 +18,9 @@ from dragoman.process.settings import ServerConfig
 from dragoman.protocol.session import State
 from dragoman.testing import ManualClock, SequentialIds, open_server
 from dragoman.tools.builtin.echo import echo_tool
-from tests.unit.calls import Held, Hung, answers, begin, error_in, happened
-from tests.waiting import PATIENCE
+from tests.support.answers import error_in
+from tests.support.calls import Held, Hung, answers, begin, happened
+from tests.support.waiting import PATIENCE
 
 
 @pytest.mark.requirement("FND-CONN-06")

@@ -20,8 +20,9 @@ from dragoman.sections import ValidationResult
 from dragoman.telemetry.load import LagMonitor
 from dragoman.testing import open_server
 from dragoman.tools.settings import ToolsConfig
-from tests.unit.calls import Held, LateClock, begin, error_in
-from tests.waiting import PATIENCE
+from tests.support.answers import error_in
+from tests.support.calls import Held, LateClock, begin
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 

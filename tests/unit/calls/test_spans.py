@@ -19,7 +19,7 @@ from dragoman.errors import NotFound
 from dragoman.testing import ManualClock, SequentialIds, TestServer, open_server
 from dragoman.testing.connection import ENVELOPE
 from dragoman.tools.builtin.echo import echo_tool
-from tests.unit.calls import Held, begin
+from tests.support.calls import Held, begin
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 META = {"traceparent": f"00-{TRACE}-{PARENT}-01"}

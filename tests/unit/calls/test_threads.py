@@ -15,8 +15,9 @@ import dragoman
 from dragoman import ToolContext, tool
 from dragoman.calls.threads import DaemonExecutor, Threads
 from dragoman.testing import ManualClock, open_server
-from tests.unit.calls import Hung, answers, begin, error_in, happened
-from tests.waiting import PATIENCE
+from tests.support.answers import error_in
+from tests.support.calls import Hung, answers, begin, happened
+from tests.support.waiting import PATIENCE
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
 

@@ -13,7 +13,8 @@ from dragoman.errors import ConfigError, InvalidTool
 from dragoman.testing import ManualClock, open_server
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
 from dragoman.tools.settings import CategoryTimeouts, ToolsConfig
-from tests.unit.calls import Held, Hung, begin, error_in, happened
+from tests.support.answers import error_in
+from tests.support.calls import Held, Hung, begin, happened
 
 BY_CATEGORY = {
     "query": {

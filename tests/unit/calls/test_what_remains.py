@@ -27,10 +27,10 @@ from dragoman.errors import Failed
 from dragoman.offers.catalogue import Offers
 from dragoman.testing import MemoryClient
 from dragoman.tools.tool import tool_of
-from tests.interaction.http_raw import INITIALIZE, INITIALIZED, LATEST, message, modern, modern_call, request
-from tests.unit.apcore_mcp.modules import Does, registry_of
-from tests.unit.edge.asgi_driver import Driver
-from tests.waiting import PATIENCE, until
+from tests.support.asgi import Driver
+from tests.support.http_wire import INITIALIZE, INITIALIZED, LATEST, message, modern, modern_call, request
+from tests.support.modules import Does, registry_of
+from tests.support.waiting import PATIENCE, until
 
 
 class Held:

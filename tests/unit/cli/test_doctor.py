@@ -18,7 +18,7 @@ from dragoman.cli.clients import CLIENTS
 from dragoman.cli.main import app
 from dragoman.edge.http.settings import HttpConfig
 from dragoman.storage import StorageConfig
-from tests.interaction.servers import free_port
+from tests.support.processes import free_port
 
 runner = CliRunner()
 

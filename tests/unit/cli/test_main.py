@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from dragoman import __version__
 from dragoman.cli import output
 from dragoman.cli.main import EXIT_CODES, app
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 runner = CliRunner()
 

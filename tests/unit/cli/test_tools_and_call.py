@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from dragoman.cli.arguments import kind_in_words, read_arguments
 from dragoman.cli.main import app
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 runner = CliRunner()
 

@@ -12,8 +12,8 @@ from dragoman.clock import SystemClock
 from dragoman.edge.http import exchange as module
 from dragoman.edge.http.asgi import AsgiPost
 from dragoman.edge.http.exchange import MOST_QUEUED, Exchange, Watch
-from tests.unit.edge.asgi_driver import Asked
-from tests.waiting import PATIENCE, until
+from tests.support.asgi import Asked
+from tests.support.waiting import PATIENCE, until
 
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
 

@@ -13,7 +13,7 @@ from dragoman.access.callers import ANONYMOUS, LEEWAY_SECONDS
 from dragoman.edge.http.asgi import Receive, Scope, Send, until_gone
 from dragoman.edge.http.expiry import until_expired
 from dragoman.testing import ManualClock
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 
 @pytest.mark.parametrize(

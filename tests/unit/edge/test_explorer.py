@@ -26,7 +26,7 @@ from dragoman.edge.http.recent_calls import MOST_LISTED, RecentCalls, Ring
 from dragoman.errors import ConfigError, InvalidArgument, NotFound
 from dragoman.telemetry.log import CompletionRecord
 from dragoman.tools.tool import tool_of
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 SECRET = "the database password is hunter2"
 

@@ -20,10 +20,10 @@ from dragoman.edge.http.asgi import Bodies, Disconnected, RequestRefused, TooLar
 from dragoman.errors import ConfigError, Unauthenticated, VerifierUnavailable
 from dragoman.telemetry.log import Entry, StructuredLogger
 from dragoman.tools.tool import Tool, ToolDefinition
-from tests.interaction.http_raw import INITIALIZE, INITIALIZED, message, modern, modern_call, request, text_in
-from tests.interaction.servers import error_in
-from tests.unit.edge.asgi_driver import Driver, scope_of
-from tests.waiting import PATIENCE, until
+from tests.support.answers import error_in, text_in
+from tests.support.asgi import Driver, scope_of
+from tests.support.http_wire import INITIALIZE, INITIALIZED, MISSHAPEN, message, modern, modern_call, request
+from tests.support.waiting import PATIENCE, until
 
 HEALTH = request(None, method="GET", path="/health")
 
@@ -441,13 +441,6 @@ async def test_an_initialize_that_is_answered_with_an_error_leaves_no_session_be
         await until(lambda: not app._sessions._manager._server_instances)
     assert "result" in (await here.ask(request(INITIALIZE))).messages[-1]
     await app.stop(0)
-
-
-MISSHAPEN = [
-    ({"jsonrpc": "2.0", "method": "notifications/x", "params": ["secret"]}, "params must be an object"),
-    ({"jsonrpc": "2.0", "id": 7, "result": "secret"}, "result must be an object"),
-    ({"jsonrpc": "2.0", "id": 7, "error": {"code": "secret"}}, "error must have an integer code and a message"),
-]
 
 
 @pytest.mark.parametrize(("body", "reason"), MISSHAPEN)

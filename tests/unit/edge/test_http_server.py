@@ -8,7 +8,7 @@ from typing import Any
 from dragoman.edge.http.asgi import Header, Post
 from dragoman.edge.http.server import HttpServer, bind
 from dragoman.edge.http.settings import HttpConfig
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 
 class Defective:

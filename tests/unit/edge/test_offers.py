@@ -31,7 +31,7 @@ from dragoman.edge.interests import MOST_SUBSCRIPTIONS
 from dragoman.errors import InvalidArgument, NotFound, ToolError, Unauthorized
 from dragoman.offers.template import LONGEST_URI
 from dragoman.testing import MemoryClient, TestServer, open_server
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 both_eras = pytest.mark.parametrize("modern", [False, True], ids=["handshake", "modern"])
 

@@ -24,7 +24,7 @@ from dragoman.edge.http.server import HttpServer
 from dragoman.edge.http.settings import HttpConfig
 from dragoman.edge.http.siblings import LOCAL_ONLY, SECRET, Siblings
 from dragoman.testing.connection import ENVELOPE
-from tests.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, until
 
 NAMES = ("0-aaaaaaaa", "1-bbbbbbbb")
 SESSION = "0" * 32

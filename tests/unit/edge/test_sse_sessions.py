@@ -12,10 +12,9 @@ import pytest
 
 import dragoman
 from dragoman.app import ServerOptions, create_server
-from tests.interaction.http_raw import INITIALIZE, INITIALIZED, Response, events_in, message, request
-from tests.unit.edge.asgi_driver import Driver
-from tests.unit.edge.test_http_app import MISSHAPEN
-from tests.waiting import PATIENCE
+from tests.support.asgi import Driver
+from tests.support.http_wire import INITIALIZE, INITIALIZED, MISSHAPEN, Response, events_in, message, request
+from tests.support.waiting import PATIENCE
 
 seen: asyncio.Queue[str] = asyncio.Queue()
 

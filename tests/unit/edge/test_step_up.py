@@ -10,9 +10,9 @@ import pytest
 
 import dragoman
 from dragoman import tool
-from tests.interaction.http_raw import INITIALIZE, INITIALIZED, message, modern_call, request
-from tests.unit.access.tokens import AUDIENCE, EC, ISSUER, mint, public
-from tests.unit.edge.asgi_driver import Driver
+from tests.support.asgi import Driver
+from tests.support.http_wire import INITIALIZE, INITIALIZED, message, modern_call, request
+from tests.support.tokens import AUDIENCE, EC, ISSUER, mint, public
 
 
 @tool

@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from dragoman.process.signals import on_signals
-from tests.interaction.servers import environment
-from tests.waiting import PATIENCE
+from tests.support.processes import environment
+from tests.support.waiting import PATIENCE
 
 WITHOUT_ANOTHER_THREAD = """
 import asyncio, signal, threading

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.protocol.shape import Shape
-from tests.json_values import json_values
+from tests.support.json_values import json_values
 
 values = json_values(
     st.none() | st.integers(-5, 5) | st.text('[]{},:"\\/bnu0041 é', max_size=12),

@@ -13,7 +13,7 @@ from dragoman.cache.settings import CacheConfig
 from dragoman.replies.artifacts import WHOLE, Artifact, Artifacts, Place
 from dragoman.testing import ManualClock
 from dragoman.tools.pages import ListResponse, TextResponse
-from tests.unit.replies import Desk, body_of
+from tests.support.desk import Desk, body_of
 
 ADA, BOB = Caller("ada"), Caller("bob")
 

@@ -13,7 +13,7 @@ from dragoman.replies.settings import ResponseConfig
 from dragoman.schemas.schema import compile_schema
 from dragoman.testing import open_server
 from dragoman.tools.tool import Hints
-from tests.unit.replies import Desk, body_of
+from tests.support.desk import Desk, body_of
 
 # The shape
 

@@ -11,7 +11,7 @@ from dragoman import tool
 from dragoman.access.callers import Caller
 from dragoman.errors import EnvelopeCode
 from dragoman.testing import ManualClock, MemoryClient, open_server
-from tests.unit.calls import Held, begin
+from tests.support.calls import Held, begin
 
 ENVELOPE = {"response": {"dialect": "envelope"}}
 

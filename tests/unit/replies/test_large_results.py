@@ -11,8 +11,8 @@ import pytest
 from dragoman import Text, resource, tool
 from dragoman.errors import Failed, ToolError
 from dragoman.testing import open_server
-from tests.unit.replies import Desk, body_of
-from tests.unit.tools import Counted
+from tests.support.counted import Counted
+from tests.support.desk import Desk, body_of
 
 LIMIT = 20_000
 SETTINGS = {"max_response_bytes": LIMIT, "max_kept_bytes": LIMIT}

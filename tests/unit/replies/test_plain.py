@@ -10,7 +10,7 @@ from msgspec import Raw
 from dragoman import errors, tool
 from dragoman.errors import ToolError
 from dragoman.testing import open_server
-from tests.unit.replies import Desk, body_of
+from tests.support.desk import Desk, body_of
 
 
 def text_of(answer: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import pytest
 from dragoman import Image, Text, tool
 from dragoman.errors import Failed, InvalidArgument
 from dragoman.testing import open_server
-from tests.unit.replies import Desk, body_of
+from tests.support.desk import Desk, body_of
 
 LIMIT = 2000
 

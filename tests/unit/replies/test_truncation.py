@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.cache.settings import CacheConfig
 from dragoman.replies.truncation import MOST_CUTS, Caps, shorten
-from tests.unit.replies import Desk, body_of
+from tests.support.desk import Desk, body_of
 
 
 def cut(value: Any, *, items: int = 100, length: int = 100, suffix: str = "...") -> Any:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.search.words import finds_longer_words, text_in, words_in
-from tests.unit.tools import beginnings_of
+from tests.support.words import beginnings_of
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from dragoman import ToolContext, tool
 from dragoman.telemetry.log import Entry, EntryWriter, StructuredLogger
 from dragoman.telemetry.settings import LoggingConfig
 from dragoman.testing import ManualClock, SequentialIds, is_json_rpc, open_server
-from tests.interaction.servers import environment
-from tests.waiting import PATIENCE
+from tests.support.processes import environment
+from tests.support.waiting import PATIENCE
 
 NOW = "2024-01-15T10:30:00.000Z"
 

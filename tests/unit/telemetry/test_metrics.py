@@ -24,7 +24,7 @@ from dragoman.errors import NotFound
 from dragoman.telemetry.log import CompletionRecord
 from dragoman.telemetry.metrics import BOUNDS_MS, MOST_REASONS, MOST_TOOLS, OTHER, Levels, Metrics, Snapshot
 from dragoman.testing import ManualClock, open_server
-from tests.unit.calls import Held
+from tests.support.calls import Held
 
 LEVELS = Levels(
     in_flight=3,

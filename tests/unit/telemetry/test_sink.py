@@ -19,7 +19,7 @@ import pytest
 from dragoman.telemetry.log import CompletionRecord, Entry, EntryWriter, StructuredLogger
 from dragoman.telemetry.sink import MOST_BYTES, MOST_ENTRIES, MOST_RECORDS, DescriptorSink
 from dragoman.testing import ManualClock
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 
 def entry(number: int = 0, message: str = "m") -> Entry:

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, get_current_span
 
 from dragoman.telemetry.spans import NoSpans, join_trace, make_tracer, remote_context, set_up_spans
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

@@ -16,7 +16,7 @@ from dragoman.errors import DuplicateTool, DynamicRegistrationOff
 from dragoman.testing import MemoryClient, SequentialIds, open_server
 from dragoman.tools.builtin.admin import CANONICAL_SCHEMAS
 from dragoman.tools.builtin.echo import echo_tool
-from tests.unit.calls import error_in
+from tests.support.answers import error_in
 
 REGISTER, UNREGISTER = "admin/registerTool", "admin/unregisterTool"
 

@@ -23,7 +23,7 @@ from dragoman.tools.content import (
     is_content,
     merge_into,
 )
-from tests.unit.tools import Counted
+from tests.support.counted import Counted
 
 WRITTEN: list[tuple[Any, dict[str, Any]]] = [
     (Text("hi"), {"type": "text", "text": "hi"}),

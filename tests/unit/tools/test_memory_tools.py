@@ -19,7 +19,7 @@ from dragoman.adapters.sqlite_memories import SqliteMemories
 from dragoman.testing import ManualClock, TestServer, open_server
 from dragoman.tools.builtin import memory
 from dragoman.tools.builtin.memory import Item, Page, memory_tools
-from tests.unit.calls import error_in
+from tests.support.answers import error_in
 
 NOW = "2024-01-15T10:30:00.000Z"
 

@@ -36,7 +36,7 @@ from dragoman.workers.control import (
 )
 from dragoman.workers.folder import hold, private_folder, remove_if_unused
 from dragoman.workers.parent import LONGEST_PAUSE, Worker, Workers, check_settings, divided, reserve
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 CHANGES: list[Change] = [
     ToolRegistered("echo", "parrot", "Says it again.", None),

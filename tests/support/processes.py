@@ -22,9 +22,8 @@ import msgspec
 
 from dragoman.testing import is_json_rpc
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
-TOOLS = str(Path(__file__).with_name("tools_under_test.py"))
 LONG = {"server.shutdown_timeout_ms": int(PATIENCE * 10_000)}
 """A server that waits for its calls, or for its clients, when it stops then outlasts the patience of a test."""
 
@@ -263,13 +262,6 @@ def decode(data: bytes) -> dict[str, Any]:
     assert is_json_rpc(message), message
     assert isinstance(message, dict)
     return message
-
-
-def error_in(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The StructuredError that a `tools/call` result carries."""
-    assert result["isError"] is True, result
-    error: dict[str, Any] = msgspec.json.decode(result["content"][0]["text"])
-    return error
 
 
 def free_port() -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
+from uvicorn import Config, Server
 
 from dragoman import Tool
 from dragoman.app import Runtime, ServerOptions, create_server
@@ -18,7 +19,7 @@ from dragoman.edge.http.server import HttpServer, bind
 from dragoman.telemetry.log import CompletionRecord, Entry, StructuredLogger
 from dragoman.testing import is_json_rpc
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
-from tests.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, until
 
 BOTH = "application/json, text/event-stream"
 
@@ -79,6 +80,22 @@ async def listening(server: Any) -> AsyncIterator[int]:
     finally:
         ended.set()
         await running
+
+
+@asynccontextmanager
+async def hosting(app: Any, **options: Any) -> AsyncIterator[str]:
+    """Serve an application as anybody would, with uvicorn; gives its address."""
+    server = Server(Config(app, log_config=None, **options))
+    server.capture_signals = no_signals  # type: ignore[method-assign,assignment]
+    async with asyncio.timeout(PATIENCE), listening(server) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+class no_signals:
+    """The signals are pytest's."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class SseEvent(NamedTuple):

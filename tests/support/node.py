@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.interaction.servers import PATIENCE, environment
+from tests.support.processes import environment
+from tests.support.waiting import PATIENCE
 
 OLDEST_NODE = (22, 19)
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman-tests"

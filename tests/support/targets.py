@@ -8,17 +8,9 @@ from typing import Any, Protocol
 import msgspec
 
 from dragoman.testing.connection import ENVELOPE
-from tests.interaction.http_raw import (
-    INITIALIZE,
-    INITIALIZED,
-    MODERN,
-    HttpProcess,
-    HttpSession,
-    Response,
-    events_in,
-    request,
-)
-from tests.interaction.servers import ServerProcess
+from tests.support.http_process import HttpProcess, HttpSession
+from tests.support.http_wire import INITIALIZE, INITIALIZED, MODERN, Response, events_in, request
+from tests.support.processes import ServerProcess
 
 
 def body_of(method: str, members: bytes, meta: Mapping[str, Any] | None = None, id: Any = 1) -> bytes:

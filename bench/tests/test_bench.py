@@ -22,7 +22,7 @@ from bench.client import Server, Work
 from bench.http_load import Era, Expected
 from bench.page import page
 from bench.process import BenchError, Command, Process
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 DRAGOMAN = measure._dragoman("Dragoman", "dragoman_tools.py")

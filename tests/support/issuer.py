@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 OPENID = "/.well-known/openid-configuration"
 OAUTH = "/.well-known/oauth-authorization-server"

@@ -7,17 +7,18 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 import psutil
 
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
-from tests.interaction.http_raw import value_in
-from tests.interaction.servers import PATIENCE, Lines, command, environment, free_port
+from tests.support.answers import value_in
+from tests.support.processes import Lines, command, environment, free_port
+from tests.support.served import path_of
+from tests.support.waiting import PATIENCE
 
-TOOLS = str(Path(__file__).with_name("worker_tools.py"))
+TOOLS = path_of("worker_tools.py")
 TOKENS = {"alice": "alice-has-a-long-token", "bob": "bob-has-a-long-token-too"}
 BOTH = "application/json, text/event-stream"
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import MutableMapping
 from typing import Any
 
-from tests.interaction.http_raw import Response
-from tests.waiting import PATIENCE
+from tests.support.http_wire import Response
+from tests.support.waiting import PATIENCE
 
 Message = MutableMapping[str, Any]
 

@@ -1,29 +1,22 @@
-"""`dragoman serve` over HTTP in a process of its own, and clients that send it bytes of their choice."""
+"""HTTP byte by byte: requests as a test wants them, a connection to send them on, and the responses."""
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import socket
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
 
 from dragoman.testing import is_json_rpc
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
-from tests.interaction.servers import PATIENCE, TOOLS, ServerProcess, free_port
-from tests.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 BOTH = "application/json, text/event-stream"
 MODERN = "2026-07-28"
 LATEST = "2025-11-25"
-_ids = count(1_000_000)
 
 
 @dataclass(frozen=True)
@@ -221,99 +214,9 @@ INITIALIZE = message(
     "initialize", {"protocolVersion": LATEST, "capabilities": {}, "clientInfo": CLIENT_INFO}, "the handshake"
 )
 INITIALIZED = message("notifications/initialized")
-
-
-class HttpProcess(ServerProcess):
-    """A server that listens on a free port of this machine. Left running at the end of the block, it is stopped."""
-
-    def __init__(
-        self,
-        target: str | None = TOOLS,
-        *arguments: str,
-        settings: Mapping[str, Any] | None = None,
-        extra: Mapping[str, str] | None = None,
-        transport: str = "streamable-http",
-        is_measured: bool = True,
-        cwd: Path | None = None,
-    ) -> None:
-        self.port = free_port()
-        targets = () if target is None else (target,)
-        super().__init__(
-            *targets, "--transport", transport, "--port", str(self.port), *arguments,
-            settings=settings, extra=extra, is_measured=is_measured, cwd=cwd,
-        )  # fmt: skip
-        self.wait_for_log("server started")
-
-    def __enter__(self) -> HttpProcess:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process.poll() is None:
-            self.signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # It is killed then.
-                self._process.wait(PATIENCE)
-        super().__exit__(kind, error, trace)
-
-    def wire(self) -> Wire:
-        return Wire(self.port)
-
-    def ask(self, data: bytes, *, is_head: bool = False) -> Response:
-        """The response to one request on a connection of its own."""
-        with self.wire() as wire:
-            return wire.ask(data, is_head=is_head)
-
-    def get(self, path: str) -> Response:
-        return self.ask(request(None, method="GET", path=path))
-
-    def check_health(self) -> None:
-        """The server is well, and answers calls of both eras correctly."""
-        assert self.get("/health").json["status"] == "ok"
-        word = f"still well {next(_ids)}"
-        answered = self.ask(modern_call("echo", id=word, message=word))
-        assert (answered.status, answered.json["id"]) == (200, word)
-        assert msgspec.json.decode(answered.json["result"]["content"][0]["text"]) == {"message": word}
-
-    def open(self, headers: Mapping[str, str | None] | None = None, *, is_running: bool = True) -> HttpSession:
-        """A session of the handshake era."""
-        opened = self.ask(request(INITIALIZE, headers or {}))
-        assert (opened.status, opened.message["id"]) == (200, "the handshake"), opened
-        session = HttpSession(self, opened.headers["mcp-session-id"], headers or {})
-        if is_running:
-            assert session.post(INITIALIZED).status == 202
-        return session
-
-
-class HttpSession:
-    """A session of the handshake era; each request has a connection of its own."""
-
-    def __init__(self, server: HttpProcess, id: str, headers: Mapping[str, str | None]) -> None:
-        self._server = server
-        self.id = id
-        self.headers = {"mcp-session-id": id, "mcp-protocol-version": LATEST, **headers}
-
-    def request(self, body: Any, headers: Mapping[str, str | None] | None = None, **options: Any) -> bytes:
-        return request(body, {**self.headers, **(headers or {})}, **options)
-
-    def post(self, body: Any, headers: Mapping[str, str | None] | None = None) -> Response:
-        return self._server.ask(self.request(body, headers))
-
-    def call(self, name: str, id: Any = 1, **arguments: Any) -> Response:
-        return self.post(message("tools/call", {"name": name, "arguments": arguments}, id))
-
-    def delete(self, headers: Mapping[str, str | None] | None = None) -> Response:
-        return self._server.ask(self.request(None, headers, method="DELETE"))
-
-
-def value_in(result: Mapping[str, Any]) -> Any:
-    """What a tool returned: its structured content, or else the JSON of its text."""
-    content = result.get("structuredContent", {})
-    return content["result"] if content.keys() == {"result"} else msgspec.json.decode(result["content"][0]["text"])
-
-
-def text_in(response: Response) -> Any:
-    """What a tool returned."""
-    result = response.message["result"]
-    assert result["isError"] is False, result
-    return value_in(result)
+MISSHAPEN = [
+    ({"jsonrpc": "2.0", "method": "notifications/x", "params": ["secret"]}, "params must be an object"),
+    ({"jsonrpc": "2.0", "id": 7, "result": "secret"}, "result must be an object"),
+    ({"jsonrpc": "2.0", "id": 7, "error": {"code": "secret"}}, "error must have an integer code and a message"),
+]
+"""Messages of the wrong shape, and the reason that each is refused with."""

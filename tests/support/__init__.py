@@ -1,0 +1,1 @@
+"""What tests share: one module for each idea. A test file imports from here, never from another test file."""

@@ -438,7 +438,7 @@ async def test_an_initialize_that_is_answered_with_an_error_leaves_no_session_be
     wrong = {**INITIALIZE, "params": {**INITIALIZE["params"], "capabilities": {"roots": "x"}}}
     for _ in range(2):
         assert (await here.ask(request(wrong))).messages[-1]["error"]["code"] == -32602
-        await until(lambda: not app._sessions._manager._server_instances)
+        await until(lambda: not app._sessions.open._manager._server_instances)
     assert "result" in (await here.ask(request(INITIALIZE))).messages[-1]
     await app.stop(0)
 

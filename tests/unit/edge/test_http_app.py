@@ -16,7 +16,7 @@ from dragoman.access.callers import Caller
 from dragoman.app import Runtime, ServerOptions, create_server
 from dragoman.clock import SystemClock
 from dragoman.config import make_config
-from dragoman.edge.http.asgi import Bodies, Disconnected, RequestRefused, TooLarge
+from dragoman.edge.asgi import Bodies, Disconnected, RequestRefused, TooLarge
 from dragoman.errors import ConfigError, Unauthenticated, VerifierUnavailable
 from dragoman.telemetry.log import Entry, StructuredLogger
 from dragoman.tools.tool import Tool, ToolDefinition

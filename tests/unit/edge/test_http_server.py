@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from dragoman.config import HttpConfig
-from dragoman.edge.http.asgi import Header, Post
+from dragoman.edge.asgi import Header, Post
 from dragoman.edge.http.server import HttpServer, bind
 from tests.waiting import PATIENCE
 

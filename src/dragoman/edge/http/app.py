@@ -23,9 +23,7 @@ from msgspec import Raw
 
 from dragoman.access.callers import ANONYMOUS, Caller
 from dragoman.calls.call import Call, Outcome
-from dragoman.edge.clients import ModernClient
-from dragoman.edge.connection import Services
-from dragoman.edge.http.asgi import (
+from dragoman.edge.asgi import (
     JSON,
     MOST_READ_AT_ONCE,
     Application,
@@ -45,6 +43,8 @@ from dragoman.edge.http.asgi import (
     answer,
     replayed,
 )
+from dragoman.edge.clients import ModernClient
+from dragoman.edge.connection import Services
 from dragoman.edge.http.exchange import Exchange, SessionCall, Watch
 from dragoman.edge.http.expiry import until_expired
 from dragoman.edge.http.forwarding import LinkBroken

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from dragoman.access.callers import Caller
 from dragoman.clock import Clock
+from dragoman.edge.asgi import JSON, STREAM, Header, Post, Receive, Scope, Send, until_gone
 from dragoman.edge.clients import ModernClient
-from dragoman.edge.http.asgi import JSON, STREAM, Header, Post, Receive, Scope, Send, until_gone
 from dragoman.edge.http.expiry import until_expired
 from dragoman.errors import MethodNotFound
 from dragoman.protocol import jsonrpc

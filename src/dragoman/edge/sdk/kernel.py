@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dragoman.access.callers import Caller
@@ -39,7 +38,8 @@ class SdkKernel:
         `may_read` tells whether a caller may read what is at a URI.
         """
         self.identity = identity
-        self._import = partial(_import_server, identity, listing, call_tool, handlers, may_read)
+        self._make: Callable[[type[SdkServer]], SdkServer]
+        self._make = lambda server: server(identity, listing, call_tool, handlers, may_read)
         self._threads = Threads()
         self._loading: asyncio.Task[SdkServer] | None = None
         self._server: SdkServer | None = None
@@ -81,13 +81,13 @@ class SdkKernel:
             await self._server.close()
 
     async def _load(self) -> SdkServer:
-        server: SdkServer = await self._threads.run(self._import)
+        server = self._make(await self._threads.run(_import_server))
         await server.start()
         self._server = server
         return server
 
 
-def _import_server(*parts: Any) -> SdkServer:
+def _import_server() -> type[SdkServer]:
     from dragoman.edge.sdk.server import SdkServer
 
-    return SdkServer(*parts)
+    return SdkServer

@@ -13,7 +13,7 @@ from mcp.server.streamable_http import GET_STREAM_KEY
 
 from dragoman.access.callers import Caller
 from dragoman.calls.call import Call
-from dragoman.edge.http.asgi import JSON, Receive, Scope, Send, answer
+from dragoman.edge.asgi import JSON, Receive, Scope, Send, answer
 from dragoman.edge.peer import id_in_use, log_refusal
 from dragoman.edge.sdk.session_client import listener_of
 from dragoman.edge.sdk.transport import Transport, send_line

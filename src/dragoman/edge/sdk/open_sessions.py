@@ -26,7 +26,7 @@ from mcp.shared.exceptions import MCPError
 from dragoman.access.callers import Caller
 from dragoman.access.quota import Quota
 from dragoman.config import Config
-from dragoman.edge.http.asgi import JSON, Receive, Scope, Send, answer
+from dragoman.edge.asgi import JSON, Receive, Scope, Send, answer
 from dragoman.edge.listing import refuse_cursor
 from dragoman.edge.peer import id_in_use, log_refusal
 from dragoman.edge.sdk.errors import error_in, protocol_error_of

@@ -19,16 +19,20 @@ from mcp_types import InitializeRequestParams, SetLevelRequestParams
 from pydantic import ValidationError
 
 from dragoman.access.callers import Caller
+from dragoman.access.quota import Quota
+from dragoman.config import Config
 from dragoman.edge.listing import Listing
 from dragoman.edge.offers import Asked, Handle
 from dragoman.edge.peer import CallTool, Peer
 from dragoman.edge.sdk.channel import Channel, served_peer
 from dragoman.edge.sdk.errors import SdkError, protocol_error_of
+from dragoman.edge.sdk.open_sessions import OpenSessions
 from dragoman.edge.sdk.session_client import CALLER, SessionClient
 from dragoman.errors import ProtocolError
 from dragoman.protocol.results import ToolResult
-from dragoman.protocol.session import Identity, Request
+from dragoman.protocol.session import Identity, Request, Session
 from dragoman.protocol.versions import VERSION_KEY
+from dragoman.telemetry.log import Logger
 
 _LIST_CHANGED: dict[str, Callable[[], ToolsListChanged | ResourcesListChanged | PromptsListChanged]] = {
     "tools": ToolsListChanged,
@@ -61,26 +65,32 @@ class SdkServer:
         ours["on_call_tool"] = self._on_call_tool
         ours["on_subscriptions_listen"] = self._on_listen
         info = identity.server_info
-        self.sdk: Server[Any] = Server(
+        self._sdk: Server[Any] = Server(
             info["name"], version=info["version"], instructions=identity.instructions, **ours
         )
         # A call has a span of its own where spans are wanted, whichever way it came: the SDK's would be a second one.
-        self.sdk.middleware.clear()
+        self._sdk.middleware.clear()
         # Every list may change, and clients are told; the SDK would say that none does.
         changing = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
-        make_options = partial(self.sdk.create_initialization_options, changing)
-        self.sdk.create_initialization_options = make_options  # type: ignore[method-assign]
+        make_options = partial(self._sdk.create_initialization_options, changing)
+        self._sdk.create_initialization_options = make_options  # type: ignore[method-assign]
         # Not with the others: the SDK would warn that the modern era has it no more.
         on_set_level: Any = _on_set_level
-        self.sdk.add_request_handler("logging/setLevel", SetLevelRequestParams, on_set_level)
+        self._sdk.add_request_handler("logging/setLevel", SetLevelRequestParams, on_set_level)
 
     async def start(self) -> None:
         """Enter the SDK's lifespan."""
-        self._lifespan = await self._exit.enter_async_context(self.sdk.lifespan(self.sdk))
+        self._lifespan = await self._exit.enter_async_context(self._sdk.lifespan(self._sdk))
 
     async def close(self) -> None:
         """Leave it."""
         await self._exit.aclose()
+
+    def open_sessions(
+        self, config: Config, new_reader: Callable[[], Session], logger: Logger, per_caller: Quota, prefix: str
+    ) -> OpenSessions:
+        """The HTTP sessions on this server."""
+        return OpenSessions(self._sdk, config, new_reader, logger, per_caller, prefix)
 
     async def list_changed(self, kind: str) -> None:
         """Tell the clients of the modern era that listen for it."""
@@ -117,7 +127,7 @@ class SdkServer:
             raise SdkError(route.code, route.message, route.data)
         client = route.client_info, route.client_capabilities
         connection = SdkConnection.from_envelope(route.protocol_version, *client, outbound=channel)
-        return await serve_one(self.sdk, channel, method, params, connection=connection, lifespan_state=self._lifespan)
+        return await serve_one(self._sdk, channel, method, params, connection=connection, lifespan_state=self._lifespan)
 
     async def _serve_in_handshake(self, channel: Channel, peer: Peer, request: Request) -> dict[str, Any]:
         assert peer.session is not None
@@ -126,7 +136,7 @@ class SdkServer:
         connection.protocol_version = peer.session.version or connection.protocol_version
         connection.initialized.set()
         try:
-            runner = ServerRunner(self.sdk, connection, self._lifespan)
+            runner = ServerRunner(self._sdk, connection, self._lifespan)
             return await runner.on_request(channel, request.method, request.params)
         finally:
             await aclose_shielded(connection)

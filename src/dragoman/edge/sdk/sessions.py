@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dragoman.access.callers import Caller
 from dragoman.access.quota import Quota
 from dragoman.config import Config
-from dragoman.edge.http.asgi import Receive, Scope, Send, ServerStopping
+from dragoman.edge.asgi import Receive, Scope, Send, ServerStopping
 from dragoman.edge.sdk.kernel import SdkKernel
 from dragoman.errors import InternalError
 from dragoman.ids import Ids
@@ -102,11 +102,8 @@ class SdkSessions:
     async def _run(self, ready: asyncio.Future[OpenSessions]) -> None:
         try:
             server = await self._kernel.load()
-            from dragoman.edge.sdk.open_sessions import OpenSessions  # Not before the SDK is there.
-
-            sessions = OpenSessions(
-                server.sdk, self._config, self._new_reader, self._logger, self._per_caller(), self._prefix
-            )
+            per_caller = self._per_caller()
+            sessions = server.open_sessions(self._config, self._new_reader, self._logger, per_caller, self._prefix)
             async with sessions.running():
                 self.open = sessions
                 if not ready.done():

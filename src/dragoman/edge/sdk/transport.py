@@ -31,7 +31,7 @@ from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 from sse_starlette import EventSourceResponse
 
 from dragoman.access.quota import Quota
-from dragoman.edge.http.asgi import Receive, RequestRefused, Scope, Send
+from dragoman.edge.asgi import Receive, RequestRefused, Scope, Send
 from dragoman.edge.sdk.replay import Event, ReplayBuffer, SessionEvents
 from dragoman.errors import InternalError, RequestCancelled
 from dragoman.protocol.jsonrpc import Id

@@ -31,7 +31,7 @@ with atheris.instrument_imports(include=["dragoman"]):
     from dragoman.app import ServerOptions, create_server
     from dragoman.config import make_config
     from dragoman.edge.http import app  # noqa: F401
-    from dragoman.edge.sdk import sessions  # noqa: F401 -- later it would not be looked at.
+    from dragoman.edge.sdk import open_sessions, server  # noqa: F401 -- later they would not be looked at.
     from dragoman.telemetry.log import Entry, StructuredLogger
     from dragoman.testing.ids import SequentialIds
     from dragoman.testing.wire import is_json_rpc
@@ -148,7 +148,8 @@ class Target:
             self.session = await self._open()
         else:
             assert text_in(within) == {"message": "x"}, "the session no longer answers"
-        for session_id in [each for each in self.server.sessions._manager._server_instances if each != self.session]:
+        opened = set(self.server.sessions.open._manager._server_instances)
+        for session_id in opened - {self.session}:
             await self.driver.ask(request(None, {"mcp-session-id": session_id}, method="DELETE"))
         for _ in range(2000):
             if self.server.runner.under_way == 0:

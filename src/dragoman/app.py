@@ -67,8 +67,8 @@ from dragoman.edge.connection import Connection, Services, Wire
 from dragoman.edge.interests import Interests
 from dragoman.edge.listing import Listing
 from dragoman.edge.offers import OfferRequests, capabilities_with
-from dragoman.edge.peer import Peer, progress_of
-from dragoman.edge.sdk.kernel import SdkKernel, SessionClient
+from dragoman.edge.peer import Peer, SessionPeer, progress_of
+from dragoman.edge.sdk.kernel import SdkKernel
 from dragoman.errors import ConfigError, DuplicateTool, InternalError, ProtocolError, RegistrationError
 from dragoman.ids import Ids, RandomIds
 from dragoman.lifespans import Lifespan, MakeLifespan
@@ -88,7 +88,6 @@ from dragoman.tools.builtin.admin import admin_tools, registered_tool
 from dragoman.tools.builtin.echo import echo, echo_tool
 from dragoman.tools.builtin.health import health_handler, health_tool
 from dragoman.tools.catalogue import Catalogue
-from dragoman.tools.client import Client
 from dragoman.tools.tool import Handler, Tool
 
 if TYPE_CHECKING:
@@ -296,7 +295,7 @@ class Runtime:
         is_authenticated = authenticator is not None
         prefix = "" if siblings is None else siblings.prefix
         self.sessions = SdkSessions(
-            self.kernel, config, self.ids, self.logger, is_authenticated=is_authenticated, sse=sse, prefix=prefix
+            self.kernel, config, self.ids, self.logger, is_authenticated=is_authenticated, prefix=prefix
         )
         explorer = None
         if config.explorer.enabled:
@@ -592,7 +591,7 @@ class Runtime:
         name: str,
         arguments: dict[str, Any],
         meta: Mapping[str, Any],
-        client: Client | None,
+        client: SessionPeer | None,
     ) -> ToolResult:
         """A call that came through the kernel: the same caller, the same pipeline, the same words."""
         done: Awaited[ToolResult] = Awaited()
@@ -629,7 +628,7 @@ class Runtime:
         try:
             return await done.future
         except asyncio.CancelledError:
-            call.disconnected = isinstance(client, SessionClient) and not client.has_withdrawn
+            call.disconnected = client is not None and not client.has_withdrawn
             call.withdraw("disconnect" if call.disconnected else "client")
             raise
         finally:

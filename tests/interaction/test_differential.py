@@ -166,9 +166,9 @@ LANE_AND_KERNEL = {
 
 
 async def through_kernel(server: TestServer, client: MemoryClient, request: Request) -> Message:
-    await server.runtime.kernel.load()
+    kernel = await server.runtime.kernel.load()
     try:
-        result = await server.runtime.kernel.serve(client.connection, request)
+        result = await kernel.serve(client.connection, request)
     except ProtocolError as error:
         return {"error": {"code": error.code, "data": error.data}}
     return {"result": msgspec.json.decode(msgspec.json.encode(result))}

@@ -229,7 +229,7 @@ async def test_a_client_that_does_not_read_keeps_no_other_from_being_told() -> N
         deaf, other = await open_session(server.port), await open_session(server.port)
         stalled, listening = await deaf.listen(), await other.listen()
         assert server.runtime.sessions is not None
-        session = server.runtime.sessions._index[deaf.id]
+        session = server.runtime.sessions.open._index[deaf.id]
         filling = asyncio.create_task(fill(session))
         ((queue, _),) = session.transport._request_streams.values()
         await until(lambda: queue.statistics().tasks_waiting_send > 0)

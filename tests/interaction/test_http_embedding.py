@@ -142,7 +142,7 @@ async def test_the_sessions_of_one_app_are_not_those_of_another() -> None:
     host = Starlette(routes=[Mount("/a", here), Mount("/b", there)])
     async with hosting(host) as address, Client(f"{address}/a/mcp", mode="legacy") as client:
         await client.call_tool("where", {})
-        (session_id,) = here._sessions._index
+        (session_id,) = here._sessions.open._index
         headers = {"Mcp-Session-Id": session_id, "Accept": "application/json, text/event-stream"}
         call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "where", "arguments": {}}}
         async with httpx2.AsyncClient(headers=headers) as http:

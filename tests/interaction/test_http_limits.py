@@ -386,7 +386,7 @@ async def test_sessions_that_are_opened_and_dropped_leave_nothing_behind() -> No
 def remains(server: Runtime) -> dict[str, Any]:
     """What there is of sessions, calls and their surroundings."""
     gc.collect()
-    sessions: Any = server.sessions
+    sessions: Any = server.sessions.open
     kinds = ("LaneSession", "Transport", "SessionEvents", "Stream", "ServerRunner", "MemoryObjectStreamState")
     objects = [type(each).__name__ for each in gc.get_objects()]
     return {
@@ -408,7 +408,7 @@ async def test_requests_in_one_session_leave_behind_what_can_be_resumed_and_no_m
     await driver.ask(request(INITIALIZED, headers))
     for number in range(200):
         await driver.ask(request(message("ping", None, number), headers))
-    sessions: Any = server.sessions
+    sessions: Any = server.sessions.open
     (transport,) = sessions._manager._server_instances.values()
     assert sessions._buffer.size <= 50_000
     assert len(transport._event_store.streams._by_number) < 100

@@ -274,7 +274,7 @@ async def test_what_is_kept_is_bounded_and_the_newest_is_kept(gates: Gates) -> N
             primings.append((await next_event(reply)).id)
             await reply.events()
         assert server.runtime.sessions is not None
-        buffer = server.runtime.sessions._buffer
+        buffer = server.runtime.sessions.open._buffer
         assert most / 2 < buffer.size <= most
         assert texts(await (await session.listen(primings[-1])).events()) == ["x" * size]
         assert (await session.listen(primings[0])).status == 400
@@ -442,7 +442,7 @@ async def test_streams_that_are_over_leave_nothing_behind(gates: Gates) -> None:
             await resumed.events()
             reply.drop()
         assert server.runtime.sessions is not None
-        (entered,) = server.runtime.sessions._index.values()
+        (entered,) = server.runtime.sessions.open._index.values()
         transport = entered.transport
         await until(lambda: not transport._request_streams and not transport._requests_in_flight)
         assert not transport._sse_stream_writers

@@ -169,11 +169,9 @@ class BoundedCache(Generic[V]):
             size_bytes = _weigh(key, value)
         elif type(size_bytes) is not int or size_bytes < 0:
             _check_whole("size_bytes", size_bytes)
-        if ttl_ms is None:
-            lifetime = self._default_lifetime
-        else:
+        if ttl_ms is not None:
             _check_whole("ttl_ms", ttl_ms)
-            lifetime = _lifetime(ttl_ms)
+        lifetime = self._default_lifetime if ttl_ms is None else _lifetime(ttl_ms)
         try:
             order = self._orders[priority]
         except KeyError:
@@ -199,18 +197,9 @@ class BoundedCache(Generic[V]):
                     if size_bytes > self._max_size:
                         return False
                     _displaced = self._make_room(size_bytes)
-                if len(held) < self._max_entries:
-                    self._size += size_bytes
-                else:  # As `_evict`, which would cost a call for every entry in a full cache.
-                    low, normal, high = self._low, self._normal, self._high
-                    bucket = low or low.after or normal or normal.after or high or high.after
-                    _first = held.pop(bucket.popitem(False)[0])
-                    self._size += size_bytes - _first.size
-                    self._evictions += 1
-                    if not bucket:
-                        bucket.leave()
-                    if _first.tags:
-                        self._untag(_first)
+                if len(held) >= self._max_entries:
+                    _first = self._evict()
+                self._size += size_bytes
                 order[key] = None
                 held[key] = new
             if labels:
@@ -303,8 +292,8 @@ class BoundedCache(Generic[V]):
         return gone
 
     def _evict(self) -> _Held[V]:
-        low, normal, high = self._low, self._normal, self._high
-        bucket = low or low.after or normal or normal.after or high or high.after
+        low, normal = self._low, self._normal
+        bucket = low or low.after or normal or normal.after or self._high or self._high.after
         held = self._held.pop(bucket.popitem(False)[0])
         if not bucket:
             bucket.leave()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from dragoman.access.callers import Caller
 from dragoman.errors import InvalidRequest
+from dragoman.protocol.jsonrpc import Id
+from dragoman.protocol.results import ToolResult
 from dragoman.protocol.session import Refusal, Request, Session
 from dragoman.telemetry.log import Logger
 from dragoman.tools.client import Client
@@ -81,6 +83,21 @@ class Peer(Protocol):
     async def drained(self) -> None:
         """Wait while the client is behind with reading."""
         ...
+
+
+class SessionPeer(Client, Protocol):
+    """The client of an HTTP session that the SDK serves, during one call."""
+
+    @property
+    def has_withdrawn(self) -> bool:
+        """Whether it has cancelled the call; its stream may end without that."""
+        ...
+
+
+CallTool: TypeAlias = Callable[
+    [Peer, Id, str, dict[str, Any], Mapping[str, Any], SessionPeer | None], Awaitable[ToolResult]
+]
+"""Takes whose call it is, its request's id, its name, arguments and `_meta`, and the way back; returns its result."""
 
 
 class Kernel(Protocol):

@@ -9,8 +9,8 @@ import pytest
 
 from dragoman.access.callers import ANONYMOUS
 from dragoman.clock import SystemClock
+from dragoman.edge.asgi import AsgiPost
 from dragoman.edge.http import exchange as module
-from dragoman.edge.http.asgi import AsgiPost
 from dragoman.edge.http.exchange import MOST_QUEUED, Exchange, Watch
 from tests.support.asgi import Asked
 from tests.support.waiting import PATIENCE, until

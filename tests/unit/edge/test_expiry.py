@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import Caller
 from dragoman.access.callers import ANONYMOUS, LEEWAY_SECONDS
-from dragoman.edge.http.asgi import Receive, Scope, Send, until_gone
+from dragoman.edge.asgi import Receive, Scope, Send, until_gone
 from dragoman.edge.http.expiry import until_expired
 from dragoman.testing import ManualClock
 from tests.support.waiting import PATIENCE

@@ -16,7 +16,7 @@ from dragoman.access.callers import Caller
 from dragoman.app import Runtime, ServerOptions, create_server
 from dragoman.clock import SystemClock
 from dragoman.config import make_config
-from dragoman.edge.http.asgi import Bodies, Disconnected, RequestRefused, TooLarge
+from dragoman.edge.asgi import Bodies, Disconnected, RequestRefused, TooLarge
 from dragoman.errors import ConfigError, Unauthenticated, VerifierUnavailable
 from dragoman.telemetry.log import Entry, StructuredLogger
 from dragoman.tools.tool import Tool, ToolDefinition
@@ -438,7 +438,7 @@ async def test_an_initialize_that_is_answered_with_an_error_leaves_no_session_be
     wrong = {**INITIALIZE, "params": {**INITIALIZE["params"], "capabilities": {"roots": "x"}}}
     for _ in range(2):
         assert (await here.ask(request(wrong))).messages[-1]["error"]["code"] == -32602
-        await until(lambda: not app._sessions._manager._server_instances)
+        await until(lambda: not app._sessions.open._manager._server_instances)
     assert "result" in (await here.ask(request(INITIALIZE))).messages[-1]
     await app.stop(0)
 

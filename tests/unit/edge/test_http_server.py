@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dragoman.edge.http.asgi import Header, Post
+from dragoman.edge.asgi import Header, Post
 from dragoman.edge.http.server import HttpServer, bind
 from dragoman.edge.http.settings import HttpConfig
 from tests.support.waiting import PATIENCE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.edge.http.replay import ReplayBuffer, SessionEvents
+from dragoman.edge.sdk.replay import ReplayBuffer, SessionEvents
 
 LARGE = 1_000_000
 

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dragoman.edge.http.replay import ReplayBuffer, SessionEvents
+from dragoman.edge.sdk.replay import ReplayBuffer, SessionEvents
 
 MOST = 2000
 OVERHEAD = 512

@@ -23,9 +23,7 @@ from msgspec import Raw
 
 from dragoman.access.callers import ANONYMOUS, Caller
 from dragoman.calls.call import Call, Outcome
-from dragoman.edge.clients import ModernClient
-from dragoman.edge.connection import Services
-from dragoman.edge.http.asgi import (
+from dragoman.edge.asgi import (
     JSON,
     MOST_READ_AT_ONCE,
     Application,
@@ -45,6 +43,8 @@ from dragoman.edge.http.asgi import (
     answer,
     replayed,
 )
+from dragoman.edge.clients import ModernClient
+from dragoman.edge.connection import Services
 from dragoman.edge.http.exchange import Exchange, SessionCall, Watch
 from dragoman.edge.http.expiry import until_expired
 from dragoman.edge.http.forwarding import LinkBroken
@@ -88,7 +88,8 @@ if TYPE_CHECKING:
     from dragoman.access.authenticator import Authenticator
     from dragoman.config import Config
     from dragoman.edge.http.explorer import Explorer
-    from dragoman.edge.sdk.sessions import LaneSession, SdkSessions
+    from dragoman.edge.sdk.lane_session import LaneSession
+    from dragoman.edge.sdk.sessions import SdkSessions
     from dragoman.telemetry.metrics import Metrics
     from dragoman.tools.catalogue import Catalogue
 
@@ -671,7 +672,7 @@ class HttpApp:
     def _call_in_session(
         self, event: ToolCall, session: LaneSession, caller: Caller, post: Post, pairs: list[Header]
     ) -> None:
-        exchange = SessionCall(post, event.id, caller, session, self._sessions, self._watch)
+        exchange = SessionCall(post, event.id, caller, session, self._watch)
 
         def reply(call: Call, outcome: Outcome) -> None:
             session.calls.pop(event.id, None)

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from dragoman.access.callers import Caller
 from dragoman.clock import Clock
+from dragoman.edge.asgi import JSON, STREAM, Header, Post, Receive, Scope, Send, until_gone
 from dragoman.edge.clients import ModernClient
-from dragoman.edge.http.asgi import JSON, STREAM, Header, Post, Receive, Scope, Send, until_gone
 from dragoman.edge.http.expiry import until_expired
 from dragoman.errors import MethodNotFound
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.jsonrpc import Id
 
 if TYPE_CHECKING:
-    from dragoman.edge.sdk.sessions import LaneSession, SdkSessions
+    from dragoman.edge.sdk.lane_session import LaneSession
 
 WATCH_AFTER = 0.05
 """Seconds, at least, before somebody watches whether the client is still there; at most twice as many."""
@@ -234,14 +234,11 @@ class SessionCall:
     _timer: asyncio.TimerHandle | None = None
     _is_over = False
 
-    def __init__(
-        self, post: Post, request_id: Id, caller: Caller, session: LaneSession, sessions: SdkSessions, watch: Watch
-    ) -> None:
+    def __init__(self, post: Post, request_id: Id, caller: Caller, session: LaneSession, watch: Watch) -> None:
         self._post = post
         self._caller = caller
         self._request_id = request_id
         self._session = session
-        self._sessions = sessions
         self._watch = watch
         watch.add(self)
 
@@ -268,4 +265,4 @@ class SessionCall:
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self._answered is not None
-        await self._sessions.stream(self._session, self._request_id, self._answered, scope, receive, send)
+        await self._session.stream(self._request_id, self._answered, scope, receive, send)

@@ -12,7 +12,7 @@ from typing import Any
 
 from dragoman.access.callers import Caller
 from dragoman.clock import Clock
-from dragoman.edge.http.asgi import Application, Receive, Scope, Send
+from dragoman.edge.asgi import Application, Receive, Scope, Send
 
 _GONE = "http.disconnect"
 

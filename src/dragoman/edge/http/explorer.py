@@ -28,7 +28,7 @@ import msgspec
 from dragoman.access.callers import Caller
 from dragoman.calls.call import Call, Stage
 from dragoman.calls.stages.record_completion import Observer
-from dragoman.edge.http.asgi import JSON, MOST_READ_AT_ONCE, Bodies, Header, Receive, Scope, Send, answer
+from dragoman.edge.asgi import JSON, MOST_READ_AT_ONCE, Bodies, Header, Receive, Scope, Send, answer
 from dragoman.edge.http.explained import fields_of, first_words
 from dragoman.edge.http.recent_calls import RecentCalls
 from dragoman.edge.http.runs import Runs, Runtime

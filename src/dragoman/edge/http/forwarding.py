@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.edge.http.asgi import Header
+from dragoman.edge.asgi import Header
 
 _PIECE = 1 << 16
 _HOPS = frozenset(

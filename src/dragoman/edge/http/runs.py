@@ -16,7 +16,7 @@ from dragoman.calls.runner import Runner
 from dragoman.calls.tracing import Span, spans
 from dragoman.clock import Clock
 from dragoman.config import Config
-from dragoman.edge.http.asgi import Disconnected, Receive
+from dragoman.edge.asgi import Disconnected, Receive
 from dragoman.edge.http.explained import explain
 from dragoman.edge.http.recent_calls import Ring
 from dragoman.errors import ClientCannotBeAsked, ProtocolError, ResultTooLarge

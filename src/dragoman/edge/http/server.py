@@ -30,7 +30,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from dragoman.edge.http.asgi import JSON, Application, Header, unknown_refusal
+from dragoman.edge.asgi import JSON, Application, Header, unknown_refusal
 from dragoman.errors import ConfigError, InternalError, InvalidRequest
 from dragoman.forks import drop, in_forked_children
 from dragoman.process.address import is_loopback

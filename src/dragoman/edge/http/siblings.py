@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from dragoman.edge.http.asgi import Header, Receive, RequestRefused, Scope, Send, answer, unknown_refusal
+from dragoman.edge.asgi import Header, Receive, RequestRefused, Scope, Send, answer, unknown_refusal
 from dragoman.edge.http.forwarding import Head, Link, LinkBroken
 from dragoman.errors import InternalError, InvalidRequest
 from dragoman.replies import result_continue

@@ -14,7 +14,7 @@ import msgspec
 from dragoman.access.callers import METRICS_SCOPE, Caller
 from dragoman.access.metadata import METADATA_PATH
 from dragoman.clock import Clock
-from dragoman.edge.http.asgi import Headers, Receive, RequestRefused, Route, Scope, Send, answer
+from dragoman.edge.asgi import Headers, Receive, RequestRefused, Route, Scope, Send, answer
 from dragoman.errors import InvalidRequest
 from dragoman.protocol.session import Identity
 from dragoman.protocol.versions import HANDSHAKE_VERSIONS, MODERN_VERSIONS

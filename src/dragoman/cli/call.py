@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli.options import ConfigFile, ExtensionsDir, settings_from
-from dragoman.cli.output import FAILED, INTERRUPTED, complain, kept_for_answers, print_encoded, refuse
+from dragoman.cli.output import complain, kept_for_answers, print_encoded, refuse
+from dragoman.process.exit_codes import FAILED, INTERRUPTED
 from dragoman.workers.control import Source
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ import typer
 
 from dragoman import errors
 from dragoman.cli.options import AsJson, ConfigFile, settings_from
-from dragoman.cli.output import UNUSABLE, complain, print_columns, print_json, refuse
+from dragoman.cli.output import complain, print_columns, print_json, refuse
 from dragoman.config import Config, Settings
+from dragoman.process.exit_codes import UNUSABLE
 from dragoman.sections import Section, leaves, nearest
 
 MASK = "********"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import typer
 
 from dragoman.cli.options import AsJson, ConfigFile
-from dragoman.cli.output import FAILED, print_json
+from dragoman.cli.output import print_json
+from dragoman.process.exit_codes import FAILED
 
 _PAINT = {"ok": typer.colors.GREEN, "warning": typer.colors.YELLOW, "problem": typer.colors.RED}
 

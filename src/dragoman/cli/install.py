@@ -21,8 +21,9 @@ import typer
 
 from dragoman.cli.clients import CLIENTS, ClientProgram, Scope, own_command, parse, read
 from dragoman.cli.options import ConfigFile, Target
-from dragoman.cli.output import FAILED, complain, print_json, refuse
+from dragoman.cli.output import complain, print_json, refuse
 from dragoman.files import create_file, refuse_links
+from dragoman.process.exit_codes import FAILED
 
 
 class ClientName(StrEnum):

@@ -13,9 +13,10 @@ from dragoman.cli.call import call
 from dragoman.cli.doctor import doctor
 from dragoman.cli.guards import guards
 from dragoman.cli.install import install
-from dragoman.cli.output import FAILED, UNUSABLE, complain
+from dragoman.cli.output import complain
 from dragoman.cli.serve import serve
 from dragoman.cli.top import top
+from dragoman.process.exit_codes import FAILED, UNUSABLE
 
 EXIT_CODES = (
     "Exit codes: 0 it went well, 1 what was asked for failed, 2 it could not be tried (usage, settings, target), "

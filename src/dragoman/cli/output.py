@@ -14,10 +14,7 @@ from typing import Any, NoReturn
 
 import typer
 
-FAILED = 1
-UNUSABLE = 2
-ABANDONED = 3
-INTERRUPTED = 130
+from dragoman.process.exit_codes import UNUSABLE
 
 
 def refuse(*lines: str, code: int = UNUSABLE) -> NoReturn:

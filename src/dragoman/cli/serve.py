@@ -17,19 +17,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from dragoman.cli.options import ConfigFile, ExtensionsDir, LogLevel, Target, settings_from
-from dragoman.cli.output import ABANDONED, UNUSABLE, refuse
+from dragoman.cli.output import refuse
 from dragoman.config import Config
 from dragoman.edge.http.settings import HttpConfig
 from dragoman.errors import ConfigError, TargetError
+from dragoman.process.exit_codes import ABANDONED, UNUSABLE
 from dragoman.process.signals import leave
 from dragoman.workers.control import Source
 
 if TYPE_CHECKING:
     from dragoman.app import Runtime
     from dragoman.cli.reload import Reloader
-    from dragoman.edge.http.siblings import Siblings
     from dragoman.telemetry.log import StructuredLogger
     from dragoman.telemetry.sink import DescriptorSink
+    from dragoman.workers.siblings import SocketSiblings
 
 
 class Transport(StrEnum):
@@ -174,7 +175,7 @@ def _serve_with(workers: int, source: Source, settings: Config) -> None:
     from dragoman.telemetry.python_logging import take_over_logging
     from dragoman.telemetry.stderr import log_to_stderr
     from dragoman.workers.folder import LOG_TURNS, private_folder
-    from dragoman.workers.parent import check_settings, reserve, supervise
+    from dragoman.workers.parent import Processes, check_settings, reserve, supervise
 
     http = settings.http
     try:
@@ -197,8 +198,8 @@ def _serve_with(workers: int, source: Source, settings: Config) -> None:
             }
             logger.info("server started", facts)
 
-        supervising = supervise(workers, source, settings, listening, folder, logger, say)
-        code = asyncio.run(supervising)
+        processes = Processes(workers, "dragoman.cli.worker", listening, folder)
+        code = asyncio.run(supervise(processes, source, settings, logger, say))
     logger.info("server stopped", {"exitCode": code})
     sink.close()
     leave(code)
@@ -214,7 +215,7 @@ class Prepared:
     loop: asyncio.AbstractEventLoop
 
 
-def prepare(source: Source, settings: Config, siblings: Siblings | None = None) -> Prepared:
+def prepare(source: Source, settings: Config, siblings: SocketSiblings | None = None) -> Prepared:
     """The server with its tools, its log and the loop it will run on; `siblings`, if it is one of several workers."""
     from dragoman.cli.target import server_with, tools_for
     from dragoman.clock import SystemClock

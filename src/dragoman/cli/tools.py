@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli.options import AsJson, ConfigFile, ExtensionsDir, Target, settings_from
-from dragoman.cli.output import FAILED, kept_for_answers, print_columns, print_json, refuse
+from dragoman.cli.output import kept_for_answers, print_columns, print_json, refuse
+from dragoman.process.exit_codes import FAILED
 from dragoman.workers.control import Source
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dragoman.cli.options import ConfigFile, settings_from
-from dragoman.cli.output import FAILED, print_json, refuse
+from dragoman.cli.output import print_json, refuse
+from dragoman.process.exit_codes import FAILED
 
 if TYPE_CHECKING:
     from rich.console import Console

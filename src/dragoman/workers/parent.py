@@ -29,11 +29,11 @@ from msgspec.structs import replace
 
 from dragoman.adapters.dict_claims import DictClaims
 from dragoman.changes import Change, ToolRegistered, ToolRemoved
-from dragoman.cli.output import ABANDONED, FAILED, UNUSABLE
 from dragoman.clock import SystemClock
 from dragoman.config import Config
 from dragoman.edge.http.server import bind
 from dragoman.errors import ConfigError, ResourceExhausted
+from dragoman.process.exit_codes import ABANDONED, FAILED, UNUSABLE
 from dragoman.process.signals import on_signals
 from dragoman.telemetry.log import Logger
 from dragoman.workers.control import (
@@ -96,24 +96,34 @@ class Worker:
         self.signal(signal.SIGKILL)
 
 
+@dataclass(frozen=True)
+class Processes:
+    """The processes that a parent starts, and what they share."""
+
+    count: int
+    module: str
+    """What each of them runs, with two descriptors as its arguments: of its control socket, and of `listening`."""
+    listening: socket.socket
+    folder: Path
+
+
 class Workers:
     """Starts, restarts and stops workers, and is in the middle of what they tell each other."""
 
     def __init__(
         self,
-        count: int,
+        processes: Processes,
         welcome: Callable[[str, tuple[Change, ...]], Welcome],
-        listening: socket.socket,
-        folder: Path,
         logger: Logger,
         patience: float,
     ) -> None:
         """A worker may be silent for `patience` seconds; 0: for ever."""
         self._patience = patience
         self._welcome = welcome
-        self._listening = listening
-        self._folder = folder
+        self._processes = processes
+        self._folder = processes.folder
         self._logger = logger
+        count = processes.count
         self._ready = [asyncio.Event() for _ in range(count)]
         """By index, whether a worker was ever ready."""
         self._there: dict[int, Worker] = {}
@@ -203,10 +213,10 @@ class Workers:
         name = f"{index}-{secrets.token_hex(4)}"
         ours, theirs = socket.socketpair()
         with theirs:
-            given = (theirs.fileno(), self._listening.fileno())
+            given = (theirs.fileno(), self._processes.listening.fileno())
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-P", "-m", "dragoman.workers.worker", *map(str, given)),
+                    *(sys.executable, "-P", "-m", self._processes.module, *map(str, given)),
                     pass_fds=given,
                     stdin=asyncio.subprocess.DEVNULL,
                     process_group=0,  # Ctrl-C is for the parent.
@@ -356,24 +366,18 @@ def check_settings(config: Config, count: int, *, has_memories: bool) -> None:
 
 
 async def supervise(
-    count: int,
-    source: Source,
-    config: Config,
-    listening: socket.socket,
-    folder: Path,
-    logger: Logger,
-    on_start: Callable[[], None],
+    processes: Processes, source: Source, config: Config, logger: Logger, on_start: Callable[[], None]
 ) -> int:
-    """Serve with so many workers until SIGTERM or SIGINT; the exit code."""
+    """Serve with workers until SIGTERM or SIGINT; the exit code."""
     if config.security.state_key is None:
         key = secrets.token_hex(32)  # What one of them has asked a client, any of them can hear the answer to.
         config = replace(config, security=replace(config.security, state_key=key))
-    config, secret = divided(config, count), secrets.token_hex(32)
+    config, secret = divided(config, processes.count), secrets.token_hex(32)
 
     def welcome(name: str, changes: tuple[Change, ...]) -> Welcome:
-        return Welcome(source, config, name, str(folder), secret, changes)
+        return Welcome(source, config, name, str(processes.folder), secret, changes)
 
-    workers = Workers(count, welcome, listening, folder, logger, config.server.worker_timeout_ms / 1000)
+    workers = Workers(processes, welcome, logger, config.server.worker_timeout_ms / 1000)
     timeout = config.server.shutdown_timeout_ms / 1000
     stopper = on_signals(workers.end, timeout + 2 * _LAST_MOMENT)
     try:

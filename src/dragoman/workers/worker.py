@@ -1,7 +1,7 @@
 """A worker of `dragoman serve --workers`: a process of its own that serves HTTP beside others, as its parent says.
 
-It is started with two descriptors: the socket that all workers listen on, and its own end of the control sockets. All
-else comes over the latter, so that no secret is on a command line or in an environment.
+It is started with two descriptors: its own end of the control sockets, and the socket that all workers listen on. All
+else comes over the former, so that no secret is on a command line or in an environment.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import socket
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
 from msgspec.structs import replace
 
 from dragoman.adapters.dict_claims import MOST_CLAIMS
 from dragoman.changes import Change
-from dragoman.cli.serve import finish, prepare, run
 from dragoman.edge.http.server import HttpServer, bind, raise_file_limit, serve
-from dragoman.edge.http.siblings import Siblings
-from dragoman.errors import ConfigError, NoFreeSlot, RegistrationError, ResourceExhausted
+from dragoman.errors import NoFreeSlot, RegistrationError, ResourceExhausted
 from dragoman.forks import drop, in_forked_children
 from dragoman.telemetry.log import exception_facts
 from dragoman.workers.control import (
@@ -40,76 +39,76 @@ from dragoman.workers.control import (
     from_parent,
 )
 from dragoman.workers.folder import crash_file, hold, remove_if_unused
+from dragoman.workers.siblings import SocketSiblings
 
 if TYPE_CHECKING:
     from dragoman.app import Runtime
+    from dragoman.edge.http.app import HttpApp
 
 _DAY_MS = 86_400_000
 _CLAIM_TIMEOUT = 5.0
 """Seconds that the parent may take to decide on a claim."""
 
 
-def main() -> None:
-    """Serve until the parent says otherwise, or is gone."""
-    control, listening = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
+@dataclass(frozen=True)
+class Place:
+    """The place of this process among the workers: its sockets, and what the parent has told it."""
+
+    control: socket.socket
+    listening: socket.socket
+    welcome: Welcome
+    siblings: SocketSiblings
+
+
+@contextmanager
+def place_at(control_descriptor: int, listening_descriptor: int) -> Iterator[Place]:
+    """Take the place that the parent gives to this process, and leave it at the end. Raises `Garbled`."""
+    control, listening = (socket.socket(fileno=each) for each in (control_descriptor, listening_descriptor))
     for each in (control, listening):
         each.set_inheritable(False)  # A process that a tool starts must not keep them when this one is gone.
     in_forked_children(lambda: drop(control.fileno(), listening.fileno()))
-    try:
-        _serve(first_from_parent(control), control, listening)
-    except typer.Exit as ended:
-        sys.exit(ended.exit_code)
-    except Garbled as error:
-        sys.exit(f"dragoman: {error}")
-
-
-def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -> None:
-    from dragoman.cli.output import refuse
-
+    welcome = first_from_parent(control)
     raise_file_limit()
     folder = Path(welcome.folder)
     let_go = hold(folder)
     crashes = crash_file(folder, welcome.name).open("wb")
     faulthandler.enable(crashes, all_threads=False)
     in_forked_children(lambda: drop(crashes.fileno()))
-    siblings = Siblings(welcome.name, folder, welcome.secret)
-    prepared = prepare(welcome.source, welcome.config, siblings)
-    runtime = prepared.server
+    siblings = SocketSiblings(welcome.name, folder, welcome.secret)
     try:
-        app = runtime.http(siblings=siblings)
-    except ConfigError as error:
-        refuse("The settings cannot be used:", *str(error).splitlines())
+        yield Place(control, listening, welcome, siblings)
+    finally:
+        siblings.leave()
+        let_go()
+        remove_if_unused(folder)
+
+
+async def serve_at(place: Place, runtime: Runtime, app: HttpApp) -> int:
+    """Serve until the parent says otherwise, or is gone; how many calls had to be abandoned."""
+    welcome, siblings, listening = place.welcome, place.siblings, place.listening
     for change in welcome.changes:
         _apply(runtime, change)
     http = welcome.config.http
     if BINDS_ITSELF:
         listening = bind(http.host, listening.getsockname()[1], shared=True)
     beside = HttpServer(siblings.entrance(app), replace(http, keep_alive_ms=_DAY_MS, max_connections=1 << 20))
-
-    async def serving() -> int:
-        parent = await Parent.open(control, welcome.keeper)
-        runtime.publish, runtime.claims = parent.tell, parent
-        listening_to_it = asyncio.create_task(parent.listen(runtime))
-        showing_life = asyncio.create_task(parent.show_life())
-        try:
-            return await serve(
-                app,
-                listening,
-                http,
-                welcome.config.server.shutdown_timeout_ms / 1000,
-                lambda: parent.tell(Ready()),
-                beside=[(beside, siblings.listen())],
-                until=listening_to_it,
-            )
-        finally:
-            listening_to_it.cancel()
-            showing_life.cancel()
-
-    abandoned = run(prepared, serving())
-    siblings.leave()
-    let_go()
-    remove_if_unused(folder)
-    finish(prepared, abandoned)
+    parent = await Parent.open(place.control, welcome.keeper)
+    runtime.publish, runtime.claims = parent.tell, parent
+    listening_to_it = asyncio.create_task(parent.listen(runtime))
+    showing_life = asyncio.create_task(parent.show_life())
+    try:
+        return await serve(
+            app,
+            listening,
+            http,
+            welcome.config.server.shutdown_timeout_ms / 1000,
+            lambda: parent.tell(Ready()),
+            beside=[(beside, siblings.listen())],
+            until=listening_to_it,
+        )
+    finally:
+        listening_to_it.cancel()
+        showing_life.cancel()
 
 
 class Parent:
@@ -185,7 +184,3 @@ def _apply(runtime: Runtime, change: Change) -> None:
         runtime.apply(change)
     except RegistrationError as error:
         runtime.logger.error("not registered as in another worker", exception_facts(error, error.code))
-
-
-if __name__ == "__main__":
-    main()

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dragoman import __version__
-from dragoman.cli import output
 from dragoman.cli.main import EXIT_CODES, app
+from dragoman.process import exit_codes
 from tests.support.waiting import PATIENCE
 
 runner = CliRunner()
@@ -64,7 +64,7 @@ def test_help_for_serve_explains_target_options_and_exit_codes() -> None:
 
 def test_help_explains_every_exit_code() -> None:
     told = {int(number) for number in re.findall(r"\b\d+\b", EXIT_CODES)}
-    assert told == {0, *(value for value in vars(output).values() if isinstance(value, int))}
+    assert told == {0, *(value for value in vars(exit_codes).values() if isinstance(value, int))}
 
 
 def test_the_version_is_told() -> None:

@@ -35,7 +35,7 @@ from dragoman.workers.control import (
     from_worker,
 )
 from dragoman.workers.folder import hold, private_folder, remove_if_unused
-from dragoman.workers.parent import LONGEST_PAUSE, Worker, Workers, check_settings, divided, reserve
+from dragoman.workers.parent import LONGEST_PAUSE, Processes, Worker, Workers, check_settings, divided, reserve
 from tests.support.waiting import PATIENCE
 
 CHANGES: list[Change] = [
@@ -139,7 +139,9 @@ async def parent_of(
 ) -> AsyncIterator[tuple[Workers, list[Fake], list[Any]]]:
     log: list[Any] = []
     with socket.socket() as listening:
-        workers = Workers(count, _never, listening, folder, StructuredLogger(log.append), patience)
+        workers = Workers(
+            Processes(count, "nothing", listening, folder), _never, StructuredLogger(log.append), patience
+        )
         fakes = []
         listeners = []
         for index in range(count):
@@ -243,7 +245,7 @@ async def test_a_worker_that_cannot_be_started_now_is_started_later_if_it_ever_w
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     log: asyncio.Queue[Any] = asyncio.Queue()
     with socket.socket() as listening:
-        workers = Workers(1, _never, listening, tmp_path, StructuredLogger(log.put_nowait), 0)
+        workers = Workers(Processes(1, "nothing", listening, tmp_path), _never, StructuredLogger(log.put_nowait), 0)
         if was_ready:
             workers._ready[0].set()
         running = asyncio.create_task(workers.run(0, lambda: None))

@@ -47,9 +47,8 @@ from dragoman.edge.clients import ModernClient
 from dragoman.edge.connection import Services
 from dragoman.edge.http.exchange import Exchange, SessionCall, Watch
 from dragoman.edge.http.expiry import until_expired
-from dragoman.edge.http.forwarding import LinkBroken
 from dragoman.edge.http.origins import OriginCheck
-from dragoman.edge.http.siblings import LOCAL_ONLY, Siblings
+from dragoman.edge.http.siblings import LOCAL_ONLY, OwnerLost, Siblings
 from dragoman.edge.http.status import Served, Status
 from dragoman.edge.peer import id_in_use, log_refusal, progress_of
 from dragoman.errors import (
@@ -360,7 +359,7 @@ class HttpApp:
         try:
             if owner is not None and await siblings.forward(owner, scope, receive, send, body):
                 return
-        except LinkBroken:
+        except OwnerLost:
             self._logger.warn("a worker ended in the middle of an answer", {"owner": owner})
             return  # Without an end, so that the client sees that there is none.
         if owner is not None and not self._runtime.is_running:

@@ -19,11 +19,12 @@ from dragoman import tool
 from dragoman.app import Runtime, ServerOptions, create_server
 from dragoman.config import make_config
 from dragoman.edge.http.app import HttpApp
-from dragoman.edge.http.forwarding import Head, Link, LinkBroken
 from dragoman.edge.http.server import HttpServer
 from dragoman.edge.http.settings import HttpConfig
-from dragoman.edge.http.siblings import LOCAL_ONLY, SECRET, Siblings
+from dragoman.edge.http.siblings import LOCAL_ONLY
 from dragoman.testing.connection import ENVELOPE
+from dragoman.workers.forwarding import Head, Link, LinkBroken
+from dragoman.workers.siblings import SECRET, SocketSiblings
 from tests.support.waiting import PATIENCE, until
 
 NAMES = ("0-aaaaaaaa", "1-bbbbbbbb")
@@ -46,7 +47,7 @@ class Worker:
     """An application, its siblings, and a server on its socket file."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        self.siblings = Siblings(name, folder, "the secret")
+        self.siblings = SocketSiblings(name, folder, "the secret")
         config = make_config({"response": {"dialect": "envelope", "maxListItems": 10}})
         options = ServerOptions(config=config, tools=[many], cursor_mark=self.siblings.mark)
         self.runtime: Runtime = create_server(options)
@@ -57,7 +58,7 @@ class Worker:
             self.seen.append(dict(scope))
             await self.app(scope, receive, send)
 
-        self.server = HttpServer(self.siblings.entrance(noting), HttpConfig())  # type: ignore[arg-type]
+        self.server = HttpServer(self.siblings.entrance(noting), HttpConfig())
 
     async def ask(
         self, method: str, path: str = "/mcp", body: bytes = b"", **headers: str

@@ -7,25 +7,27 @@ to import, so it is imported when the first request needs it, on a thread, while
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dragoman.access.callers import Caller
+from dragoman.calls.call import Withdrawal
+from dragoman.calls.intake import progress_params
+from dragoman.calls.origin import Origin
 from dragoman.calls.threads import Threads
 from dragoman.edge.listing import Listing
-from dragoman.edge.offers import Asked, Handle
 from dragoman.edge.peer import Peer
+from dragoman.edge.requests import Asked, Handle
 from dragoman.errors import ClientCannotBeAsked, ClientRefused, InternalError, MethodNotFound, ProtocolError
-from dragoman.protocol.jsonrpc import Id
 from dragoman.protocol.results import ToolResult
 from dragoman.protocol.session import Identity, Request
 from dragoman.protocol.versions import VERSION_KEY
-from dragoman.tools.client import Client
 
 if TYPE_CHECKING:
     from mcp.server.connection import Connection as SdkConnection
@@ -42,10 +44,6 @@ _MOST_QUEUED_BYTES = 1024 * 1024
 """What a slow client may be behind with, on one stream; further notifications are dropped until it has caught up."""
 _LAST_WORDS = 1.0
 """Seconds, at most, between the end of a call and that of its stream."""
-
-CallTool: TypeAlias = Callable[[Peer, Id, str, dict[str, Any], Mapping[str, Any], Client | None], Awaitable[ToolResult]]
-"""Whose call it is, its request's id, its name, arguments and `_meta`, and the way back; gives its result."""
-
 
 _channel: ContextVar[_Channel | None] = ContextVar("channel", default=None)
 """The request that this task serves: the SDK's handlers are not told. None: one of an HTTP session."""
@@ -72,18 +70,16 @@ class SdkKernel:
         self,
         identity: Identity,
         listing: Listing,
-        call_tool: CallTool,
         handlers: Mapping[str, Handle],
         may_read: Callable[[Caller, str], bool],
     ) -> None:
-        """`handlers` serve what is offered besides tools; they have the names that the SDK gives them.
+        """`handlers` serve calls of tools and what else is offered; they have the names that the SDK gives them.
 
         `may_read` tells whether a caller may read what is at a URI.
         """
         self._may_read = may_read
         self.identity = identity
         self._listing = listing
-        self._call_tool = call_tool
         self._handlers = handlers
         self._threads = Threads()
         self._exit = AsyncExitStack()
@@ -149,17 +145,15 @@ class SdkKernel:
         info = self.identity.server_info
         # The SDK takes results as plain dictionaries too, which its annotations do not say.
         on_list_tools: Any = self._on_list_tools
-        on_call_tool: Any = self._on_call_tool
         on_listen: Any = self._on_listen
-        others: dict[str, Any] = {name: _serving(handle) for name, handle in self._handlers.items()}
+        handlers: dict[str, Any] = {name: _serving(handle) for name, handle in self._handlers.items()}
         server: Server[Any] = Server(
             info["name"],
             version=info["version"],
             instructions=self.identity.instructions,
             on_list_tools=on_list_tools,
-            on_call_tool=on_call_tool,
             on_subscriptions_listen=on_listen,
-            **others,
+            **handlers,
         )
         # A call has a span of its own where spans are wanted, whichever way it came: the SDK's would be a second one.
         server.middleware.clear()
@@ -237,24 +231,6 @@ class SdkKernel:
         peer.listener.log_level = params.level
         return {}
 
-    async def _on_call_tool(self, context: Any, params: Any) -> dict[str, Any]:
-        arguments, meta = params.arguments or {}, (context.params or {}).get("_meta") or {}
-        served = _served()
-        if served is not None:
-            return _plain(
-                await self._call_tool(served, context.request_id, params.name, arguments, meta, None), context
-            )
-        client = SessionClient(context)
-        try:
-            return _plain(
-                await self._call_tool(client, context.request_id, params.name, arguments, meta, client), context
-            )
-        except asyncio.CancelledError:
-            await client.questions_withdrawn()
-            raise
-        finally:
-            await client.told()
-
 
 def protocol_error_of(error: Exception, method: str, *, modern: bool) -> ProtocolError | None:
     """The error that answers a request which raised `error`; None for a defect, whose text is only for the log."""
@@ -310,6 +286,10 @@ def _serving(handle: Handle) -> Any:
         asked = Asked(peer, params, context.params or {}, _is_modern(context), context.request_id)
         try:
             return _plain(await handle(asked), context)
+        except asyncio.CancelledError:
+            if isinstance(peer, SessionClient):
+                await peer.questions_withdrawn()
+            raise
         finally:
             if isinstance(peer, SessionClient):
                 await peer.told()
@@ -379,8 +359,7 @@ class _Channel:
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         if self._token is not None and self.peer is not None:
-            facts = {"progressToken": self._token, "progress": progress, "total": total, "message": message}
-            self.peer.notify("notifications/progress", {k: v for k, v in facts.items() if v is not None})
+            self.peer.notify("notifications/progress", progress_params(self._token, progress, total, message))
 
 
 class SessionListener:
@@ -416,20 +395,17 @@ class SessionClient:
     """The client of an HTTP session, during one call: the SDK carries what it is told and asked."""
 
     session = None
-    is_gone = False
-    """What leaves is a stream, not the client: it may be back for the answer."""
 
     def __init__(self, context: Any) -> None:
+        self._context = context
         self._session = context.session
         scope = context.request.scope
         self.caller: Caller = scope[CALLER]
         self.transport: str = scope[TRANSPORT]
-        self.headers: list[tuple[bytes, bytes]] = scope["headers"]
-        self.protocol_version: str | None = context.protocol_version
-        self.session_id: str | None = context.session._connection.session_id
         self.can_be_asked: bool = context.session.can_send_request
         self.listener = listener_of(context.session._connection)
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._queue: list[tuple[str, Mapping[str, Any] | None, int]] = []
         self._queued_bytes = 0
         self._telling: asyncio.Task[None] | None = None
@@ -441,22 +417,33 @@ class SessionClient:
         return {} if declared is None else declared.model_dump(mode="json", by_alias=True, exclude_none=True)
 
     @property
-    def has_withdrawn(self) -> bool:
-        """Whether it has cancelled the call."""
-        withdrawn: bool = self._session._request_outbound.cancel_requested.is_set()
-        return withdrawn
-
-    @property
     def log_level(self) -> str | None:
         return self.listener.log_level
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send in order and ahead of the answer; what a slow client cannot take is dropped."""
-        self._loop.call_soon_threadsafe(self._put, method, params, len(msgspec.json.encode(params)))
+        """Send in order and ahead of the answer; what a slow client cannot take is dropped. From any thread."""
+        size = len(msgspec.json.encode(params))
+        if threading.get_ident() == self._thread:
+            self._put(method, params, size)
+        else:
+            self._loop.call_soon_threadsafe(self._put, method, params, size)
 
-    def client_for(self, meta: Mapping[str, Any], *, modern: bool) -> SessionClient:
-        """Itself: it is made for one request."""
-        return self
+    def origin_for(self, meta: Mapping[str, Any], *, modern: bool) -> Origin:
+        """Where the call comes from; not kept, because it leads back here."""
+        context = self._context
+        return Origin(
+            self.caller,
+            self.transport,
+            self,
+            modern,
+            context.protocol_version,
+            self._session._connection.session_id,
+            context.request.scope["headers"],
+        )
+
+    def why_cancelled(self) -> Withdrawal:
+        """That a stream ends cancels nothing: the client may be back for the answer. The end of its session does."""
+        return "client" if self._session._request_outbound.cancel_requested.is_set() else "disconnect"
 
     async def drained(self) -> None:
         """Wait until the client has been told everything."""

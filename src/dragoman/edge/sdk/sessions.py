@@ -27,7 +27,7 @@ import msgspec
 
 from dragoman.access.callers import Caller
 from dragoman.access.quota import Quota
-from dragoman.calls.call import Call
+from dragoman.calls.call import Call, Withdrawal
 from dragoman.config import Config
 from dragoman.edge.http.asgi import JSON, Receive, RequestRefused, Scope, Send, ServerStopping, answer
 from dragoman.edge.http.exchange import SessionCall
@@ -129,13 +129,12 @@ class LaneSession:
             self._touched = 0.0
             self.touch(asyncio.get_running_loop().time())
 
-    def cancel(self, request_id: Id, reason: str) -> bool:
+    def cancel(self, request_id: Id, reason: Withdrawal) -> bool:
         """Withdraw a call of the lane; False: there is none with this id."""
         found = self.calls.pop(request_id, None)
         if found is None:
             return False
         call, exchange = found
-        call.disconnected = reason == "disconnect"
         call.withdraw(reason)
         exchange.finish(encode_error(RequestCancelled(), call.request_id, call.correlation_id))
         return True

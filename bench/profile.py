@@ -20,6 +20,7 @@ from bench.servers.dragoman_tools import noop
 from dragoman.access.callers import LOCAL
 from dragoman.calls import pipeline
 from dragoman.calls.call import Call, Completion, Outcome, Service
+from dragoman.calls.origin import Origin
 from dragoman.calls.run_handler import RunHandler
 from dragoman.calls.stages.record_completion import RecordCompletion
 from dragoman.calls.threads import Threads
@@ -99,16 +100,15 @@ class Profile:
 
     def _calls(self) -> list[Call]:
         tool = self._runtime.catalogue.get("noop")
-        ids = self._runtime.ids
+        ids, origin = self._runtime.ids, Origin(LOCAL, "stdio")
         return [
             Call(
+                origin,
                 "noop",
                 {},
                 ids.run_id(),
                 ids.correlation_id(),
                 _ignore,
-                LOCAL,
-                "stdio",
                 number,
                 tool=tool,
                 started=time.perf_counter(),

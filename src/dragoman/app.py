@@ -24,11 +24,11 @@ from dragoman.adapters.dict_claims import DictClaims
 from dragoman.cache.bounded import BoundedCache
 from dragoman.calls import pipeline
 from dragoman.calls.answers import Claims
-from dragoman.calls.awaited import Awaited
 from dragoman.calls.call import Call, Outcome, Stage
 from dragoman.calls.call_log import call_log
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.guards import Guards
+from dragoman.calls.intake import Intake
 from dragoman.calls.interrupts import raise_interrupt
 from dragoman.calls.patience import Patience
 from dragoman.calls.rates import Rates
@@ -66,16 +66,14 @@ from dragoman.config import Config, make_config
 from dragoman.edge.connection import Connection, Services, Wire
 from dragoman.edge.interests import Interests
 from dragoman.edge.listing import Listing
-from dragoman.edge.offers import OfferRequests, capabilities_with
-from dragoman.edge.peer import Peer, SessionPeer, progress_of
+from dragoman.edge.requests import KernelRequests, capabilities_with
 from dragoman.edge.sdk.kernel import SdkKernel
-from dragoman.errors import ConfigError, DuplicateTool, InternalError, ProtocolError, RegistrationError
+from dragoman.errors import ConfigError, DuplicateTool, InternalError, RegistrationError
 from dragoman.ids import Ids, RandomIds
 from dragoman.lifespans import Lifespan, MakeLifespan
 from dragoman.offers.catalogue import Kind, Offer, Offered, Offers, offered_by
-from dragoman.protocol.jsonrpc import Id
-from dragoman.protocol.results import ToolResult, bytes_added_later
-from dragoman.protocol.session import Identity, correlation_id_in
+from dragoman.protocol.results import bytes_added_later
+from dragoman.protocol.session import Identity
 from dragoman.replies.artifacts import Artifacts, random_token
 from dragoman.replies.dialects import make_dialect
 from dragoman.replies.result_continue import result_continue_tool
@@ -236,15 +234,16 @@ class Runtime:
         run = RunHandler(threads, self.logger, patience, own)
         service = pipeline.build(self.stages, run)
         traced = build_traced(self.stages, run, self.clock.monotonic)
-        self.runner = Runner(service, traced, recorder, self.dialect, deadlines, threads, self.ids, self.logger)
+        self.runner = Runner(service, traced, recorder, deadlines, threads, self.logger)
+        self.intake = Intake(self.runner, self.ids, self.dialect, self.clock)
         listing = Listing(self.catalogue, self.identity)
         self.interests = Interests()
         max_bytes = config.response.max_response_bytes - bytes_added_later(self.identity.server_info)
-        requests = OfferRequests(self.offers, self.interests, self.runner, self.ids, max_bytes)
+        requests = KernelRequests(self.intake, self.dialect, self.offers, self.interests, max_bytes)
         handlers = requests.handlers(self.identity.capabilities)
-        self.kernel = SdkKernel(self.identity, listing, self._kernel_call, handlers, self.offers.may_read)
+        self.kernel = SdkKernel(self.identity, listing, handlers, self.offers.may_read)
         self._services = Services(
-            runner=self.runner,
+            intake=self.intake,
             listing=listing,
             identity=self.identity,
             dialect=self.dialect,
@@ -398,7 +397,7 @@ class Runtime:
         trace: list[Span] | None = None,
     ) -> Outcome:
         """Call a tool through the whole pipeline, and wait for the outcome; `trace` gets where the time went."""
-        return await self.runner.call(name, arguments or {}, correlation_id=correlation_id, caller=caller, trace=trace)
+        return await self.intake.call(name, arguments or {}, correlation_id=correlation_id, caller=caller, trace=trace)
 
     def log_calls(self, logger: logging.Logger, package: str) -> None:
         """Log calls of unknown tools and of tools whose handlers are in `package`, and the errors that answer them."""
@@ -583,56 +582,6 @@ class Runtime:
         task = self._loop.create_task(doing)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-    async def _kernel_call(
-        self,
-        peer: Peer,
-        request_id: Id,
-        name: str,
-        arguments: dict[str, Any],
-        meta: Mapping[str, Any],
-        client: SessionPeer | None,
-    ) -> ToolResult:
-        """A call that came through the kernel: the same caller, the same pipeline, the same words."""
-        done: Awaited[ToolResult] = Awaited()
-
-        def reply(call: Call, outcome: Outcome) -> None:
-            if done.future.done():
-                return
-            if isinstance(outcome.error, ProtocolError):
-                outcome.error.correlation_id = call.correlation_id
-                done.future.set_exception(outcome.error)
-            else:
-                done.future.set_result(self.dialect.render(call, outcome))
-
-        correlation_id = correlation_id_in(meta) or self.ids.correlation_id()
-        call = Call(
-            name,
-            arguments,
-            self.ids.run_id(),
-            correlation_id,
-            reply,
-            peer.caller,
-            peer.transport,
-            request_id,
-            meta=meta,
-            protocol_version=peer.protocol_version,
-            session_id=peer.session_id,
-            headers=peer.headers,
-        )
-        call.client = client
-        token = meta.get("progressToken")
-        if token is not None and client is not None:
-            call.progress = progress_of(client.notify, token)
-        self.runner.submit(call)
-        try:
-            return await done.future
-        except asyncio.CancelledError:
-            call.disconnected = client is not None and not client.has_withdrawn
-            call.withdraw("disconnect" if call.disconnected else "client")
-            raise
-        finally:
-            del done.future
 
 
 def create_server(options: ServerOptions) -> Runtime:

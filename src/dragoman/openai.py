@@ -155,7 +155,7 @@ async def answer(
         name = find(name)
         arguments = _arguments(call.arguments)
     except ToolError as error:
-        outcome = runtime.runner.refuse(name, error, caller=caller, correlation_id=correlation_id)
+        outcome = runtime.intake.refuse(name, error, caller=caller, correlation_id=correlation_id)
     else:
         registered = runtime.catalogue.get(name)
         if registered is not None:

@@ -11,6 +11,7 @@ from dragoman.access.callers import LOCAL, Caller
 from dragoman.cache.bounded import BoundedCache
 from dragoman.cache.settings import CacheConfig
 from dragoman.calls.call import Call, Outcome
+from dragoman.calls.origin import Origin
 from dragoman.clock import Clock
 from dragoman.errors import ToolError
 from dragoman.protocol.results import ToolResult
@@ -59,7 +60,7 @@ class Desk:
         self.catalogue.register(result_continue_tool(self.artifacts, self.config))
 
     def call(self, name: str = "tool", caller: Caller = LOCAL, correlation_id: str = "corr-1") -> Call:
-        call = Call(name, {}, "run-1", correlation_id, lambda call, outcome: None, caller)
+        call = Call(Origin(caller), name, {}, "run-1", correlation_id, lambda call, outcome: None)
         tool = self.catalogue.get(name)
         if tool is not None:
             call.tool = tool

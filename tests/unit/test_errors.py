@@ -13,6 +13,7 @@ import pytest
 
 from dragoman import ToolContext, errors, tool
 from dragoman.calls.call import Call
+from dragoman.calls.origin import Origin
 from dragoman.errors import (
     Aborted,
     ConfigError,
@@ -122,7 +123,7 @@ def test_the_factory_makes_an_error_without_ids() -> None:
 @pytest.mark.requirement("FND-ERR-03", "FND-ERR-05")
 def test_the_helper_wraps_a_copy_with_the_ids_of_the_call() -> None:
     error = create_error(ErrorCode.TIMEOUT, "too late", {"timeoutMs": 5})
-    call = Call("t", {}, "run-7", "corr-7", lambda call, outcome: None)
+    call = Call(Origin(), "t", {}, "run-7", "corr-7", lambda call, outcome: None)
     result = msgspec.to_builtins(wrap_tool_error(error, call))
     assert result.keys() == {"content", "isError", "_meta"}
     assert result["isError"] is True

@@ -11,7 +11,7 @@ from dragoman.protocol.results import InputRequest
 from dragoman.tools.catalogue import RegisteredTool
 
 
-class Answers(Struct):
+class Answers(Struct, frozen=True):
     """The client's results by question, and what it was asked, as `digest` tells it."""
 
     results: dict[str, Any] = field(default_factory=dict)
@@ -28,6 +28,10 @@ class Answers(Struct):
     def counts(self, question: str, digest: str) -> bool:
         """Whether there is an answer to the question as it would be asked now."""
         return question in self.results and (self.asked is None or self.asked.get(question) == digest)
+
+
+NO_ANSWERS = Answers()
+"""Of a call whose tool has no questions."""
 
 
 class Claims(Protocol):

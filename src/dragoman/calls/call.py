@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
-from dragoman.access.callers import LOCAL, Caller
-from dragoman.calls.answers import Answers
+from dragoman.calls.answers import NO_ANSWERS, Answers
+from dragoman.calls.origin import Origin
 from dragoman.errors import ProtocolError, TimedOut, ToolError
 from dragoman.protocol.results import ToolResult
-from dragoman.tools.catalogue import RegisteredTool
-from dragoman.tools.client import Client
+from dragoman.tools.catalogue import NO_TOOL, RegisteredTool
 from dragoman.tools.context import Cancellation, Progress
 
 if TYPE_CHECKING:
@@ -64,49 +63,41 @@ class Outcome(Struct, eq=False):
         return self.value
 
 
-LOCAL_TRANSPORT = "local"
-"""Of calls from Python, whose errors keep their tracebacks: the caller may raise them."""
+_NO_META: Mapping[str, Any] = MappingProxyType({})
 
-_NOT_TRACED: Any = None
-_NO_ANSWERS: Any = None
-_NO_META: Any = MappingProxyType({})
-_NO_TOOL: Any = None
-"""What a call has for a tool until step 5 has found one; those after it need not ask."""
+Withdrawal: TypeAlias = Literal["client", "disconnect"]
+"""Why a call is withdrawn: its client cancelled it, or has left."""
 
 
 class Call(Struct, eq=False):
-    """One invocation of a tool. The first answer goes to `reply`; the call itself ends when its handler does."""
+    """One invocation of a tool. The first answer goes to `reply`; the call itself ends when its handler does.
 
+    `Intake` makes calls.
+    """
+
+    # Where it comes from.
+    origin: Origin
+
+    # What was asked.
     name: str
     arguments: dict[str, Any]
     run_id: str
     correlation_id: str
     reply: Callable[[Call, Outcome], None]
-    caller: Caller = LOCAL
-    transport: str = LOCAL_TRANSPORT
     request_id: int | str | None = None
+    meta: Mapping[str, Any] = _NO_META
+    """The `_meta` of the request."""
+    method: str = "tools/call"
+    """The method of the request."""
     progress: Progress | None = None
-    client: Client | None = None
-    """The way back to whoever called, where there is one."""
-    is_modern: bool = False
-    """Whether its client is asked by answering it with an `InputRequired`, and answers by repeating it."""
     input_responses: Mapping[str, Mapping[str, Any]] | None = None
     """The answers that came with it, by question; the modern era's."""
     request_state: str | None = None
     """What came with them: what was asked and answered before, sealed."""
-    method: str = "tools/call"
-    """The request that it was made for."""
-    meta: Mapping[str, Any] = _NO_META
-    """The `_meta` of that request."""
-    protocol_version: str | None = None
-    """The one that a handshake agreed on."""
-    session_id: str | None = None
-    """The HTTP session that it came in."""
-    headers: Sequence[tuple[bytes, bytes]] = ()
-    """Those of the HTTP request that it came in, as they came."""
 
-    # What is found out on the way.
-    tool: RegisteredTool = _NO_TOOL
+    # What the stages find out.
+    tool: RegisteredTool = NO_TOOL
+    """What it runs: `NO_TOOL` until step 5, unless the call brings it."""
     task: asyncio.Task[None] | None = None
     given: Any = None
     """The arguments as they came, before they were converted; kept only where they are needed again."""
@@ -124,13 +115,13 @@ class Call(Struct, eq=False):
     """Whether the value was found in the cache."""
     decisions: tuple[Any, ...] = ()
     """What the guard gates decided, other than to let it pass."""
-    trace: list[tuple[str, float]] = _NOT_TRACED
+    trace: list[tuple[str, float]] | None = None
     """When each stage was entered; only for calls that are traced."""
     span: Any = None
     """OpenTelemetry's, where spans are made."""
     trace_ids: tuple[str, str] | None = None
     """The trace and the span that it is recorded as, if it is."""
-    answers: Answers = _NO_ANSWERS
+    answers: Answers = NO_ANSWERS
     """What its client has answered to its tool's questions; only for tools that have some."""
     asked: int = 0
     """How many questions its client was asked."""
@@ -139,6 +130,11 @@ class Call(Struct, eq=False):
     _cancellation: Cancellation | None = None
     undo: list[Callable[[Call], None]] = field(default_factory=list)
     """What the stages on the way in took and must give back, whatever happens, when the handler has ended."""
+
+    @property
+    def is_found(self) -> bool:
+        """Whether what it runs is known."""
+        return self.tool is not NO_TOOL
 
     @property
     def cancellation(self) -> Cancellation:
@@ -164,9 +160,11 @@ class Call(Struct, eq=False):
         self.duration_ms = float(timeout)
         self.answer(Outcome(error=TimedOut(f"No result within {timeout} ms", {"timeoutMs": timeout})))
 
-    def withdraw(self, reason: str) -> None:
+    def withdraw(self, reason: Withdrawal) -> None:
         """Nobody wants the answer any longer: there will be none, and the handler is asked to stop."""
         self.answered = True
+        if reason == "disconnect":
+            self.disconnected = True
         self.cancellation.set(reason)
 
 

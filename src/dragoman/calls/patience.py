@@ -41,10 +41,10 @@ class Patience:
 
     async def ask(self, call: Call, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The client's result; raises what `wait` and `Client.ask` raise."""
-        if call.client is None:
+        if call.origin.client is None:
             raise ClientCannotBeAsked(method)
         call.asked += 1
-        return await self.wait(call, call.client.ask(method, params))
+        return await self.wait(call, call.origin.client.ask(method, params))
 
     async def wait(self, call: Call, coming: Coroutine[Any, Any, T]) -> T:
         """What is `coming`, unless something else comes first.

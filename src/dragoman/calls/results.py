@@ -128,7 +128,7 @@ class Results:
 
 def _digest(call: Call, version: list[int]) -> str:
     """Of everything that the result may depend on."""
-    tool, caller = call.tool, call.caller
+    tool, caller = call.tool, call.origin.caller
     scopes = None if caller.scopes is None else sorted(caller.scopes)
     parts = (
         caller.principal,

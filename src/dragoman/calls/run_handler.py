@@ -48,18 +48,19 @@ class RunHandler:
         return await value if inspect.isawaitable(value) else value
 
     def _context(self, call: Call) -> ToolContext:
+        origin = call.origin
         return ToolContext(
             call.run_id,
             call.correlation_id,
             self.logger,
             call.cancellation,
-            call.caller,
+            origin.caller,
             call.progress,
-            call.transport,
-            call.client,
+            origin.transport,
+            origin.client,
             None if self.patience is None else partial(self.patience.ask, call),
             call.tool.lifespan or self.lifespan,
-            call.headers,
+            origin.headers,
         )
 
 

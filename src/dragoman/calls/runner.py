@@ -8,15 +8,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from dragoman.access.callers import LOCAL, Caller
-from dragoman.calls.awaited import Awaited
-from dragoman.calls.call import Call, Completion, Dialect, Outcome, Service
+from dragoman.calls.call import Call, Completion, Outcome, Service
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.stages.record_completion import RecordCompletion
 from dragoman.calls.threads import Threads
-from dragoman.calls.tracing import Span, spans
 from dragoman.errors import Abandoned, Stopping, ToolError
-from dragoman.ids import Ids
 from dragoman.lifespans import Lifespan
 from dragoman.telemetry.log import Logger
 
@@ -29,19 +25,15 @@ class Runner:
         service: Service,
         traced: Service,
         recorder: RecordCompletion,
-        dialect: Dialect,
         deadlines: Deadlines,
         threads: Threads,
-        ids: Ids,
         logger: Logger,
     ) -> None:
         self._service = service
         self._traced = traced
         self._recorder = recorder
-        self._render = dialect.render
         self._deadlines = deadlines
         self._threads = threads
-        self._ids = ids
         self._logger = logger
         self._under_way = recorder.under_way
         self._start: Callable[[Any], asyncio.Task[None]] = _not_started
@@ -69,53 +61,13 @@ class Runner:
             self._under_way.discard(call)
             raise
 
-    async def call(
-        self,
-        name: str,
-        arguments: dict[str, Any],
-        *,
-        correlation_id: str | None = None,
-        caller: Caller = LOCAL,
-        trace: list[Span] | None = None,
-    ) -> Outcome:
-        """Make a call and wait for its answer. If the waiting is cancelled, so is the call.
-
-        Where the time went is added to `trace`, if there is one.
-        """
-        answer: Awaited[Outcome] = Awaited()
-
-        def reply(call: Call, outcome: Outcome) -> None:
-            if isinstance(outcome.error, ToolError | None):
-                outcome.rendered = self._render(call, outcome)  # What a client could not be sent, nobody gets.
-            if not answer.future.done():
-                answer.future.set_result(outcome)
-
-        correlation_id = correlation_id or self._ids.correlation_id()
-        call = Call(name, arguments, self._ids.run_id(), correlation_id, reply, caller=caller)
-        if trace is not None:
-            call.trace = []
-        self.submit(call)
-        try:
-            outcome = await answer.future
-            if trace is not None:
-                trace += spans(call.trace, self._recorder.clock.monotonic())
-            return outcome
-        except asyncio.CancelledError:
-            call.withdraw("client")
-            raise
-        finally:
-            del answer.future
-
-    def refuse(
-        self, name: str, error: ToolError, *, correlation_id: str | None = None, caller: Caller = LOCAL
-    ) -> Outcome:
-        """The outcome of a call that cannot be made, such as one with unreadable arguments. It is recorded."""
-        outcome = Outcome(error=error)
-        correlation_id = correlation_id or self._ids.correlation_id()
-        call = Call(name, {}, self._ids.run_id(), correlation_id, _no_reply, caller=caller)
-        outcome.rendered = self._render(call, outcome)
+    def refuse(self, call: Call, error: ToolError) -> None:
+        """Answer a call that does not begin, and record it."""
+        call.answer(Outcome(error=error))
         self._recorder.record(call, Completion.TOOL_ERROR, error)
-        return outcome
+        self._under_way.discard(call)
+        if call.task is not None:
+            call.task.cancel()
 
     async def drain(self, timeout: float) -> bool:
         """Wait until every call that is under way now has ended; False when some have not by then.
@@ -129,7 +81,7 @@ class Runner:
 
     async def ended(self, lifespan: Lifespan) -> None:
         """Wait until every call of a tool with this lifespan that is under way now has ended."""
-        calls = [call for call in self._under_way if call.tool is not None and call.tool.lifespan is lifespan]
+        calls = [call for call in self._under_way if call.tool.lifespan is lifespan]
         if tasks := [call.task for call in calls if call.task is not None]:
             await asyncio.wait(tasks)
 
@@ -137,7 +89,7 @@ class Runner:
         """Record what is still running as timed out and stop caring about it; how many calls that were."""
         for call in tuple(self._under_way):
             if not call.ran:  # It came too late to begin.
-                self._refuse(call)
+                self.refuse(call, Stopping())
         abandoned = tuple(self._under_way)
         for call in abandoned:
             call.duration_ms = int((self._recorder.clock.monotonic() - call.started) * 1e6) / 1000
@@ -151,18 +103,6 @@ class Runner:
         self._deadlines.stop()
         self._threads.stop()
         return len(abandoned)
-
-    def _refuse(self, call: Call) -> None:
-        error = Stopping()
-        call.answer(Outcome(error=error))
-        self._recorder.record(call, Completion.TOOL_ERROR, error)
-        self._under_way.discard(call)
-        if call.task is not None:
-            call.task.cancel()
-
-
-def _no_reply(call: Call, outcome: Outcome) -> None:
-    """For a call whose outcome is returned."""
 
 
 def _not_started(run: Any) -> NoReturn:

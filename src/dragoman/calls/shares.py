@@ -30,7 +30,7 @@ class Shares:
                 raise NoFreeSlot(quota.most, f" for {call.name!r}")
             call.undo.append(self._let_go_of_tool)
         if self._per_caller is not None:
-            if not self._per_caller.take(call.caller.principal):
+            if not self._per_caller.take(call.origin.caller.principal):
                 raise NoFreeSlot(self._per_caller.most, " of this caller")
             call.undo.append(self._let_go_of_caller)
 
@@ -39,4 +39,4 @@ class Shares:
 
     def _let_go_of_caller(self, call: Call) -> None:
         assert self._per_caller is not None
-        self._per_caller.give_back(call.caller.principal)
+        self._per_caller.give_back(call.origin.caller.principal)

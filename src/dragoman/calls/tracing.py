@@ -29,20 +29,26 @@ def build_traced(stages: Sequence[Stage], service: Service, monotonic: Callable[
         return traced(call)
 
     def end(call: Call) -> None:
-        call.trace.append(("answer", monotonic()))
+        _marks_of(call).append(("answer", monotonic()))
 
     return begin
 
 
 def _marked(name: str, service: Service, monotonic: Callable[[], float]) -> Service:
     def mark(call: Call) -> Awaitable[Any]:
-        call.trace.append((name, monotonic()))
+        _marks_of(call).append((name, monotonic()))
         return service(call)
 
     return mark
 
 
-def spans(marks: Sequence[tuple[str, float]], ended: float) -> list[Span]:
-    """The time from each mark to the next, and from the last to the end."""
+def _marks_of(call: Call) -> list[tuple[str, float]]:
+    assert call.trace is not None, "the call is not traced"
+    return call.trace
+
+
+def spans(call: Call, ended: float) -> list[Span]:
+    """Where the time of a traced call went: from each mark to the next, and from the last to the end."""
+    marks = _marks_of(call)
     ends = [moment for _, moment in marks[1:]] + [ended]
     return [Span(name, round((end - begun) * 1e6, 1)) for (name, begun), end in zip(marks, ends, strict=True)]

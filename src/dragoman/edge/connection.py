@@ -15,8 +15,9 @@ from typing import Any, Literal, Protocol, TypeAlias
 from msgspec import Raw
 
 from dragoman.access.callers import LOCAL, Caller
-from dragoman.calls.call import Call, Dialect, Outcome
-from dragoman.calls.runner import Runner
+from dragoman.calls.call import Call, Dialect, Outcome, Withdrawal
+from dragoman.calls.intake import Intake
+from dragoman.calls.origin import Origin
 from dragoman.edge.clients import HandshakeClient, ModernClient, Questions
 from dragoman.edge.listing import Listing
 from dragoman.edge.peer import Kernel, id_in_use, log_refusal
@@ -41,7 +42,6 @@ from dragoman.protocol.session import (
 from dragoman.protocol.shape import Shape
 from dragoman.replies.encoding import meta_of
 from dragoman.telemetry.log import Logger, exception_facts
-from dragoman.tools.context import Progress
 
 TransportType: TypeAlias = Literal["stdio", "sse", "http"]
 _MOST_KERNEL_REQUESTS = 1024
@@ -72,7 +72,7 @@ class Wire(Protocol):
 class Services:
     """What every connection of a server shares."""
 
-    runner: Runner
+    intake: Intake
     listing: Listing
     identity: Identity
     dialect: Dialect
@@ -85,9 +85,6 @@ class Services:
 
 class Connection:
     """Feeds a session with bytes and does what its events ask for. Lives on the event loop."""
-
-    session_id = None
-    headers = ()
 
     def __init__(self, services: Services, wire: Wire, caller: Caller = LOCAL) -> None:
         self.correlation_id = services.ids.connection_correlation_id()
@@ -102,10 +99,11 @@ class Connection:
         self._kernel_requests: dict[Id, asyncio.Task[None]] = {}
         self._questions = Questions(self._send)
         self.client = HandshakeClient(self._questions, self._tell)
+        self._origin = Origin(caller, wire.type, self.client)
+        """Of the calls of the handshake era."""
         # Bound once: these are needed for every call.
-        self._run_id = services.ids.run_id
-        self._correlation_id = services.ids.correlation_id
-        self._submit = services.runner.submit
+        self._make = services.intake.make
+        self._submit = services.intake.submit
         self._render = services.dialect.render
         self.transport = wire.type
         self._loop = asyncio.get_running_loop()
@@ -124,26 +122,21 @@ class Connection:
         return self.session.state
 
     @property
-    def is_gone(self) -> bool:
-        """Whether the peer has left."""
-        return self.session.state is _CLOSED
-
-    @property
     def is_listening(self) -> bool:
         """Whether it can be told things that it did not ask about: those of the modern era ask for a stream."""
         return self.session.era is Era.HANDSHAKE and self.session.state is State.RUNNING
 
     @property
-    def protocol_version(self) -> str | None:
-        return self.session.version
-
-    @property
     def listener(self) -> Connection:
         return self
 
-    def client_for(self, meta: Mapping[str, Any], *, modern: bool) -> HandshakeClient | ModernClient:
-        """The client as the function sees it that serves a request with this `_meta`."""
-        return ModernClient(meta, self._tell) if modern else self.client
+    def origin_for(self, meta: Mapping[str, Any], *, modern: bool) -> Origin:
+        """Where the call comes from that a request with this `_meta` asks for."""
+        return Origin(self.caller, self.transport, ModernClient(meta, self._tell), True) if modern else self._origin
+
+    def why_cancelled(self) -> Withdrawal:
+        """Why a request of its was cancelled."""
+        return "disconnect" if self.session.state is _CLOSED else "client"
 
     @property
     def log_level(self) -> str | None:
@@ -179,7 +172,6 @@ class Connection:
             return
         self.session.close()
         for call in (*self._calls.values(), *self._withdrawn):
-            call.disconnected = True
             call.withdraw("disconnect")
         self._questions.close()
         for task in self._kernel_requests.values():
@@ -204,7 +196,7 @@ class Connection:
             self._send(jsonrpc.encode_notification(method, params))
 
     def _tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """Send a call's own news, from any thread; as with progress, what the peer is too slow for is dropped."""
+        """Send a call's own news, from any thread. When the peer does not keep up, older news is worth nothing."""
         line = jsonrpc.encode_notification(method, params)
         if threading.get_ident() == self._thread:
             self._send_news(line)
@@ -224,6 +216,7 @@ class Connection:
     def _initialized(self, event: Initialized) -> None:
         assert self.session.client is not None
         self.client.capabilities = self.session.client["capabilities"]
+        self._origin = Origin(self.caller, self.transport, self.client, protocol_version=self.session.version)
         self.logger.debug("connection initialized", {"protocolVersion": self.session.version})
 
     def _failed(self, event: Any, error: Exception) -> None:
@@ -247,29 +240,10 @@ class Connection:
         if request_id in self._calls or request_id in self._kernel_requests:
             self._refuse(self.session.refuse(id_in_use(), request_id, event.meta))
             return
-        call = Call(
-            event.name,
-            event.arguments,
-            self._run_id(),
-            (correlation_id_in(event.meta) if event.meta else None) or self._correlation_id(),
-            self._answer_modern if event.modern else self._answer,
-            self.caller,
-            self.transport,
-            request_id,
-            None,
-            self.client,
-        )
         if event.modern:
-            call.is_modern = True
-            call.client = ModernClient(event.meta, self._tell)
-            call.input_responses, call.request_state = event.input_responses, event.request_state
+            call = self._make(event, self.origin_for(event.meta, modern=True), self._answer_modern)
         else:
-            call.protocol_version = self.session.version
-        if event.meta:
-            call.meta = event.meta
-            token = event.meta.get("progressToken")
-            if token is not None:
-                call.progress = self._progress_of(call, token)
+            call = self._make(event, self._origin, self._answer)
         self._calls[request_id] = call
         self._submit(call)
 
@@ -290,23 +264,6 @@ class Connection:
 
     def _answer_modern(self, call: Call, outcome: Outcome) -> None:
         self._answer(call, outcome, modern=True)
-
-    def _progress_of(self, call: Call, token: int | str) -> Progress:
-        def progress(done: float, total: float | None, message: str | None) -> None:
-            facts = {"progressToken": token, "progress": done, "total": total, "message": message}
-            params = {key: value for key, value in facts.items() if value is not None}
-            line = jsonrpc.encode_notification("notifications/progress", params)
-            if threading.get_ident() == self._thread:
-                self._send_progress(call, line)
-            else:
-                self._loop.call_soon_threadsafe(self._send_progress, call, line)
-
-        return progress
-
-    def _send_progress(self, call: Call, line: bytes) -> None:
-        # Progress is news: when the peer does not keep up with it, older news is worth nothing.
-        if not call.answered and not self.wire.is_full:
-            self._send(line)
 
     def _cancel(self, event: Cancel) -> None:
         call = self._calls.pop(event.id, None)

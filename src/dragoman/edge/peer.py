@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from dragoman.access.callers import Caller
+from dragoman.calls.call import Withdrawal
+from dragoman.calls.origin import Origin
 from dragoman.errors import InvalidRequest
-from dragoman.protocol.jsonrpc import Id
-from dragoman.protocol.results import ToolResult
 from dragoman.protocol.session import Refusal, Request, Session
 from dragoman.telemetry.log import Logger
-from dragoman.tools.client import Client
-from dragoman.tools.context import Progress
 
 
 class Listener(Protocol):
@@ -48,32 +46,16 @@ class Peer(Protocol):
         ...
 
     @property
-    def protocol_version(self) -> str | None:
-        """The one that a handshake agreed on; in the modern era each request names its own."""
-        ...
-
-    @property
-    def session_id(self) -> str | None:
-        """The HTTP session that it has."""
-        ...
-
-    @property
-    def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """Those of the HTTP request, as they came; none without HTTP."""
-        ...
-
-    @property
     def listener(self) -> Listener:
         """Whoever it is beyond the request; only in the handshake era."""
         ...
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether the client has left."""
+    def origin_for(self, meta: Mapping[str, Any], *, modern: bool) -> Origin:
+        """Where the call comes from that a request with this `_meta` asks for."""
         ...
 
-    def client_for(self, meta: Mapping[str, Any], *, modern: bool) -> Client:
-        """The client as the function sees it that serves a request with this `_meta`."""
+    def why_cancelled(self) -> Withdrawal:
+        """Why the request was cancelled; asked when it was."""
         ...
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
@@ -83,21 +65,6 @@ class Peer(Protocol):
     async def drained(self) -> None:
         """Wait while the client is behind with reading."""
         ...
-
-
-class SessionPeer(Client, Protocol):
-    """The client of an HTTP session that the SDK serves, during one call."""
-
-    @property
-    def has_withdrawn(self) -> bool:
-        """Whether it has cancelled the call; its stream may end without that."""
-        ...
-
-
-CallTool: TypeAlias = Callable[
-    [Peer, Id, str, dict[str, Any], Mapping[str, Any], SessionPeer | None], Awaitable[ToolResult]
-]
-"""Takes whose call it is, its request's id, its name, arguments and `_meta`, and the way back; returns its result."""
 
 
 class Kernel(Protocol):
@@ -124,13 +91,3 @@ def log_refusal(logger: Logger, refusal: Refusal, facts: Mapping[str, Any] | Non
             **(facts or {}),
         },
     )
-
-
-def progress_of(notify: Callable[[str, Mapping[str, Any]], None], token: int | str) -> Progress:
-    """How a call tells a client that asked for it, with `token`, how far it is."""
-
-    def progress(done: float, total: float | None, message: str | None) -> None:
-        facts = {"progressToken": token, "progress": done, "total": total, "message": message}
-        notify("notifications/progress", {key: value for key, value in facts.items() if value is not None})
-
-    return progress

@@ -156,7 +156,7 @@ class Envelope:
         return _cut_success(call, fitted.encoded, [*offered[:told], whole])
 
     def _keep(self, call: Call, value: Any, places: Sequence[tuple[Place, int]]) -> list[str] | None:
-        return None if self._artifacts is None else self._artifacts.keep(call.caller, value, places)
+        return None if self._artifacts is None else self._artifacts.keep(call.origin.caller, value, places)
 
 
 def _success(call: Call, encoded: Encoded, metadata: Metadata) -> ToolResult:

@@ -107,7 +107,7 @@ def _facts(error: ToolError) -> Mapping[str, Any]:
 
 
 def _is_harmless(call: Call) -> bool:
-    return call.tool is not None and call.tool.definition.hints.are_harmless
+    return call.tool.definition.hints.are_harmless
 
 
 def ever_smaller(call: Call, error: ToolError, most: int) -> Iterator[ToolResult]:

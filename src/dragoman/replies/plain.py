@@ -72,7 +72,7 @@ def text_of(error: ToolError, call: Call) -> str:
         return error.plain
     details: Any = error.details if isinstance(error.details, Mapping) else {}
     match error:
-        case NotFound() if call.tool is None or "module_id" in details:
+        case NotFound() if not call.is_found or "module_id" in details:
             return f"Module not found: {details.get('module_id', call.name)}"
         case InvalidArgument() if isinstance(details.get("errors"), list):
             return "\n- ".join(["Input validation failed:", *_findings(error, details["errors"])]).removesuffix(":")
@@ -110,5 +110,4 @@ def _findings(error: InvalidArgument, found: list[Any]) -> list[str]:
 
 
 def _timeout(details: Mapping[str, Any], call: Call) -> Any:
-    own = call.tool.timeout_ms if call.tool is not None else 0
-    return details.get("timeoutMs", details.get("timeout_ms", own))
+    return details.get("timeoutMs", details.get("timeout_ms", call.tool.timeout_ms))

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import add
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import UNSET, Struct, field
 
@@ -74,8 +74,8 @@ class RecordedCall(Protocol):
     """What is asked of a call besides its record."""
 
     @property
-    def tool(self) -> Any:
-        """What it runs; None when it was refused before that was found, or there is no such tool."""
+    def is_found(self) -> bool:
+        """Whether what it runs is known; not if it was refused before, or there is no such tool."""
         ...
 
     @property
@@ -139,7 +139,7 @@ class Metrics:
 
     def _series_for(self, name: str, call: RecordedCall) -> _Series:
         """The series of a tool that has not been called before; of no tool, the one that they all share."""
-        if len(self._tools) > MOST_TOOLS or (call.tool is None and self._is_tool(name) is None):
+        if len(self._tools) > MOST_TOOLS or (not call.is_found and self._is_tool(name) is None):
             return self._tools[OTHER]
         return self._tools.setdefault(name, _Series())
 

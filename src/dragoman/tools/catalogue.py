@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,7 @@ from dragoman.schemas.sensitive import is_marked
 from dragoman.sections import ValidationResult
 from dragoman.telemetry.log import Logger
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
+from dragoman.tools.context import ToolContext
 from dragoman.tools.questions import Question
 from dragoman.tools.returns import AS_JSON, Returns
 from dragoman.tools.settings import TimeoutsConfig, ToolsConfig
@@ -58,6 +59,27 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     """Whether it belongs to the server, so that no client can remove or replace it."""
     lifespan: Lifespan | None = None
     """The lifespan of the file that it comes from."""
+
+
+def _never_run(arguments: dict[str, Any], context: ToolContext) -> NoReturn:
+    raise LookupError("there is no tool to run")
+
+
+NO_TOOL = RegisteredTool(
+    definition=ToolDefinition(name="", description="", input_schema={}),
+    handler=_never_run,
+    is_async=False,
+    is_reserved=False,
+    wants_context=False,
+    convert=None,
+    validator=ANY_OBJECT,
+    output_validator=None,
+    timeout_ms=0,
+    is_dynamic=False,
+    touches_results=False,
+    serial=-1,
+)
+"""In place of a tool that was not found, or not yet. It is in no catalogue."""
 
 
 class Catalogue:

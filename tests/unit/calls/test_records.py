@@ -12,6 +12,7 @@ import pytest
 import dragoman
 from dragoman import ToolContext, tool
 from dragoman.calls.call import Call, Outcome
+from dragoman.calls.origin import Origin
 from dragoman.errors import NotFound
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.testing import ManualClock, MemoryClient, SequentialIds, TestServer, open_server
@@ -291,7 +292,7 @@ async def test_slot_is_free_when_the_answer_goes_out_and_the_record_follows_it()
         order.append((outcome.value, runtime.slots.in_use))
 
     async with dragoman.open([echo_tool()], logger=logger) as runtime:
-        runtime.runner.submit(Call("echo", {"message": "hi"}, "run-1", "corr-1", reply))
+        runtime.runner.submit(Call(Origin(), "echo", {"message": "hi"}, "run-1", "corr-1", reply))
         assert await runtime.runner.drain(PATIENCE)
     assert order == [({"message": "hi"}, 0), "tool call completed"]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dragoman import tool
+from dragoman.calls.call import Call
+from dragoman.calls.origin import Origin
 from dragoman.calls.tracing import Span, spans
 from dragoman.testing import ManualClock, open_server
 
@@ -35,4 +37,5 @@ async def test_trace_of_a_refused_call_goes_no_further_than_the_stage_that_refus
 
 
 def test_time_is_counted_from_each_mark_to_the_next() -> None:
-    assert spans([("a", 1.0), ("b", 1.5)], 1.75) == [Span("a", 500_000.0), Span("b", 250_000.0)]
+    call = Call(Origin(), "t", {}, "run-1", "corr-1", lambda call, outcome: None, trace=[("a", 1.0), ("b", 1.5)])
+    assert spans(call, 1.75) == [Span("a", 500_000.0), Span("b", 250_000.0)]

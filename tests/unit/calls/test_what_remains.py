@@ -339,6 +339,10 @@ class Ways:
         client = await MemoryClient(self._runtime).handshake()
         await client.call_tool(name, arguments)
 
+    async def stdio_with_progress(self, name: str, arguments: dict[str, Any]) -> None:
+        client = await MemoryClient(self._runtime).handshake()
+        await client.call_tool(name, arguments, {"progressToken": "t"})
+
     async def modern_stdio(self, name: str, arguments: dict[str, Any]) -> None:
         await MemoryClient(self._runtime, modern=True).call_tool(name, arguments)
 
@@ -371,7 +375,7 @@ class Ways:
         await self.session(name, arguments, progressToken="t")
 
 
-WAYS = ["python", "stdio", "modern_stdio", "http", "whole_http", "session", "sdk_session"]
+WAYS = ["python", "stdio", "stdio_with_progress", "modern_stdio", "http", "whole_http", "session", "sdk_session"]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -19,6 +19,7 @@ from dragoman import Ask, Image, ToolContext, tool
 from dragoman.access.callers import Caller
 from dragoman.app import Runtime, ServerOptions, create_server
 from dragoman.calls.call import Call
+from dragoman.calls.origin import Origin
 from dragoman.config import make_config
 from dragoman.edge.http.app import HttpApp
 from dragoman.edge.http.explorer import NOT_ASKED, Explorer
@@ -690,7 +691,7 @@ def record(number: int, tool_name: str = "t") -> CompletionRecord:
 
 
 def call_of(caller: Caller) -> Call:
-    return Call("t", {}, "r", "c", lambda call, outcome: None, caller)
+    return Call(Origin(caller), "t", {}, "r", "c", lambda call, outcome: None)
 
 
 def test_the_ring_is_bounded_in_count_and_in_bytes() -> None:

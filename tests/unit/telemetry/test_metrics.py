@@ -40,7 +40,7 @@ LEVELS = Levels(
 class Ended(Struct):
     """What is asked of a call."""
 
-    tool: object = "a tool"
+    is_found: bool = True
     ran: bool = True
 
 
@@ -113,7 +113,7 @@ def test_a_result_from_the_cache_is_no_refusal() -> None:
 
 def test_a_flood_of_made_up_names_takes_no_memory() -> None:
     counted = metrics()
-    unknown = Ended(tool=None, ran=False)
+    unknown = Ended(is_found=False, ran=False)
 
     def flood(calls: int) -> None:
         for _ in range(calls):

@@ -58,7 +58,7 @@ class AskClient:
         def ask(call: Call) -> Awaitable[Any]:
             if not call.tool.questions:
                 return proceed(call)
-            return self._repeat(call, proceed) if call.is_modern else self._converse(call, proceed)
+            return self._repeat(call, proceed) if call.origin.is_modern else self._converse(call, proceed)
 
         return ask
 
@@ -75,7 +75,7 @@ class AskClient:
             self._refuse_state(call, "its answers were used already")
 
     def _sealed(self, known: Answers, needed: Answers, bound_to: tuple[str, ...]) -> str:
-        needed.id, needed.ends, needed.keeper = known.id, known.ends, known.keeper
+        needed = msgspec.structs.replace(needed, id=known.id, ends=known.ends, keeper=known.keeper)
         until = min(self.clock.now().timestamp() + self.patience.limit, known.ends)
         return self.seal.close(_encode_sorted(needed), bound_to, until)
 
@@ -95,8 +95,7 @@ class AskClient:
         brought = call.input_responses or {}
         new = {name: brought[name] for name in answers.asked if name in brought}
         self._weigh(new)
-        answers.results = {**new, **answers.results}
-        return answers
+        return msgspec.structs.replace(answers, results={**new, **answers.results})
 
     def _refuse_state(self, call: Call, reason: str) -> NoReturn:
         ids = {"runId": call.run_id, "correlationId": call.correlation_id, "toolName": call.name}
@@ -123,7 +122,8 @@ class AskClient:
         """The client's result, or the reason why there is none."""
         if self.waiting >= MOST_WAITING:
             raise NoFreeSlot(MOST_WAITING, " for calls that wait for an answer")
-        holder = call.caller.principal if is_known(call.caller) else None
+        caller = call.origin.caller
+        holder = caller.principal if is_known(caller) else None
         if holder is not None and not self.per_caller.take(holder):
             raise NoFreeSlot(self.per_caller.most, " of this caller for calls that wait for an answer")
         self.waiting += 1
@@ -160,6 +160,6 @@ class AskClient:
 
 def _identity(call: Call) -> tuple[str, ...]:
     """Whom and what a state is for: it opens for no other caller, tool or arguments."""
-    caller = call.caller
+    caller = call.origin.caller
     arguments = hashlib.sha256(_encode_sorted(call.arguments)).hexdigest()
     return caller.principal, caller.client_id or "", call.name, arguments

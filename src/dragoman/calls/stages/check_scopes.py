@@ -17,7 +17,8 @@ class CheckScopes:
 
     def __call__(self, proceed: Service, /) -> Service:
         def check(call: Call) -> Awaitable[Any]:
-            if call.caller.scopes is not None and not call.caller.may_call(call.name):
+            caller = call.origin.caller
+            if caller.scopes is not None and not caller.may_call(call.name):
                 raise MissingScope(scope_of(call.name))
             return proceed(call)
 

@@ -30,7 +30,7 @@ class FillAnswers:
                 return proceed(call)
             looked = _Round(call)
             call.arguments = looked.filled_arguments()
-            if call.is_modern and looked.has_answers and not is_repeatable(call.tool):
+            if call.origin.is_modern and looked.has_answers and not is_repeatable(call.tool):
                 return self._run_once(call, proceed)
             return proceed(call)
 
@@ -38,7 +38,8 @@ class FillAnswers:
 
     async def _run_once(self, call: Call, proceed: Service) -> Any:
         # Here and not when the state is opened: a call that is refused for want of a slot has not used its answers.
-        holder = call.caller.principal if is_known(call.caller) else ""
+        caller = call.origin.caller
+        holder = caller.principal if is_known(caller) else ""
         if not await self.claims().claim(call.answers.id, call.answers.ends, holder):
             raise AnswersUsed
         return await proceed(call)
@@ -97,7 +98,7 @@ class _Round:
         try:
             value = question.kind.read(result)
         except InvalidArgument as error:
-            if self._call.is_modern:
+            if self._call.origin.is_modern:
                 return False
             raise InvalidArgument(f"{question.name!r}: {error.message}", error.details) from None
         if value is NO_ANSWER:
@@ -122,10 +123,10 @@ def _not_asked(question: Question) -> InternalFailure:
 
 def _can_ask(call: Call, question: Question) -> bool:
     """Whether the client can be asked; raises `MissingCapability` where it has to be and said that it cannot."""
-    client = call.client
+    client, is_modern = call.origin.client, call.origin.is_modern
     if client is not None and is_offered(question.kind, client.capabilities):
-        return call.is_modern or client.can_be_asked
-    if call.is_modern and question.default is NO_ANSWER:
+        return is_modern or client.can_be_asked
+    if is_modern and question.default is NO_ANSWER:
         required = question.kind.required
         raise MissingCapability(
             f"The tool needs a client that declares {'.'.join(required)}", {"requiredCapabilities": required}

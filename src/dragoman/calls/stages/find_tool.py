@@ -27,7 +27,7 @@ class FindTool:
             tool = get(call.name)
             if tool is not None:
                 call.tool = tool
-            elif call.tool is None:
+            elif not call.is_found:
                 raise NotFound(f"Unknown tool: {call.name[:200]}")
             return proceed(call)
 

@@ -25,7 +25,7 @@ class LimitRate:
 
         def limit(call: Call) -> Awaitable[Any]:
             if not call.tool.is_reserved:
-                take(call.caller.principal, call.name, monotonic())
+                take(call.origin.caller.principal, call.name, monotonic())
             return proceed(call)
 
         return limit

@@ -56,7 +56,7 @@ class OpenSpan:
                 title = f"{method} {name}" if get_tool(name) is not None else method
             else:
                 name = name[len(method) + 1 :]
-                title = f"{method} {name}" if method == "prompts/get" and call.tool is not None else method
+                title = f"{method} {name}" if method == "prompts/get" and call.is_found else method
             parent = links = None
             if not propagated.isdisjoint(call.meta):
                 parent = remote_context(call.meta)
@@ -101,7 +101,7 @@ def _attributes(call: Call, target: str) -> dict[str, str]:
         "mcp.method.name": call.method,
         "dragoman.run_id": call.run_id,
         "dragoman.correlation_id": call.correlation_id,
-        **_NETWORK.get(call.transport, {}),
+        **_NETWORK.get(call.origin.transport, {}),
     }
     if call.method in _TARGETS:
         found[_TARGETS[call.method]] = target
@@ -109,11 +109,11 @@ def _attributes(call: Call, target: str) -> dict[str, str]:
         found["gen_ai.operation.name"] = "execute_tool"
     if call.request_id is not None:
         found["jsonrpc.request.id"] = str(call.request_id)
-    version = call.meta.get(VERSION_KEY, call.protocol_version)
+    version = call.meta.get(VERSION_KEY, call.origin.protocol_version)
     if isinstance(version, str):
         found["mcp.protocol.version"] = version
-    if call.session_id is not None:
-        found["mcp.session.id"] = call.session_id
+    if call.origin.session_id is not None:
+        found["mcp.session.id"] = call.origin.session_id
     return found
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from dragoman.calls.call import LOCAL_TRANSPORT, Call, Completion, Outcome, Service
+from dragoman.calls.call import Call, Completion, Outcome, Service
 from dragoman.calls.guards import NEAR_TIMEOUT, Guards
 from dragoman.calls.interrupts import raise_interrupt
+from dragoman.calls.origin import LOCAL_TRANSPORT
 from dragoman.calls.run_handler import meaning_of
 from dragoman.calls.slots import Slots
 from dragoman.clock import Clock
@@ -100,7 +101,7 @@ class RecordCompletion:
             self._log_failure(call, meaning)
         elif not isinstance(meaning, ProtocolError):  # A stage's; a handler's has been turned into something else.
             raise meaning
-        if call.transport != LOCAL_TRANSPORT:
+        if call.origin.transport != LOCAL_TRANSPORT:
             drop_tracebacks(error)
         return Outcome(error=meaning)
 
@@ -144,7 +145,7 @@ class RecordCompletion:
             record.cached = True
         if call.asked:
             record.asked = call.asked
-            if not call.is_modern:
+            if not call.origin.is_modern:
                 record.waited_ms = call.waited_ms
         if call.trace_ids is not None:
             record.trace_id, record.span_id = call.trace_ids
@@ -179,7 +180,7 @@ class RecordCompletion:
 
 def _hiding(call: Call) -> Hide | None:
     """A function that removes the sensitive arguments of a call from a text; None if there are none."""
-    if call.tool is None or not call.tool.is_marked:
+    if not call.tool.is_marked:
         return None
     return hiding(call.tool.definition.input_schema, call.arguments if call.given is None else call.given)
 

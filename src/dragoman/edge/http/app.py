@@ -23,6 +23,7 @@ from msgspec import Raw
 
 from dragoman.access.callers import ANONYMOUS, Caller
 from dragoman.calls.call import Call, Outcome
+from dragoman.calls.origin import Origin
 from dragoman.edge.asgi import (
     JSON,
     MOST_READ_AT_ONCE,
@@ -43,14 +44,13 @@ from dragoman.edge.asgi import (
     answer,
     replayed,
 )
-from dragoman.edge.clients import ModernClient
 from dragoman.edge.connection import Services
 from dragoman.edge.http.exchange import Exchange, SessionCall, Watch
 from dragoman.edge.http.expiry import until_expired
 from dragoman.edge.http.origins import OriginCheck
 from dragoman.edge.http.siblings import LOCAL_ONLY, OwnerLost, Siblings
 from dragoman.edge.http.status import Served, Status
-from dragoman.edge.peer import id_in_use, log_refusal, progress_of
+from dragoman.edge.peer import id_in_use, log_refusal
 from dragoman.errors import (
     HeaderMismatch,
     InternalError,
@@ -164,9 +164,8 @@ class HttpApp:
         self._read = Bodies(self._most, MOST_READ_AT_ONCE, services.shape).read
         self._watch: Watch
         self._starting: asyncio.Task[None] | None = None
-        self._run_id = services.ids.run_id
-        self._correlation_id = services.ids.correlation_id
-        self._submit = services.runner.submit
+        self._make = services.intake.make
+        self._submit = services.intake.submit
         self._render = services.dialect.render
         path = config.http.path
         self.metrics = metrics
@@ -506,14 +505,14 @@ class HttpApp:
             log_refusal(self._logger, event)
             post.answer(STATUS_OF.get(event.code, 200), event.line)
             return
-        if isinstance(event, ToolCall):
-            self._start_call(event, Exchange(post, caller, self._watch, streams=takes_stream), pairs)
-            return
-        if event.method == "subscriptions/listen" and not takes_stream:
+        if isinstance(event, Request) and event.method == "subscriptions/listen" and not takes_stream:
             raise RequestRefused(406, InvalidRequest("Accept must include text/event-stream: the answer is a stream"))
         exchange = Exchange(post, caller, self._watch, streams=takes_stream)
         exchange.headers = pairs
-        self._start_request(event, exchange)
+        if isinstance(event, ToolCall):
+            self._start_call(event, exchange)
+        else:
+            self._start_request(event, exchange)
 
     def _check_version(self, headers: Headers) -> None:
         version = headers.get(rules.VERSION, b"").decode("latin-1")
@@ -559,9 +558,7 @@ class HttpApp:
             self._annotated = (version, annotated)
         return annotated
 
-    def _start_call(self, event: ToolCall, exchange: Exchange, pairs: list[Header]) -> None:
-        meta = event.meta
-
+    def _start_call(self, event: ToolCall, exchange: Exchange) -> None:
         def reply(call: Call, outcome: Outcome) -> None:
             error = outcome.error
             if error is not None and isinstance(error, ProtocolError):
@@ -572,33 +569,12 @@ class HttpApp:
             else:
                 body = self._modern.tool_result(event.id, self._render(call, outcome))
                 if error is not None and isinstance(error, MissingScope):
-                    exchange.finish(body, *self._step_up(error, call.caller))
+                    exchange.finish(body, *self._step_up(error, exchange.caller))
                 else:
                     exchange.finish(body)
 
-        def gone() -> None:
-            call.disconnected = True
-            call.withdraw("disconnect")
-
-        call = Call(
-            event.name,
-            event.arguments,
-            self._run_id(),
-            correlation_id_in(meta) or self._correlation_id(),
-            reply,
-            exchange.caller,
-            "http",
-            event.id,
-            None,
-            ModernClient(meta, exchange.notify),
-        )
-        call.is_modern = True
-        call.meta, call.headers = meta, pairs
-        call.input_responses, call.request_state = event.input_responses, event.request_state
-        token = meta.get("progressToken")
-        if token is not None:
-            call.progress = progress_of(exchange.notify, token)
-        exchange.on_gone = gone
+        call = self._make(event, exchange.origin_for(event.meta, modern=True), reply)
+        exchange.on_gone = lambda: call.withdraw("disconnect")
         self._submit(call)
 
     def _start_request(self, event: Request, exchange: Exchange) -> None:
@@ -681,16 +657,13 @@ class HttpApp:
             else:
                 line = encode_result(event.id, self._render(call, outcome))
             if error is not None and isinstance(error, MissingScope):
-                exchange.finish(line, *self._step_up(error, call.caller))
+                exchange.finish(line, *self._step_up(error, caller))
             else:
                 exchange.finish(line)
 
         session.touch(self._watch.loop.time())
-        correlation_id = (correlation_id_in(event.meta) if event.meta else None) or self._correlation_id()
         # The caller as it is now: a later token may allow less than the one that the session was opened with.
-        call = Call(event.name, event.arguments, self._run_id(), correlation_id, reply, caller, "http", event.id)
-        call.meta, call.protocol_version, call.session_id = event.meta, session.version, session.id
-        call.headers = pairs
+        call = self._make(event, Origin(caller, "http", None, False, session.version, session.id, pairs), reply)
         session.calls[event.id] = (call, exchange)
         self._submit(call)
 

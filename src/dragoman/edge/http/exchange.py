@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from dragoman.access.callers import Caller
+from dragoman.calls.call import Withdrawal
+from dragoman.calls.origin import Origin
 from dragoman.clock import Clock
 from dragoman.edge.asgi import JSON, STREAM, Header, Post, Receive, Scope, Send, until_gone
 from dragoman.edge.clients import ModernClient
@@ -84,10 +86,10 @@ class Exchange:
     """A request of the modern era: collects what is to be sent while somebody works on it, and sends it."""
 
     transport = "http"
-    session = protocol_version = session_id = None
+    session = None
     """There was no handshake."""
     headers: Sequence[Header] = ()
-    """Of the request; set where somebody may want them."""
+    """Of the request."""
     on_gone: Callable[[], object] | None = None
     """What to do when the client leaves before it is answered; called once."""
 
@@ -110,17 +112,17 @@ class Exchange:
         watch.add(self)
 
     @property
-    def is_gone(self) -> bool:
-        return self._gone
-
-    @property
     def listener(self) -> NoReturn:
         """Beyond the request there is nobody: in this era a request of its own asks to be told."""
         raise MethodNotFound("Method not found")
 
-    def client_for(self, meta: Mapping[str, Any], *, modern: bool) -> ModernClient:
-        """The client as the function sees it that serves a request with this `_meta`."""
-        return ModernClient(meta, self.notify)
+    def origin_for(self, meta: Mapping[str, Any], *, modern: bool) -> Origin:
+        """Where the call comes from that a request with this `_meta` asks for."""
+        return Origin(self.caller, self.transport, ModernClient(meta, self.notify), True, headers=self.headers)
+
+    def why_cancelled(self) -> Withdrawal:
+        """In this era a client cancels by leaving."""
+        return "disconnect"
 
     def finish(self, body: bytes, status: int = 200, headers: tuple[Header, ...] = ()) -> None:
         """The answer. On a stream the status is 200 already, and the error in the body has to do."""

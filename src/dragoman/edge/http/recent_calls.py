@@ -85,15 +85,15 @@ class RecentCalls:
             record.run_id,
             record.correlation_id,
             record.tool_name,
-            call.caller.name,
-            call.transport,
+            call.origin.caller.name,
+            call.origin.transport,
             record.outcome,
             record.duration_ms,
             record.payload_bytes,
             record.error_code,
             record.cached,
         )
-        self._seen.put(record.run_id, (call.caller, seen), len(msgspec.json.encode(seen)))
+        self._seen.put(record.run_id, (call.origin.caller, seen), len(msgspec.json.encode(seen)))
 
     def since(self, number: int, caller: Caller | None) -> list[SeenCall]:
         """The newest of the calls after a number, newest first; of one caller, if one is given."""

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from itertools import count
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from dragoman.access.callers import Caller
-from dragoman.calls.call import Call, Dialect, Outcome
+from dragoman.calls.call import Call, Dialect, Outcome, Withdrawal
+from dragoman.calls.intake import Intake
+from dragoman.calls.origin import Origin
 from dragoman.calls.runner import Runner
 from dragoman.calls.tracing import Span, spans
 from dragoman.clock import Clock
 from dragoman.config import Config
-from dragoman.edge.asgi import Disconnected, Receive
+from dragoman.edge.asgi import Disconnected, Receive, until_gone
 from dragoman.edge.http.explained import explain
 from dragoman.edge.http.recent_calls import Ring
 from dragoman.errors import ClientCannotBeAsked, ProtocolError, ResultTooLarge
 from dragoman.ids import Ids
 from dragoman.replies.encoding import encode_value
 from dragoman.tools.content import encode_json
+
+T = TypeVar("T")
 
 MOST_SAID = 50
 LONGEST_SAID = 500
@@ -110,6 +114,7 @@ class Runtime(Protocol):
     clock: Clock
     ids: Ids
     runner: Runner
+    intake: Intake
 
     @property
     def dialect(self) -> Dialect: ...
@@ -143,28 +148,19 @@ class Runs:
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> Finished:
         """Call a tool, traced, and wait for the answer. Raises `Disconnected` when whoever asked has left."""
-        runtime = self._runtime
         is_followed = correlation_id is not None and correlation_id not in self._open
-        correlation_id = correlation_id or runtime.ids.correlation_id()
-        answered: asyncio.Future[tuple[Outcome, bytes, list[Span]]] = asyncio.get_running_loop().create_future()
-
-        def reply(call: Call, outcome: Outcome) -> None:
-            if not answered.done():
-                encoded = self._encoded(call, outcome)
-                answered.set_result((outcome, encoded, spans(call.trace, runtime.clock.monotonic())))
-
         run = Run(caller, is_followed=is_followed)
-        call = Call(name, arguments, runtime.ids.run_id(), correlation_id, reply, caller, "explorer")
-        call.client, call.progress, call.trace, call.headers = run, run.progress, [], headers
-        is_first = self._open.setdefault(correlation_id, run) is run
+        intake = self._runtime.intake
+        call = intake.make_local(name, arguments, Origin(caller, "explorer", run, headers=headers), correlation_id)
+        call.progress, call.trace = run.progress, []
+        is_first = self._open.setdefault(call.correlation_id, run) is run
+        answer = intake.answer(call, self._finished, _by_leaving)
         try:
-            runtime.runner.submit(call)
-            await _answered_or_gone(answered, call, receive)
+            outcome, encoded, stages = await _answered_or_gone(answer, receive)
         finally:
             run.close()
             if is_first:
-                del self._open[correlation_id]
-        outcome, encoded, stages = answered.result()
+                del self._open[call.correlation_id]
         self._keep_details(call, outcome, stages)
         return Finished(call, outcome, encoded, run.has_missed)
 
@@ -177,6 +173,9 @@ class Runs:
         """Stages and error of a call, if they are known still, and it is the caller's, if one is given."""
         found = self._details.get(run_id)
         return found[1] if found is not None and caller in (None, found[0]) else None
+
+    def _finished(self, call: Call, outcome: Outcome) -> tuple[Outcome, bytes, list[Span]]:
+        return outcome, self._encoded(call, outcome), spans(call, self._runtime.clock.monotonic())
 
     def _encoded(self, call: Call, outcome: Outcome) -> bytes:
         """A result as JSON. Raises, for the call to fail, where a client could not be sent it either."""
@@ -200,23 +199,21 @@ class Runs:
         }
         if outcome.error is not None:
             details["error"] = explain(call, outcome.error)
-        self._details.put(call.run_id, (call.caller, details), len(encode_json(details)))
+        self._details.put(call.run_id, (call.origin.caller, details), len(encode_json(details)))
 
 
-async def _answered_or_gone(answered: asyncio.Future[Any], call: Call, receive: Receive) -> None:
-    """Wait for the answer. When nobody else waits for it any longer, ask the tool to stop and raise `Disconnected`."""
+def _by_leaving() -> Withdrawal:
+    return "disconnect"
 
-    async def until_gone() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
 
-    watching = asyncio.create_task(until_gone())
+async def _answered_or_gone(answer: Coroutine[Any, Any, T], receive: Receive) -> T:
+    """Wait for the answer. When nobody else waits for it any longer, stop and raise `Disconnected`."""
+    answering, watching = asyncio.create_task(answer), asyncio.create_task(until_gone(receive))
     try:
-        await asyncio.wait((answered, watching), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answering, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise Disconnected
+        return answering.result()
     finally:
+        answering.cancel()
         watching.cancel()
-        if not answered.done():
-            call.disconnected = True
-            call.withdraw("disconnect")
-    if not answered.done():
-        raise Disconnected

@@ -10,6 +10,7 @@ import anyio
 from mcp.shared.exceptions import NoBackChannelError
 from mcp.shared.transport_context import TransportContext
 
+from dragoman.calls.intake import progress_params
 from dragoman.edge.peer import Peer
 from dragoman.protocol.session import Request
 
@@ -51,5 +52,4 @@ class Channel:
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         if self._token is not None and self.peer is not None:
-            facts = {"progressToken": self._token, "progress": progress, "total": total, "message": message}
-            self.peer.notify("notifications/progress", {k: v for k, v in facts.items() if v is not None})
+            self.peer.notify("notifications/progress", progress_params(self._token, progress, total, message))

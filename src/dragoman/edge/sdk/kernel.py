@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from dragoman.access.callers import Caller
 from dragoman.calls.threads import Threads
 from dragoman.edge.listing import Listing
-from dragoman.edge.offers import Handle
-from dragoman.edge.peer import CallTool, Peer
+from dragoman.edge.peer import Peer
+from dragoman.edge.requests import Handle
 from dragoman.protocol.session import Identity, Request
 
 if TYPE_CHECKING:
@@ -29,17 +29,16 @@ class SdkKernel:
         self,
         identity: Identity,
         listing: Listing,
-        call_tool: CallTool,
         handlers: Mapping[str, Handle],
         may_read: Callable[[Caller, str], bool],
     ) -> None:
-        """`handlers` serve what is offered besides tools; they have the names that the SDK gives them.
+        """`handlers` serve calls of tools and what else is offered; they have the names that the SDK gives them.
 
         `may_read` tells whether a caller may read what is at a URI.
         """
         self.identity = identity
         self._make: Callable[[type[SdkServer]], SdkServer]
-        self._make = lambda server: server(identity, listing, call_tool, handlers, may_read)
+        self._make = lambda server: server(identity, listing, handlers, may_read)
         self._threads = Threads()
         self._loading: asyncio.Task[SdkServer] | None = None
         self._server: SdkServer | None = None

@@ -12,7 +12,7 @@ from mcp.server.connection import Connection as SdkConnection
 from mcp.server.streamable_http import GET_STREAM_KEY
 
 from dragoman.access.callers import Caller
-from dragoman.calls.call import Call
+from dragoman.calls.call import Call, Withdrawal
 from dragoman.edge.asgi import JSON, Receive, Scope, Send, answer
 from dragoman.edge.peer import id_in_use, log_refusal
 from dragoman.edge.sdk.session_client import listener_of
@@ -120,13 +120,12 @@ class LaneSession:
         with self._in_use():
             await transport.serve_stream(name, [] if priming is None else [priming], scope, receive, send)
 
-    def cancel(self, request_id: Id, reason: str) -> bool:
+    def cancel(self, request_id: Id, reason: Withdrawal) -> bool:
         """Withdraw a call of the lane; False: there is none with this id."""
         found = self.calls.pop(request_id, None)
         if found is None:
             return False
         call, exchange = found
-        call.disconnected = reason == "disconnect"
         call.withdraw(reason)
         exchange.finish(encode_error(RequestCancelled(), call.request_id, call.correlation_id))
         return True

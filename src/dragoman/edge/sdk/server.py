@@ -22,8 +22,8 @@ from dragoman.access.callers import Caller
 from dragoman.access.quota import Quota
 from dragoman.config import Config
 from dragoman.edge.listing import Listing
-from dragoman.edge.offers import Asked, Handle
-from dragoman.edge.peer import CallTool, Peer
+from dragoman.edge.peer import Peer
+from dragoman.edge.requests import Asked, Handle
 from dragoman.edge.sdk.channel import Channel, served_peer
 from dragoman.edge.sdk.errors import SdkError, protocol_error_of
 from dragoman.edge.sdk.open_sessions import OpenSessions
@@ -48,12 +48,10 @@ class SdkServer:
         self,
         identity: Identity,
         listing: Listing,
-        call_tool: CallTool,
         handlers: Mapping[str, Handle],
         may_read: Callable[[Caller, str], bool],
     ) -> None:
         self._listing = listing
-        self._call_tool = call_tool
         self._may_read = may_read
         self._bus = _Bus(may_read)
         self._listen = ListenHandler(self._bus)
@@ -62,7 +60,6 @@ class SdkServer:
         # The SDK takes results as plain dictionaries too, which its annotations do not say.
         ours: dict[str, Any] = {name: _serving(handle) for name, handle in handlers.items()}
         ours["on_list_tools"] = self._on_list_tools
-        ours["on_call_tool"] = self._on_call_tool
         ours["on_subscriptions_listen"] = self._on_listen
         info = identity.server_info
         self._sdk: Server[Any] = Server(
@@ -155,21 +152,6 @@ class SdkServer:
             params = params.model_copy(update={"notifications": wanted})
         return await self._listen(context, params)
 
-    async def _on_call_tool(self, context: Any, params: Any) -> dict[str, Any]:
-        meta = (context.params or {}).get("_meta") or {}
-        asked = context.request_id, params.name, params.arguments or {}, meta
-        peer = served_peer()
-        if peer is not None:
-            return _plain(await self._call_tool(peer, *asked, None), context)
-        client = SessionClient(context)
-        try:
-            return _plain(await self._call_tool(client, *asked, client), context)
-        except asyncio.CancelledError:
-            await client.questions_withdrawn()
-            raise
-        finally:
-            await client.told()
-
 
 async def _on_set_level(context: Any, params: Any) -> dict[str, Any]:
     peer = served_peer() or SessionClient(context)
@@ -185,6 +167,10 @@ def _serving(handle: Handle) -> Any:
         asked = Asked(peer, params, context.params or {}, _is_modern(context), context.request_id)
         try:
             return _plain(await handle(asked), context)
+        except asyncio.CancelledError:
+            if isinstance(peer, SessionClient):
+                await peer.questions_withdrawn()
+            raise
         finally:
             if isinstance(peer, SessionClient):
                 await peer.told()

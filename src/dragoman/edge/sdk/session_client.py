@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp_types import CONNECTION_CLOSED
 
 from dragoman.access.callers import Caller
+from dragoman.calls.call import Withdrawal
+from dragoman.calls.origin import Origin
 from dragoman.errors import ClientCannotBeAsked, ClientRefused
 
 CALLER = "dragoman.caller"
@@ -60,20 +63,17 @@ class SessionClient:
     """The client of an HTTP session, during one call: the SDK carries what it is told and asked."""
 
     session = None
-    is_gone = False
-    """What leaves is a stream, not the client: it may be back for the answer."""
 
     def __init__(self, context: Any) -> None:
+        self._context = context
         self._session = context.session
         scope = context.request.scope
         self.caller: Caller = scope[CALLER]
         self.transport: str = scope[TRANSPORT]
-        self.headers: list[tuple[bytes, bytes]] = scope["headers"]
-        self.protocol_version: str | None = context.protocol_version
-        self.session_id: str | None = context.session._connection.session_id
         self.can_be_asked: bool = context.session.can_send_request
         self.listener = listener_of(context.session._connection)
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._queue: list[tuple[str, Mapping[str, Any] | None, int]] = []
         self._queued_bytes = 0
         self._telling: asyncio.Task[None] | None = None
@@ -85,22 +85,33 @@ class SessionClient:
         return {} if declared is None else declared.model_dump(mode="json", by_alias=True, exclude_none=True)
 
     @property
-    def has_withdrawn(self) -> bool:
-        """Whether it has cancelled the call."""
-        withdrawn: bool = self._session._request_outbound.cancel_requested.is_set()
-        return withdrawn
-
-    @property
     def log_level(self) -> str | None:
         return self.listener.log_level
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send in order and ahead of the answer; what a slow client cannot take is dropped."""
-        self._loop.call_soon_threadsafe(self._put, method, params, len(msgspec.json.encode(params)))
+        """Send in order and ahead of the answer; what a slow client cannot take is dropped. From any thread."""
+        size = len(msgspec.json.encode(params))
+        if threading.get_ident() == self._thread:
+            self._put(method, params, size)
+        else:
+            self._loop.call_soon_threadsafe(self._put, method, params, size)
 
-    def client_for(self, meta: Mapping[str, Any], *, modern: bool) -> SessionClient:
-        """Itself: it is made for one request."""
-        return self
+    def origin_for(self, meta: Mapping[str, Any], *, modern: bool) -> Origin:
+        """Where the call comes from; not kept, because it leads back here."""
+        context = self._context
+        return Origin(
+            self.caller,
+            self.transport,
+            self,
+            modern,
+            context.protocol_version,
+            self._session._connection.session_id,
+            context.request.scope["headers"],
+        )
+
+    def why_cancelled(self) -> Withdrawal:
+        """That a stream ends cancels nothing: the client may be back for the answer. The end of its session does."""
+        return "client" if self._session._request_outbound.cancel_requested.is_set() else "disconnect"
 
     async def drained(self) -> None:
         """Wait until the client has been told everything."""

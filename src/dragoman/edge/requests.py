@@ -1,32 +1,29 @@
-"""The requests about resources, prompts and completions. Whatever runs a function is a call, like any other."""
+"""The requests that come through the kernel. Whatever runs a function is a call, like any other."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
 from msgspec import Struct, to_builtins
 
-from dragoman.calls.awaited import Awaited
-from dragoman.calls.call import Call, Outcome
-from dragoman.calls.runner import Runner
+from dragoman.calls.call import Call, Dialect, Outcome
+from dragoman.calls.intake import Intake, Word
 from dragoman.edge.interests import Interests
 from dragoman.edge.listing import UNCACHED, refuse_cursor
-from dragoman.edge.peer import Peer, progress_of
+from dragoman.edge.peer import Peer
 from dragoman.errors import InvalidParams, ProtocolError, ResourceNotFound, ToolError
-from dragoman.ids import Ids
 from dragoman.offers.catalogue import Offer, Offers
 from dragoman.offers.making import call_name
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.template import LONGEST_URI
 from dragoman.protocol.jsonrpc import Id
-from dragoman.protocol.results import InputRequired
-from dragoman.protocol.session import correlation_id_in
+from dragoman.protocol.results import InputRequired, ToolResult
+from dragoman.protocol.session import ToolCall
 from dragoman.replies.encoding import meta_of
 from dragoman.replies.offers import completion, contents, messages, refusal, weighed
-from dragoman.tools.catalogue import RegisteredTool
+from dragoman.tools.catalogue import NO_TOOL, RegisteredTool
 
 
 class Asked(Struct, frozen=True):
@@ -38,29 +35,30 @@ class Asked(Struct, frozen=True):
     raw: Mapping[str, Any]
     """As they came."""
     modern: bool
-    request_id: Id | None = None
+    request_id: Id
 
     @property
     def meta(self) -> Mapping[str, Any]:
         return self.raw.get("_meta") or {}
 
 
-Handle: TypeAlias = Callable[[Asked], Awaitable[dict[str, Any]]]
+Result: TypeAlias = dict[str, Any] | ToolResult
+Handle: TypeAlias = Callable[[Asked], Awaitable[Result]]
 
 
-class OfferRequests:
-    """Answers the requests; raises `ProtocolError`. No result weighs more than `max_bytes`."""
+class KernelRequests:
+    """Answers the requests; raises `ProtocolError`. No result of an offer weighs more than `max_bytes`."""
 
-    def __init__(self, offers: Offers, interests: Interests, runner: Runner, ids: Ids, max_bytes: int) -> None:
+    def __init__(self, intake: Intake, dialect: Dialect, offers: Offers, interests: Interests, max_bytes: int) -> None:
+        self._intake = intake
+        self._render = dialect.render
         self._offers = offers
         self._interests = interests
-        self._runner = runner
-        self._ids = ids
         self._max_bytes = max_bytes
 
     def handlers(self, capabilities: Mapping[str, Any]) -> dict[str, Handle]:
         """By the SDK's names: what serves the methods that a client was told of, and no others."""
-        found: dict[str, Handle] = {}
+        found: dict[str, Handle] = {"on_call_tool": self.call_tool}
         if "resources" in capabilities:
             found["on_list_resources"] = self.list_resources
             found["on_list_resource_templates"] = self.list_templates
@@ -74,6 +72,11 @@ class OfferRequests:
             found["on_completion"] = self.complete
         return found
 
+    async def call_tool(self, asked: Asked) -> Result:
+        """`tools/call`, where the lane does not answer it itself"""
+        call = self._make(asked, asked.params.name, asked.params.arguments or {})
+        return await self._answer(asked, call, self._render)
+
     async def list_resources(self, asked: Asked) -> dict[str, Any]:
         """`resources/list`"""
         return _listed(asked, "resources", self._offers.resources())
@@ -86,7 +89,7 @@ class OfferRequests:
         """`prompts/list`"""
         return _listed(asked, "prompts", self._offers.prompts())
 
-    async def read_resource(self, asked: Asked) -> dict[str, Any]:
+    async def read_resource(self, asked: Asked) -> Result:
         """`resources/read`"""
         uri: str = asked.params.uri
         not_found = partial(ResourceNotFound, uri[:LONGEST_URI], modern=asked.modern)
@@ -101,7 +104,7 @@ class OfferRequests:
 
         return await self._call(asked, tool, _arguments(resource, texts), render, not_found)
 
-    async def get_prompt(self, asked: Asked) -> dict[str, Any]:
+    async def get_prompt(self, asked: Asked) -> Result:
         """`prompts/get`"""
         name: str = asked.params.name
         registered = self._offers.get(name)
@@ -112,7 +115,7 @@ class OfferRequests:
         arguments = _arguments(offer, asked.params.arguments or {})
         return await self._call(asked, registered.tool, arguments, partial(messages, offer.description))
 
-    async def complete(self, asked: Asked) -> dict[str, Any]:
+    async def complete(self, asked: Asked) -> Result:
         """`completion/complete`"""
         reference, argument, context = asked.params.ref, asked.params.argument, asked.params.context
         is_prompt = reference.type == "ref/prompt"
@@ -128,7 +131,7 @@ class OfferRequests:
         others = (context.arguments or {}) if context is not None else {}
         return await self._call(asked, completer, {"typed": argument.value, "others": others}, completion)
 
-    async def subscribe(self, asked: Asked) -> dict[str, Any]:
+    async def subscribe(self, asked: Asked) -> Result:
         """`resources/subscribe`"""
         uri, caller = asked.params.uri, asked.peer.caller
         found = self._offers.at(uri)
@@ -137,85 +140,70 @@ class OfferRequests:
         self._interests.subscribe(asked.peer.listener, uri, caller)
         return {}
 
-    async def unsubscribe(self, asked: Asked) -> dict[str, Any]:
+    async def unsubscribe(self, asked: Asked) -> Result:
         """`resources/unsubscribe`"""
         self._interests.unsubscribe(asked.peer.listener, asked.params.uri)
         return {}
 
-    async def _call(
+    def _call(
         self,
         asked: Asked,
         tool: RegisteredTool,
         arguments: dict[str, Any],
         render: Callable[[Any], Mapping[str, Any]],
         not_found: Callable[[str], ProtocolError] = InvalidParams,
-    ) -> dict[str, Any]:
-        return await self._run(asked, tool.definition.name, tool, arguments, render, not_found)
+    ) -> Awaitable[Result]:
+        return self._take_up(asked, tool.definition.name, tool, arguments, render, not_found)
 
-    async def _refuse(self, asked: Asked, name: str, error: Callable[[], ProtocolError]) -> dict[str, Any]:
+    def _refuse(self, asked: Asked, name: str, error: Callable[[], ProtocolError]) -> Awaitable[Result]:
         """Nothing is there: the call is made, refused and recorded all the same, as that of an unknown tool is."""
-        return await self._run(asked, name, None, {}, dict, lambda _: error())
+        return self._take_up(asked, name, NO_TOOL, {}, dict, lambda _: error())
 
-    async def _run(
+    def _take_up(
         self,
         asked: Asked,
         name: str,
-        tool: RegisteredTool | None,
+        tool: RegisteredTool,
         arguments: dict[str, Any],
         render: Callable[[Any], Mapping[str, Any]],
         not_found: Callable[[str], ProtocolError],
-    ) -> dict[str, Any]:
-        done: Awaited[dict[str, Any]] = Awaited()
+    ) -> Awaitable[Result]:
+        """Call what an offer runs. The name begins with the method, so that no tool can have it."""
 
-        def reply(call: Call, outcome: Outcome) -> None:
-            if done.future.done():
-                return
-            if type(outcome.value) is InputRequired:
-                outcome.value.meta = meta_of(call)
-                done.future.set_result(to_builtins(outcome.value))
-            elif outcome.error is None:
-                done.future.set_result(weighed(call, render(outcome.value), self._max_bytes))
-            elif isinstance(outcome.error, ToolError):
-                done.future.set_exception(refusal(call, outcome.error, not_found, self._max_bytes))
-            else:
-                outcome.error.correlation_id = call.correlation_id
-                done.future.set_exception(outcome.error)
+        def word(call: Call, outcome: Outcome) -> Result | ProtocolError:
+            if isinstance(outcome.error, ToolError):
+                return refusal(call, outcome.error, not_found, self._max_bytes)
+            return weighed(call, render(outcome.value), self._max_bytes)
 
-        peer = asked.peer
-        correlation_id = correlation_id_in(asked.meta) or self._ids.correlation_id()
-        call = Call(
+        call = self._make(asked, name, arguments)
+        call.method, call.tool = name.partition(" ")[0], tool
+        return self._answer(asked, call, word)
+
+    def _make(self, asked: Asked, name: str, arguments: dict[str, Any]) -> Call:
+        raw, meta = asked.raw, asked.meta
+        request = ToolCall(
+            asked.request_id,
             name,
             arguments,
-            self._ids.run_id(),
-            correlation_id,
-            reply,
-            peer.caller,
-            peer.transport,
-            asked.request_id,
-            method=name.partition(" ")[0],
-            meta=asked.meta,
-            protocol_version=peer.protocol_version,
-            session_id=peer.session_id,
-            headers=peer.headers,
+            meta,
+            asked.modern,
+            raw.get("inputResponses"),
+            raw.get("requestState"),
         )
-        call.client = peer.client_for(asked.meta, modern=asked.modern)
-        token = asked.meta.get("progressToken")
-        if token is not None:
-            call.progress = progress_of(call.client.notify, token)
-        if asked.modern:
-            call.is_modern = True
-            call.input_responses, call.request_state = asked.raw.get("inputResponses"), asked.raw.get("requestState")
-        if tool is not None:
-            call.tool = tool
-        self._runner.submit(call)
-        try:
-            return await done.future
-        except asyncio.CancelledError:
-            call.disconnected = peer.is_gone
-            call.withdraw("disconnect" if call.disconnected else "client")
-            raise
-        finally:
-            del done.future
+        return self._intake.make(request, asked.peer.origin_for(meta, modern=asked.modern))
+
+    def _answer(self, asked: Asked, call: Call, word: Word[Result]) -> Awaitable[Result]:
+        def answer(call: Call, outcome: Outcome) -> Result | ProtocolError:
+            if type(outcome.value) is InputRequired:
+                outcome.value.meta = meta_of(call)
+                asking: Result = to_builtins(outcome.value)
+                return asking
+            if isinstance(outcome.error, ProtocolError):
+                outcome.error.correlation_id = call.correlation_id
+                return outcome.error
+            return word(call, outcome)
+
+        return self._intake.answer(call, answer, asked.peer.why_cancelled)
 
 
 def capabilities_with(offers: Offers) -> dict[str, Any]:

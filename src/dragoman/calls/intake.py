@@ -1,0 +1,183 @@
+"""The one place that makes calls.
+
+1. Every call has a run id of its own, and the correlation id that its request brought, or a new one.
+2. A call is made, kept by whoever may have to withdraw it, and only then submitted: it may be answered at once.
+3. Progress is told until the call is answered, and never after that.
+4. A call whose answer is awaited is withdrawn when the waiting is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from dragoman.access.callers import LOCAL, Caller
+from dragoman.calls.call import Call, Dialect, Outcome, Withdrawal
+from dragoman.calls.origin import Origin
+from dragoman.calls.runner import Runner
+from dragoman.calls.tracing import Span, spans
+from dragoman.clock import Clock
+from dragoman.errors import ProtocolError, ToolError
+from dragoman.ids import Ids
+from dragoman.protocol.session import ToolCall, correlation_id_in
+from dragoman.tools.client import Client
+from dragoman.tools.context import Progress
+
+T = TypeVar("T")
+Reply: TypeAlias = Callable[[Call, Outcome], None]
+Word: TypeAlias = Callable[[Call, Outcome], T | ProtocolError]
+"""Words an outcome; an error that it returns is raised. As `Call.reply`, raises what the call is to fail with."""
+
+_PYTHON = Origin()
+
+
+def _python(caller: Caller) -> Origin:
+    return _PYTHON if caller is LOCAL else Origin(caller)
+
+
+def _not_awaited(call: Call, outcome: Outcome) -> None:
+    """The reply of a call until somebody waits for it."""
+
+
+def _by_client() -> Withdrawal:
+    return "client"
+
+
+class Intake:
+    """Makes calls of requests. What has to know a call before it begins calls `make`, and then `submit`."""
+
+    def __init__(self, runner: Runner, ids: Ids, dialect: Dialect, clock: Clock) -> None:
+        self.submit = runner.submit
+        self._refuse = runner.refuse
+        self._run_id = ids.run_id
+        self._correlation_id = ids.correlation_id
+        self._render = dialect.render
+        self._clock = clock
+
+    def make(self, request: ToolCall, origin: Origin, reply: Reply = _not_awaited) -> Call:
+        """The call that a client's request asks for."""
+        meta = request.meta
+        call = Call(
+            origin,
+            request.name,
+            request.arguments,
+            self._run_id(),
+            (correlation_id_in(meta) if meta else None) or self._correlation_id(),
+            reply,
+            request.id,
+            meta,
+        )
+        if meta:
+            token = meta.get("progressToken")
+            if token is not None and origin.client is not None:
+                call.progress = _progress_of(call, origin.client, token)
+                call.undo.append(_forget_progress)
+            if origin.is_modern:
+                call.input_responses, call.request_state = request.input_responses, request.request_state
+        return call
+
+    def make_local(self, name: str, arguments: dict[str, Any], origin: Origin, correlation_id: str | None) -> Call:
+        """A call that this process asks for itself, and no request of a client's."""
+        return Call(origin, name, arguments, self._run_id(), correlation_id or self._correlation_id(), _not_awaited)
+
+    async def answer(self, call: Call, word: Word[T], why_cancelled: Callable[[], Withdrawal] = _by_client) -> T:
+        """Submit a call and wait for its answer, as `word` words it.
+
+        If the waiting is cancelled, the call is withdrawn; `why_cancelled` then tells why.
+        """
+        answer: _Awaited[T] = _Awaited()
+
+        def reply(call: Call, outcome: Outcome) -> None:
+            if answer.future.done():
+                return
+            worded = word(call, outcome)
+            if isinstance(worded, ProtocolError):
+                answer.future.set_exception(worded)
+            else:
+                answer.future.set_result(worded)
+
+        call.reply = reply
+        self.submit(call)
+        try:
+            return await answer.future
+        except asyncio.CancelledError:
+            call.withdraw(why_cancelled())
+            raise
+        finally:
+            del answer.future
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        correlation_id: str | None = None,
+        caller: Caller = LOCAL,
+        trace: list[Span] | None = None,
+    ) -> Outcome:
+        """Make a call from Python, and wait for its outcome. Where the time went is added to `trace`."""
+        call = self.make_local(name, arguments, _python(caller), correlation_id)
+        if trace is not None:
+            call.trace = []
+        outcome = await self.answer(call, self._rendered)
+        if trace is not None:
+            trace += spans(call, self._clock.monotonic())
+        return outcome
+
+    def refuse(
+        self, name: str, error: ToolError, *, correlation_id: str | None = None, caller: Caller = LOCAL
+    ) -> Outcome:
+        """The outcome of a call that cannot be made, such as one with unreadable arguments. It is recorded."""
+        call = self.make_local(name, {}, _python(caller), correlation_id)
+        outcome = self._rendered(call, Outcome(error=error))
+        self._refuse(call, error)
+        return outcome
+
+    def _rendered(self, call: Call, outcome: Outcome) -> Outcome:
+        """An outcome, with what a client would read. A value that no client could be sent is not given to Python."""
+        if isinstance(outcome.error, ToolError | None):
+            outcome.rendered = self._render(call, outcome)
+        return outcome
+
+
+class _Awaited(Generic[T]):
+    """Holds the future that a call's reply settles, until the code that awaits it deletes `future`.
+
+    An error in the future leads to the frames that it passes through, these to the call, and the call to its `reply`.
+    Were the future still there, only the garbage collector would free them all.
+    """
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+
+def _progress_of(call: Call, client: Client, token: int | str) -> Progress:
+    """How a call tells the client that asked for it, with `token`, how far it is. From any thread."""
+    loop, thread = asyncio.get_running_loop(), threading.get_ident()
+
+    def progress(done: float, total: float | None, message: str | None) -> None:
+        params = progress_params(token, done, total, message)
+        if threading.get_ident() == thread:
+            tell(params)
+        else:
+            loop.call_soon_threadsafe(tell, params)
+
+    def tell(params: Mapping[str, Any]) -> None:
+        if not call.answered:  # Here, on the loop: another thread's news may arrive after the answer.
+            client.notify("notifications/progress", params)
+
+    return progress
+
+
+def _forget_progress(call: Call) -> None:
+    call.progress = None  # It leads back to the call: only the garbage collector would free the two.
+
+
+def progress_params(token: int | str, done: float, total: float | None, message: str | None) -> dict[str, Any]:
+    """The params of `notifications/progress`; what is not known is left out."""
+    facts = {"progressToken": token, "progress": done, "total": total, "message": message}
+    return {key: value for key, value in facts.items() if value is not None}

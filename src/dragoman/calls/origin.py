@@ -1,0 +1,30 @@
+"""Where calls come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from dragoman.access.callers import LOCAL, Caller
+from dragoman.tools.client import Client
+
+LOCAL_TRANSPORT = "local"
+"""Of calls from Python, whose errors keep their tracebacks: the caller may raise them."""
+
+
+class Origin(Struct, frozen=True, eq=False):
+    """What all calls of one peer share. Made once for a handshake connection, once per request elsewhere."""
+
+    caller: Caller = LOCAL
+    transport: str = LOCAL_TRANSPORT
+    client: Client | None = None
+    """The way back to the client, where there is one."""
+    is_modern: bool = False
+    """Whether the client is asked by answering its call with an `InputRequired`, and answers by repeating the call."""
+    protocol_version: str | None = None
+    """The one that a handshake agreed on; in the modern era each request's `_meta` names its own."""
+    session_id: str | None = None
+    """The HTTP session."""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    """The headers of the HTTP request, as they came."""

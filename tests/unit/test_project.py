@@ -17,6 +17,7 @@ import pytest
 from tests import requirements
 from tests.coverage_gate import verdict
 from tests.support.processes import environment
+from tests.support.source import parsed
 from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -225,7 +226,7 @@ def test_cache_deadlines_limits_and_replies_know_nothing_of_each_other() -> None
 def imported_by(path: Path, modules: Collection[str]) -> set[str]:
     """Those of `modules` that a file imports, anywhere in it; of `from a import b`, `a.b` if that is one, else `a`."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -264,9 +265,7 @@ def too_large_in(node: ast.AST, inside: str = "") -> Iterator[str]:
 def test_no_function_has_more_than_60_lines_and_no_class_more_than_15_public_methods() -> None:
     source = ROOT / "src"
     found = {
-        f"{path.relative_to(source)}: {what}"
-        for path in source.rglob("*.py")
-        for what in too_large_in(ast.parse(path.read_text("utf-8")))
+        f"{path.relative_to(source)}: {what}" for path in source.rglob("*.py") for what in too_large_in(parsed(path))
     }
     assert found == TOO_LARGE
 

@@ -14,6 +14,7 @@ import pytest
 
 import dragoman
 import dragoman.testing
+from tests.support.source import parsed
 from tests.support.waiting import PATIENCE
 
 HEAVY = {"mcp", "mcp_types", "typer", "rich", "click", "pydantic", "anyio", "asyncio", "msgspec", "jsonschema_rs"}
@@ -28,7 +29,7 @@ def loaded_by(code: str) -> set[str]:
 
 def seen_by_type_checkers() -> list[str]:
     """The names that are imported under `if TYPE_CHECKING`."""
-    tree = ast.parse(Path(dragoman.__file__).read_text("utf-8"))
+    tree = parsed(Path(dragoman.__file__))
     guarded = [node for node in tree.body if isinstance(node, ast.If)]
     return sorted(
         alias.asname or alias.name

@@ -25,8 +25,8 @@ from dragoman.replies.encoding import (
 )
 from dragoman.replies.failures import details_of
 from dragoman.replies.settings import ResponseConfig
+from dragoman.schemas.returns import WRAPPED
 from dragoman.tools.content import ATOMS, encode_json, encode_within
-from dragoman.tools.returns import WRAPPED
 
 _NOTHING = Raw(WRAPPED % b"null")
 _DEFAULT_LIMIT = SizeLimit(ResponseConfig().max_response_bytes)

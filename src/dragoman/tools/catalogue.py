@@ -12,6 +12,7 @@ import msgspec
 from dragoman.errors import DuplicateTool, DynamicRegistrationOff, InvalidTool
 from dragoman.ids import Ids, RandomIds
 from dragoman.lifespans import Lifespan
+from dragoman.schemas.returns import AS_JSON, Returns
 from dragoman.schemas.schema import ANY_OBJECT, Validator, compile_schema
 from dragoman.schemas.sensitive import is_marked
 from dragoman.sections import ValidationResult
@@ -19,7 +20,6 @@ from dragoman.telemetry.log import Logger
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
 from dragoman.tools.context import ToolContext
 from dragoman.tools.questions import Question
-from dragoman.tools.returns import AS_JSON, Returns
 from dragoman.tools.settings import TimeoutsConfig, ToolsConfig
 from dragoman.tools.tool import Convert, Function, Handler, Tool, ToolDefinition, is_tool_name, tool_of
 

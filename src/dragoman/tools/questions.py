@@ -17,14 +17,14 @@ import hashlib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import Formatter
 from typing import Annotated, Any, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import InternalFailure, InvalidArgument, ToolError
+from dragoman.errors import InternalFailure, InvalidArgument, InvalidTool, ToolError
 from dragoman.schemas.forms import Form, make_form
 from dragoman.telemetry.clean import show_all
 
@@ -199,7 +199,23 @@ def marker_in(hint: Any) -> Marker | None:
     return None
 
 
-def make_question(
+def make_questions(
+    tool_name: str, asked: Iterable[tuple[inspect.Parameter, Any]], defaults: Mapping[str, Any]
+) -> tuple[Question, ...]:
+    """The questions of parameters that have a marker in their hint, in their order; raises `InvalidTool`."""
+    questions: list[Question] = []
+    for parameter, hint in asked:
+        marker = marker_in(hint)
+        assert marker is not None
+        try:
+            question = _make_question(parameter, hint, marker, [each.name for each in questions], defaults)
+        except (TypeError, ValueError, NameError) as error:
+            raise InvalidTool(tool_name, [(parameter.name, str(error))]) from error
+        questions.append(question)
+    return tuple(questions)
+
+
+def _make_question(
     parameter: inspect.Parameter, hint: Any, marker: Marker, earlier: Sequence[str], defaults: Mapping[str, Any]
 ) -> Question:
     """The question of a parameter annotated with `marker`; raises `TypeError` with what is wrong with it.

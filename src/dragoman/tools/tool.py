@@ -12,12 +12,13 @@ import msgspec
 
 from dragoman.errors import InvalidTool
 from dragoman.lifespans import Lifespan
+from dragoman.schemas.returns import AS_JSON, Returns
 from dragoman.schemas.schema import Schema, listed_schema
+from dragoman.schemas.signature import read_signature
 from dragoman.tools.attached import F, attach, made_of
+from dragoman.tools.content import is_content_type
 from dragoman.tools.context import ToolContext
-from dragoman.tools.questions import Question
-from dragoman.tools.returns import AS_JSON, Returns
-from dragoman.tools.signature import read_signature
+from dragoman.tools.questions import Question, make_questions, marker_in
 
 Handler: TypeAlias = Callable[[dict[str, Any], ToolContext], Any]
 """Takes validated arguments and the context; returns the result, or an awaitable of it."""
@@ -240,7 +241,10 @@ def make_tool(
     tool_name: str = name if name is not None else getattr(function, "__name__", "")
     if tool_name == "<lambda>":
         raise InvalidTool(tool_name, [("", "a lambda has no name; pass name, or write a function")])
-    signature = read_signature(function, ToolContext, tool_name, has_schema=input_schema is not None)
+    has_schema = input_schema is not None
+    signature = read_signature(function, tool_name, _is_argument, is_content_type, has_schema=has_schema)
+    asked = [(parameter, hint) for parameter, hint in signature.others if hint is not ToolContext]
+    context_parameter = next((parameter.name for parameter, hint in signature.others if hint is ToolContext), None)
     definition = ToolDefinition(
         name=tool_name,
         description=description or inspect.getdoc(function) or "",
@@ -258,13 +262,17 @@ def make_tool(
     )
     return Tool(
         definition,
-        _by_name(function, signature.context_parameter, signature.defaults),
+        _by_name(function, context_parameter, signature.defaults),
         is_async=inspect.iscoroutinefunction(function),
-        wants_context=signature.context_parameter is not None,
+        wants_context=context_parameter is not None,
         convert=signature.convert,
-        questions=signature.questions,
+        questions=make_questions(tool_name, asked, signature.arguments),
         returns=_returns(signature.returns, input_schema, output_schema),
     )
+
+
+def _is_argument(hint: Any) -> bool:
+    return hint is not ToolContext and marker_in(hint) is None
 
 
 def _returns(declared: Returns, input_schema: Schema | None, output_schema: Schema | None) -> Returns:

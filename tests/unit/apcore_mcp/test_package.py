@@ -20,6 +20,7 @@ from packaging.specifiers import SpecifierSet
 
 import apcore_mcp
 from tests.coverage_gate import totals_of, verdict
+from tests.support.source import parsed
 from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +33,7 @@ def lines_of_code(path: Path) -> int:
     """Lines that are neither empty, nor a comment, nor part of a docstring."""
     text = path.read_text("utf-8")
     said: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             said.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines = enumerate(text.splitlines(), 1)
@@ -81,7 +82,7 @@ def test_every_name_can_be_imported_from_where_the_specification_has_it() -> Non
 
 def logger_calls() -> Iterator[tuple[str, str]]:
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger":
                 yield path.name, ", ".join(map(ast.unparse, node.args))
 
@@ -167,7 +168,7 @@ def test_it_is_written_in_the_oldest_python_that_it_is_for() -> None:
     versions = SpecifierSet(PROJECT["project"]["requires-python"])
     assert [minor for minor in range(8, 15) if f"3.{minor}" in versions] == [11, 12, 13, 14]
     for path in SOURCES:
-        ast.parse(path.read_text("utf-8"), feature_version=(3, 11))
+        parsed(path, feature_version=(3, 11))
 
 
 @pytest.mark.requirement("NFR-COMPAT-002", "NFR-COMPAT-003", "C-01", "D-01", "D-02")

@@ -13,8 +13,9 @@ import pydantic
 import pytest
 
 from dragoman import Image, Text, ToolDefinition, define_tool, tool
+from dragoman.schemas.returns import AS_JSON, read_return
 from dragoman.testing import open_server
-from dragoman.tools.returns import AS_JSON, read_return
+from dragoman.tools.content import is_content_type
 
 DIALECTS = ["structured", "plain", "envelope"]
 
@@ -193,7 +194,7 @@ def test_a_return_hint_that_contains_itself_without_end_has_no_output_schema() -
 
     hint = TypeAliasType()
     hint.__value__ = list[hint]  # type: ignore[valid-type]
-    assert read_return(hint) == (None, AS_JSON)
+    assert read_return(hint, is_content_type) == (None, AS_JSON)
 
 
 @pytest.mark.parametrize(

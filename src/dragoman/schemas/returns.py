@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Callable
 from math import isfinite
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,6 @@ from msgspec import Raw, Struct
 
 from dragoman.schemas.conversion import json_schema, with_meta
 from dragoman.schemas.schema import DRAFT_2020_12
-from dragoman.tools.content import is_content_type
 
 _Schema = dict[str, Any]
 _ATOMS: dict[Any, set[type]] = {str: {str}, int: {int}, float: {float, int}, bool: {bool}, type(None): {type(None)}}
@@ -56,13 +56,16 @@ AS_JSON = Returns()
 """For tools that were registered with schemas of their own."""
 
 
-def read_return(hint: Any) -> tuple[_Schema | None, Returns]:
-    """The output schema of a return hint, or None if there is none, and how results are answered with."""
+def read_return(hint: Any, is_content: Callable[[type], bool]) -> tuple[_Schema | None, Returns]:
+    """The output schema of a return hint, or None if there is none, and how results are answered with.
+
+    `is_content` tells whether values of a type are content blocks.
+    """
     if hint is None:
         return None, AS_JSON
     returns = Returns(_names_text(hint), exact=frozenset(_exact(hint)))
     try:
-        if _is_free(hint):
+        if _is_free(hint, is_content):
             return None, Returns(returns.is_text)
         schema, definitions = json_schema(with_meta(hint), "serialization")
     except (TypeError, ValueError, NameError, KeyError, RuntimeError):
@@ -100,16 +103,16 @@ def _members(hint: Any) -> tuple[Any, ...]:
     return tuple(member for each in typing.get_args(hint) for member in _members(each))
 
 
-def _is_free(hint: Any) -> bool:
+def _is_free(hint: Any, is_content: Callable[[type], bool]) -> bool:
     """Whether nothing is said about the result, or some of it may be content blocks, which are sent as they are."""
-    return any(member in _ANY or _has_content(member) for member in _members(hint))
+    return any(member in _ANY or _has_content(member, is_content) for member in _members(hint))
 
 
-def _has_content(hint: Any) -> bool:
+def _has_content(hint: Any, is_content: Callable[[type], bool]) -> bool:
     hint = plain_hint(hint)
-    if isinstance(hint, type) and is_content_type(hint):
+    if isinstance(hint, type) and is_content(hint):
         return True
-    return any(map(_has_content, typing.get_args(hint)))
+    return any(_has_content(part, is_content) for part in typing.get_args(hint))
 
 
 def _names_text(hint: Any) -> bool:

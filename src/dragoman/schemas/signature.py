@@ -13,8 +13,7 @@ import msgspec
 from dragoman.errors import InvalidTool
 from dragoman.schemas.conversion import converter, is_plain, object_schema, with_meta
 from dragoman.schemas.defaults import read_default
-from dragoman.tools.questions import Question, make_question, marker_in
-from dragoman.tools.returns import Returns, read_return
+from dragoman.schemas.returns import Returns, read_return
 
 
 class Signature(msgspec.Struct, frozen=True):
@@ -23,17 +22,28 @@ class Signature(msgspec.Struct, frozen=True):
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
     returns: Returns
-    context_parameter: str | None
     convert: Callable[[dict[str, Any]], dict[str, Any]] | None
-    questions: tuple[Question, ...] = ()
-    defaults: dict[str, Callable[[], Any]] = {}
+    arguments: dict[str, Any]
+    """What each is that is not given; `...` where it must be."""
+    defaults: dict[str, Callable[[], Any]]
     """Those that the function does not supply itself."""
+    others: tuple[tuple[inspect.Parameter, Any], ...]
+    """The parameters that are no arguments, with their hints."""
 
 
 def read_signature(
-    function: Callable[..., Any], context_type: type, name: str, *, has_schema: bool = False
+    function: Callable[..., Any],
+    name: str,
+    is_argument: Callable[[Any], bool],
+    is_content: Callable[[type], bool],
+    *,
+    has_schema: bool = False,
 ) -> Signature:
-    """Schemas and argument conversion from type hints; raises `InvalidTool`, naming the parameter."""
+    """Schemas and argument conversion from type hints; raises `InvalidTool`, naming the parameter.
+
+    `is_argument` tells by its hint whether a parameter is an argument of the tool, and may raise `TypeError`.
+    `is_content` tells whether values of a type are content blocks.
+    """
     if (problem := _problem(function)) is not None:
         raise InvalidTool(name, [("", problem)])
     try:
@@ -42,45 +52,47 @@ def read_signature(
     except Exception as error:
         raise InvalidTool(name, [("", f"its type hints cannot be read: {error}")]) from error
     fields: list[Any] = []
-    asked: list[tuple[inspect.Parameter, Any]] = []
-    context_parameter = None
-    known: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     defaults: dict[str, Callable[[], Any]] = {}
+    others: list[tuple[inspect.Parameter, Any]] = []
     for parameter in parameters.values():
         hint = hints.get(parameter.name, Any)
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise InvalidTool(name, [(parameter.name, "a tool's parameters must be passable by name, one by one")])
-        if parameter.name in ("self", "cls") and parameter.name not in hints and not fields and not asked:
-            raise InvalidTool(name, [(parameter.name, _METHOD)])
-        if hint is context_type:
-            context_parameter = parameter.name
-            continue
-        if _is_asked(name, parameter, hint):
-            asked.append((parameter, hint))
-            continue
+        _check(name, parameter, is_first=not fields and not others, is_hinted=parameter.name in hints)
+        try:
+            if not is_argument(hint):
+                others.append((parameter, hint))
+                continue
+        except TypeError as error:
+            raise InvalidTool(name, [(parameter.name, str(error))]) from None
         given, hint, make = read_default(name, parameter, hint)
-        known[parameter.name] = ... if given.default is given.empty else given.default
+        arguments[parameter.name] = ... if given.default is given.empty else given.default
         if make is not None:
             defaults[parameter.name] = make
         fields.append(_field(given, _with_meta(name, parameter, hint)))
-    questions = _questions(name, asked, known)
+    schema, convert = _conversion(name, fields, has_schema=has_schema)
+    return Signature(schema, *read_return(hints.get("return"), is_content), convert, arguments, defaults, tuple(others))
+
+
+def _conversion(
+    name: str, fields: list[Any], *, has_schema: bool
+) -> tuple[dict[str, Any], Callable[[dict[str, Any]], dict[str, Any]] | None]:
+    """The input schema, and how arguments that fit it become those of the function; None: they are that already."""
     try:
         arguments = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
         input_schema = object_schema(arguments)
     except (TypeError, ValueError, NameError, RuntimeError) as error:  # Pydantic's user errors are `RuntimeError`s.
         if has_schema:
-            return Signature({}, *read_return(hints.get("return")), context_parameter, None, questions, defaults)
+            return {}, None
         place = next((field[0] for field in fields if not _has_schema(field[1])), "")
         raise InvalidTool(name, [(place, f"{error}; annotate it otherwise, or pass input_schema")]) from error
-    plain = all(is_plain(field[1]) for field in fields)
-    return Signature(
-        input_schema,
-        *read_return(hints.get("return")),
-        context_parameter,
-        None if plain else converter(arguments),
-        questions,
-        defaults,
-    )
+    return input_schema, None if all(is_plain(field[1]) for field in fields) else converter(arguments)
+
+
+def _check(name: str, parameter: inspect.Parameter, *, is_first: bool, is_hinted: bool) -> None:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+        raise InvalidTool(name, [(parameter.name, "a tool's parameters must be passable by name, one by one")])
+    if parameter.name in ("self", "cls") and is_first and not is_hinted:
+        raise InvalidTool(name, [(parameter.name, _METHOD)])
 
 
 _METHOD = "a method has no object to be called on; decorate it where there is one: tool(thing.method)"
@@ -107,26 +119,6 @@ def _with_meta(name: str, parameter: inspect.Parameter, hint: Any) -> Any:
         return with_meta(hint)
     except Exception as error:  # Other libraries' annotations may say anything.
         raise InvalidTool(name, [(parameter.name, f"its type hint cannot be used: {error}")]) from error
-
-
-def _is_asked(name: str, parameter: inspect.Parameter, hint: Any) -> bool:
-    try:
-        return marker_in(hint) is not None
-    except TypeError as error:
-        raise InvalidTool(name, [(parameter.name, str(error))]) from None
-
-
-def _questions(name: str, asked: list[tuple[inspect.Parameter, Any]], defaults: dict[str, Any]) -> tuple[Question, ...]:
-    questions: list[Question] = []
-    for parameter, hint in asked:
-        marker = marker_in(hint)
-        assert marker is not None
-        try:
-            question = make_question(parameter, hint, marker, [each.name for each in questions], defaults)
-        except (TypeError, ValueError, NameError) as error:
-            raise InvalidTool(name, [(parameter.name, str(error))]) from error
-        questions.append(question)
-    return tuple(questions)
 
 
 def _has_schema(hint: Any) -> bool:

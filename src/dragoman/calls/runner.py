@@ -10,40 +10,39 @@ from typing import Any, NoReturn
 
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.calls.awaited import Awaited
-from dragoman.calls.call import Call, Completion, Dialect, Outcome, Service
+from dragoman.calls.call import Call, Completion, Dialect, Outcome
 from dragoman.calls.deadlines import Deadlines
-from dragoman.calls.stages.record_completion import RecordCompletion
+from dragoman.calls.pipeline import Pipeline
 from dragoman.calls.threads import Threads
 from dragoman.calls.tracing import Span, spans
 from dragoman.errors import Abandoned, Stopping, ToolError
 from dragoman.ids import Ids
 from dragoman.lifespans import Lifespan
+from dragoman.protocol.results import ToolResult
 from dragoman.telemetry.log import Logger
 
 
 class Runner:
-    """Runs each call in a task of its own, through the one pipeline there is."""
+    """Runs each call in a task of its own, through the pipeline for its kind of work."""
 
     def __init__(
         self,
-        service: Service,
-        traced: Service,
-        recorder: RecordCompletion,
-        dialect: Dialect,
+        tools: Pipeline,
+        under_way: dict[Call, Pipeline],
+        dialect: Dialect[ToolResult],
         deadlines: Deadlines,
         threads: Threads,
         ids: Ids,
         logger: Logger,
     ) -> None:
-        self._service = service
-        self._traced = traced
-        self._recorder = recorder
+        self._tools = tools
+        self._clock = tools.recorder.clock
         self._render = dialect.render
         self._deadlines = deadlines
         self._threads = threads
         self._ids = ids
         self._logger = logger
-        self._under_way = recorder.under_way
+        self._under_way = under_way
         self._start: Callable[[Any], asyncio.Task[None]] = _not_started
         self.on_submit: list[Callable[[Call], None]] = []
         """Each sees every call before it starts, and may wrap its `reply` to see what it is answered with."""
@@ -58,15 +57,18 @@ class Runner:
         eagerly: Any = {"eager_start": True} if sys.version_info >= (3, 12) else {}
         self._start = partial(asyncio.Task, loop=asyncio.get_running_loop(), name="call", **eagerly)
 
-    def submit(self, call: Call) -> None:
-        """Start a call; its answer goes to `call.reply`."""
+    def submit(self, call: Call, pipeline: Pipeline | None = None) -> None:
+        """Start a call, of a tool unless another pipeline is given; its answer goes to `call.reply`."""
+        if pipeline is None:
+            pipeline = self._tools
         for see in self.on_submit:
             see(call)
-        self._under_way.add(call)  # Before it starts: where tasks start eagerly, it may have ended when that returns.
+        # Before it starts: where tasks start eagerly, it may have ended when that returns.
+        self._under_way[call] = pipeline
         try:
-            call.task = self._start((self._service if call.trace is None else self._traced)(call))
+            call.task = self._start((pipeline.service if call.trace is None else pipeline.traced)(call))
         except BaseException:
-            self._under_way.discard(call)
+            self._under_way.pop(call, None)
             raise
 
     async def call(
@@ -98,7 +100,7 @@ class Runner:
         try:
             outcome = await answer.future
             if trace is not None:
-                trace += spans(call.trace, self._recorder.clock.monotonic())
+                trace += spans(call.trace, self._clock.monotonic())
             return outcome
         except asyncio.CancelledError:
             call.withdraw("client")
@@ -114,7 +116,7 @@ class Runner:
         correlation_id = correlation_id or self._ids.correlation_id()
         call = Call(name, {}, self._ids.run_id(), correlation_id, _no_reply, caller=caller)
         outcome.rendered = self._render(call, outcome)
-        self._recorder.record(call, Completion.TOOL_ERROR, error)
+        self._tools.recorder.record(call, Completion.TOOL_ERROR, error)
         return outcome
 
     async def drain(self, timeout: float) -> bool:
@@ -125,7 +127,7 @@ class Runner:
         calls = [call for call in self._under_way if call.task is not None and not call.task.done()]
         if calls and timeout > 0:
             await asyncio.wait([call.task for call in calls if call.task is not None], timeout=timeout)
-        return self._under_way.isdisjoint(calls)
+        return self._under_way.keys().isdisjoint(calls)
 
     async def ended(self, lifespan: Lifespan) -> None:
         """Wait until every call of a tool with this lifespan that is under way now has ended."""
@@ -135,15 +137,15 @@ class Runner:
 
     def abandon(self) -> int:
         """Record what is still running as timed out and stop caring about it; how many calls that were."""
-        for call in tuple(self._under_way):
+        for call, pipeline in tuple(self._under_way.items()):
             if not call.ran:  # It came too late to begin.
-                self._refuse(call)
-        abandoned = tuple(self._under_way)
-        for call in abandoned:
-            call.duration_ms = int((self._recorder.clock.monotonic() - call.started) * 1e6) / 1000
+                self._refuse(call, pipeline)
+        abandoned = tuple(self._under_way.items())
+        for call, pipeline in abandoned:
+            call.duration_ms = int((self._clock.monotonic() - call.started) * 1e6) / 1000
             call.cancellation.set("shutdown")
             call.answer(Outcome(error=Abandoned(retryable=call.tool.definition.hints.are_harmless)))
-            self._recorder.record(call, Completion.TIMEOUT)
+            pipeline.recorder.record(call, Completion.TIMEOUT)
             if call.task is not None:
                 call.task.cancel()
         if abandoned:
@@ -152,11 +154,11 @@ class Runner:
         self._threads.stop()
         return len(abandoned)
 
-    def _refuse(self, call: Call) -> None:
+    def _refuse(self, call: Call, pipeline: Pipeline) -> None:
         error = Stopping()
         call.answer(Outcome(error=error))
-        self._recorder.record(call, Completion.TOOL_ERROR, error)
-        self._under_way.discard(call)
+        pipeline.recorder.record(call, Completion.TOOL_ERROR, error)
+        self._under_way.pop(call, None)
         if call.task is not None:
             call.task.cancel()
 

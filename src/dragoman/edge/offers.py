@@ -11,7 +11,6 @@ from msgspec import Struct, to_builtins
 
 from dragoman.calls.awaited import Awaited
 from dragoman.calls.call import Call, Outcome
-from dragoman.calls.runner import Runner
 from dragoman.edge.interests import Interests
 from dragoman.edge.listing import UNCACHED, refuse_cursor
 from dragoman.edge.peer import Peer, progress_of
@@ -51,10 +50,12 @@ Handle: TypeAlias = Callable[[Asked], Awaitable[dict[str, Any]]]
 class OfferRequests:
     """Answers the requests; raises `ProtocolError`. No result weighs more than `max_bytes`."""
 
-    def __init__(self, offers: Offers, interests: Interests, runner: Runner, ids: Ids, max_bytes: int) -> None:
+    def __init__(
+        self, offers: Offers, interests: Interests, submit: Callable[[Call], None], ids: Ids, max_bytes: int
+    ) -> None:
         self._offers = offers
         self._interests = interests
-        self._runner = runner
+        self._submit = submit
         self._ids = ids
         self._max_bytes = max_bytes
 
@@ -207,7 +208,7 @@ class OfferRequests:
             call.input_responses, call.request_state = asked.raw.get("inputResponses"), asked.raw.get("requestState")
         if tool is not None:
             call.tool = tool
-        self._runner.submit(call)
+        self._submit(call)
         try:
             return await done.future
         except asyncio.CancelledError:

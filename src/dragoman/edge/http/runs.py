@@ -21,6 +21,7 @@ from dragoman.edge.http.explained import explain
 from dragoman.edge.http.recent_calls import Ring
 from dragoman.errors import ClientCannotBeAsked, ProtocolError, ResultTooLarge
 from dragoman.ids import Ids
+from dragoman.protocol.results import ToolResult
 from dragoman.replies.encoding import encode_value
 from dragoman.tools.content import encode_json
 
@@ -112,7 +113,7 @@ class Runtime(Protocol):
     runner: Runner
 
     @property
-    def dialect(self) -> Dialect: ...
+    def dialect(self) -> Dialect[ToolResult]: ...
 
 
 class Finished(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from dragoman.calls.call import LOCAL_TRANSPORT, Call, Completion, Outcome, Service
 from dragoman.calls.guards import NEAR_TIMEOUT, Guards
-from dragoman.calls.interrupts import raise_interrupt
+from dragoman.calls.interrupts import raise_if_stopped
 from dragoman.calls.run_handler import meaning_of
 from dragoman.calls.slots import Slots
 from dragoman.clock import Clock
@@ -82,9 +82,9 @@ class RecordCompletion:
                     record_end(call, _SUCCESS)
                 else:
                     record_end(call, _completion(call, outcome), outcome.error)
-            except (Exception, SystemExit, KeyboardInterrupt) as error:
-                # The boundary: what arrives here is a defect of ours, or of a type that a tool answers with.
-                raise_interrupt(error)
+            except BaseException as error:
+                # The boundary: a defect of ours, of an application's stage, or of a type that a tool answers with.
+                raise_if_stopped(error)
                 self._failed(call, error)
             finally:
                 ended(call, None)

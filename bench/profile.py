@@ -74,7 +74,7 @@ class Profile:
         handler: Service = RunHandler(Threads(), self._runtime.logger)
         parts = {"session": self._session, "call": self._create, "record": self._record, "answer": self._answer}
         for depth in range(len(stages), -1, -1):
-            parts[f"depth {depth}"] = self._stepped(pipeline.build(stages[depth:], handler))
+            parts[f"depth {depth}"] = self._stepped(pipeline.compose(stages[depth:], handler))
         best = dict.fromkeys((*parts, "tasks", "whole", "log"), float("inf"))
         for _ in range(runs):
             costs = {name: part() for name, part in parts.items()}

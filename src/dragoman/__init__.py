@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dragoman.access.callers import Caller
     from dragoman.app import Runtime, ServerOptions, create_server, http_app, start_http_server
     from dragoman.app import open_runtime as open
-    from dragoman.calls.call import Outcome
+    from dragoman.calls.call import Call, Outcome, Stage
     from dragoman.config import Config
     from dragoman.edge.stdio import start_server
     from dragoman.offers.catalogue import Offers
@@ -45,6 +45,7 @@ _HOMES = {
     "Ask": "dragoman.tools.questions",
     "Audio": "dragoman.tools.content",
     "BlobResource": "dragoman.tools.content",
+    "Call": "dragoman.calls.call",
     "Caller": "dragoman.access.callers",
     "Cancellation": "dragoman.tools.context",
     "Config": "dragoman.config",
@@ -61,6 +62,7 @@ _HOMES = {
     "Runtime": "dragoman.app",
     "Sample": "dragoman.tools.questions",
     "ServerOptions": "dragoman.app",
+    "Stage": "dragoman.calls.call",
     "Text": "dragoman.tools.content",
     "TextResource": "dragoman.tools.content",
     "Tool": "dragoman.tools.tool",
@@ -84,6 +86,7 @@ __all__ = [
     "Ask",
     "Audio",
     "BlobResource",
+    "Call",
     "Caller",
     "Cancellation",
     "Config",
@@ -100,6 +103,7 @@ __all__ = [
     "Runtime",
     "Sample",
     "ServerOptions",
+    "Stage",
     "Text",
     "TextResource",
     "Tool",

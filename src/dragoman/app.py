@@ -7,9 +7,9 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from importlib.util import find_spec
@@ -22,7 +22,6 @@ from dragoman.access.quota import Quota
 from dragoman.access.seal import Seal
 from dragoman.adapters.dict_claims import DictClaims
 from dragoman.cache.bounded import BoundedCache
-from dragoman.calls import pipeline
 from dragoman.calls.answers import Claims
 from dragoman.calls.call import Call, Outcome, Stage
 from dragoman.calls.call_log import call_log
@@ -31,27 +30,21 @@ from dragoman.calls.guards import Guards
 from dragoman.calls.intake import Intake
 from dragoman.calls.interrupts import raise_interrupt
 from dragoman.calls.patience import Patience
+from dragoman.calls.pipeline import Common, Pipeline, Policy, build_pipeline
 from dragoman.calls.rates import Rates
 from dragoman.calls.results import Results
 from dragoman.calls.run_handler import RunHandler
 from dragoman.calls.runner import Runner
 from dragoman.calls.shares import Shares
 from dragoman.calls.slots import Slots
-from dragoman.calls.stages.admit import Admission, Admit
-from dragoman.calls.stages.ask_client import MOST_WAITING, AskClient
-from dragoman.calls.stages.check_request import CheckRequest
-from dragoman.calls.stages.check_scopes import CheckScopes
-from dragoman.calls.stages.enforce_deadline import EnforceDeadline
-from dragoman.calls.stages.fill_answers import FillAnswers
-from dragoman.calls.stages.find_tool import FindTool
-from dragoman.calls.stages.limit_rate import LimitRate
+from dragoman.calls.stages.admit import Admission
+from dragoman.calls.stages.ask_client import MOST_WAITING, Waiting
+from dragoman.calls.stages.find_tool import FindOffer, FindTool
 from dragoman.calls.stages.open_span import OpenSpan
-from dragoman.calls.stages.record_completion import Observer, RecordCompletion
-from dragoman.calls.stages.reuse_results import ReuseResults
-from dragoman.calls.stages.take_slot import TakeSlot
-from dragoman.calls.stages.validate_arguments import ValidateArguments
+from dragoman.calls.stages.record_completion import Observer
+from dragoman.calls.states import States
 from dragoman.calls.threads import Threads
-from dragoman.calls.tracing import Span, build_traced
+from dragoman.calls.tracing import Span
 from dragoman.changes import (
     Change,
     Publish,
@@ -130,6 +123,8 @@ class ServerOptions:
     """Tools, resources and prompts, or functions that were decorated as such."""
     offers: Offers | None = None
     """For resources and prompts that come only when the server runs: it then says that it has them from the start."""
+    stages: Sequence[Stage] = ()
+    """Stages of the application's own. Each call goes through them in this order, after `CheckScopes`."""
     tracer_provider: TracerProvider | None = None
     """Whose spans calls become. Without it, OpenTelemetry's own, if the application has set one by now."""
     memory_tools: bool = False
@@ -203,43 +198,52 @@ class Runtime:
         self.pressure = PressureMonitor(self.clock, config.guards.memory_budget_bytes)
         self.guards = Guards(config.guards, config.limits, self.pressure)
         self.observers: list[Observer] = []
-        under_way: set[Call] = set()
+        under_way: dict[Call, Pipeline] = {}
         deadlines = Deadlines(under_way, self.clock, self.logger)
         threads = Threads()
         self._patience = patience = Patience(config.timeouts.input_ms, deadlines, self.clock)
-        waiting = Quota(config.resources.max_waiting_per_caller or MOST_WAITING // 2)
         seal = Seal(config.security.state_key, config.server.name)
         self._results = results = Results(self.cache, self._tell_others, config.response.max_value_bytes)
-        recorder = RecordCompletion(self.logger, self.clock, self.slots, self.guards, under_way, self.observers)
         tracer = make_tracer(options.tracer_provider)
         self._spans = None if tracer is None else OpenSpan(tracer, self.catalogue)
         if self._spans is not None:
             self.observers.append(self._spans.close)
-        # The order is the contract: refuse cheaply before taking a slot, start the clock last.
-        self.stages: tuple[Stage, ...] = (
-            recorder,
-            *([] if self._spans is None else [self._spans]),
-            Admit(self._gate),
-            CheckRequest(config.limits, config.tools, self.catalogue, self.guards),
-            FindTool(self.catalogue),
-            CheckScopes(),
-            LimitRate(Rates(config.limits), self.clock),
-            AskClient(seal, patience, self.slots, self.clock, self.logger, self._get_claims, per_caller=waiting),
-            TakeSlot(self.slots, Shares(config.resources, config.limits)),
-            ValidateArguments(),
-            FillAnswers(self._get_claims),
-            EnforceDeadline(deadlines),
-            ReuseResults(results),
+        self.common = common = Common(
+            run=RunHandler(threads, self.logger, patience, own),
+            logger=self.logger,
+            clock=self.clock,
+            admission=self._gate,
+            catalogue=self.catalogue,
+            guards=self.guards,
+            states=States(seal, self.clock, self.logger, self._get_claims, patience.limit),
+            patience=patience,
+            waiting=Waiting(Quota(config.resources.max_waiting_per_caller or MOST_WAITING // 2)),
+            deadlines=deadlines,
+            results=results,
+            under_way=under_way,
+            observers=self.observers,
+            spans=self._spans,
+            stages=tuple(options.stages),
         )
-        run = RunHandler(threads, self.logger, patience, own)
-        service = pipeline.build(self.stages, run)
-        traced = build_traced(self.stages, run, self.clock.monotonic)
-        self.runner = Runner(service, traced, recorder, deadlines, threads, self.logger)
+        """What pipelines share. With it, a part can build one for work of its own."""
+        self.policy = policy = Policy(
+            find=FindTool(self.catalogue),
+            limits=config.limits,
+            tools=config.tools,
+            rates=Rates(config.limits),
+            slots=self.slots,
+            shares=Shares(config.resources, config.limits),
+        )
+        tools_pipeline = build_pipeline(policy, common)
+        offers_pipeline = build_pipeline(replace(policy, find=FindOffer()), common)
+        self.stages = tools_pipeline.stages
+        self.runner = Runner(tools_pipeline, under_way, deadlines, threads, self.logger)
         self.intake = Intake(self.runner, self.ids, self.dialect, self.clock)
+        offers_intake = Intake(self.runner, self.ids, self.dialect, self.clock, offers_pipeline)
         listing = Listing(self.catalogue, self.identity)
         self.interests = Interests()
         max_bytes = config.response.max_response_bytes - bytes_added_later(self.identity.server_info)
-        requests = KernelRequests(self.intake, self.dialect, self.offers, self.interests, max_bytes)
+        requests = KernelRequests(self.intake, self.dialect, offers_intake, self.offers, self.interests, max_bytes)
         handlers = requests.handlers(self.identity.capabilities)
         self.kernel = SdkKernel(self.identity, listing, handlers, self.offers.may_read)
         self._services = Services(

@@ -56,6 +56,7 @@ def run(script: str, folder: Path) -> str:
         ("tutorial.md", 4),
         ("tools.md", 1),
         ("asking.md", 1),
+        ("stages.md", 1),
         ("resources-and-prompts.md", 1),
         ("openai.md", 2),
         ("apcore.md", 1),

@@ -50,13 +50,13 @@ class Serving:
 
 @asynccontextmanager
 async def serving(
-    tools: Iterable[Tool], settings: Mapping[str, Any] | None = None, *, sse: bool = False
+    tools: Iterable[Tool], settings: Mapping[str, Any] | None = None, *, sse: bool = False, **options: Any
 ) -> AsyncIterator[Serving]:
     """Serve over HTTP for as long as the block takes, which ends in time or fails."""
     config = make_config(settings)
     log: list[Entry] = []
     logger = StructuredLogger(log.append)
-    runtime = create_server(ServerOptions(config=config, tools=tools, logger=logger))
+    runtime = create_server(ServerOptions(config=config, tools=tools, logger=logger, **options))
     app = runtime.http(sse=sse)
     server = HttpServer(app, config.http)
     async with asyncio.timeout(4 * PATIENCE), listening(server) as port:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from msgspec import Struct, field
 
-from dragoman.protocol.results import InputRequest
 from dragoman.tools.catalogue import RegisteredTool
 
 
@@ -60,17 +58,3 @@ def is_repeatable(tool: RegisteredTool) -> bool:
 def needs_approval(tool: RegisteredTool) -> bool:
     """Whether one of its questions is an approval."""
     return any(question.is_approval for question in tool.questions)
-
-
-class AnswersUsed(Exception):
-    """The tool ran with these answers before, and is not repeatable."""
-
-
-class InputNeeded(Exception):
-    """The call cannot go on before its client has answered `requests`."""
-
-    def __init__(self, requests: Mapping[str, InputRequest], answers: Answers) -> None:
-        super().__init__(", ".join(requests))
-        self.requests = requests
-        self.answers = answers
-        """Those that counted, with the digests of theirs and of the requests."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
@@ -100,9 +100,10 @@ class Call(Struct, eq=False):
     """What it runs: `NO_TOOL` until step 5, unless the call brings it."""
     task: asyncio.Task[None] | None = None
     given: Any = None
-    """The arguments as they came, before they were converted; kept only where they are needed again."""
+    """The arguments as they came, once they are validated, before they were converted."""
     payload_bytes: int = 0
     started: float = 0.0
+    timeout_ms: int = 0
     due: float = math.inf
     """When it is answered whatever happens; never, before its time is being taken."""
     duration_ms: float = 0.0
@@ -156,7 +157,7 @@ class Call(Struct, eq=False):
         """The deadline is here: answer now, and ask the handler to stop."""
         self.expired = True
         self.cancellation.set("deadline")
-        timeout = self.tool.timeout_ms
+        timeout = self.timeout_ms
         self.duration_ms = float(timeout)
         self.answer(Outcome(error=TimedOut(f"No result within {timeout} ms", {"timeoutMs": timeout})))
 
@@ -175,7 +176,7 @@ Service: TypeAlias = Callable[[Call], Awaitable[Any]]
 class Stage(Protocol):
     """Wraps the rest of the pipeline, once, when it is built: `proceed` goes in, a service around it comes out.
 
-    The service refuses by raising a `ToolError`, rewrites by passing on another call, or just observes. It is a plain
+    The service refuses by raising a `ToolError`, rewrites by setting `call.arguments`, or just observes. It is a plain
     function that returns `proceed(call)`; what it takes on the way in, it gives back through `call.undo`. Only one that
     changes the value needs to be a coroutine, which costs as much as all that a plain one does.
     """
@@ -183,9 +184,12 @@ class Stage(Protocol):
     def __call__(self, proceed: Service, /) -> Service: ...
 
 
-class Dialect(Protocol):
-    """How answers are worded."""
+Rendered_co = TypeVar("Rendered_co", covariant=True)
 
-    def render(self, call: Call, outcome: Outcome) -> ToolResult:
-        """The `tools/call` result; raises `InternalFailure` when the value cannot be sent."""
+
+class Dialect(Protocol[Rendered_co]):
+    """How answers are worded, in what its surface sends: `Dialect[ToolResult]` for `tools/call`."""
+
+    def render(self, call: Call, outcome: Outcome) -> Rendered_co:
+        """The answer; raises `InternalFailure` when the value cannot be sent."""
         ...

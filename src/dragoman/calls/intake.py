@@ -11,16 +11,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.calls.call import Call, Dialect, Outcome, Withdrawal
 from dragoman.calls.origin import Origin
+from dragoman.calls.pipeline import Pipeline
 from dragoman.calls.runner import Runner
 from dragoman.calls.tracing import Span, spans
 from dragoman.clock import Clock
 from dragoman.errors import ProtocolError, ToolError
 from dragoman.ids import Ids
+from dragoman.protocol.results import ToolResult
 from dragoman.protocol.session import ToolCall, correlation_id_in
 from dragoman.tools.client import Client
 from dragoman.tools.context import Progress
@@ -48,8 +51,12 @@ def _by_client() -> Withdrawal:
 class Intake:
     """Makes calls of requests. What has to know a call before it begins calls `make`, and then `submit`."""
 
-    def __init__(self, runner: Runner, ids: Ids, dialect: Dialect, clock: Clock) -> None:
-        self.submit = runner.submit
+    def __init__(
+        self, runner: Runner, ids: Ids, dialect: Dialect[ToolResult], clock: Clock, pipeline: Pipeline | None = None
+    ) -> None:
+        """Its calls go through `pipeline`, or through the one for tools."""
+        self.submit: Callable[[Call], None]
+        self.submit = runner.submit if pipeline is None else partial(runner.submit, pipeline=pipeline)
         self._refuse = runner.refuse
         self._run_id = ids.run_id
         self._correlation_id = ids.correlation_id

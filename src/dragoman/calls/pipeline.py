@@ -1,13 +1,117 @@
-"""Stages around a service, outermost first."""
+"""A pipeline for each kind of work: stages around the service that does it, outermost first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from dragoman.calls.call import Service, Stage
+from dragoman.calls.call import Call, Service, Stage
+from dragoman.calls.deadlines import Deadlines
+from dragoman.calls.guards import Guards
+from dragoman.calls.patience import Patience
+from dragoman.calls.rates import Rates
+from dragoman.calls.results import Results
+from dragoman.calls.settings import LimitsConfig
+from dragoman.calls.shares import Shares
+from dragoman.calls.slots import Slots
+from dragoman.calls.stages.admit import Admission, Admit
+from dragoman.calls.stages.ask_client import AskClient, Waiting
+from dragoman.calls.stages.check_request import CheckRequest
+from dragoman.calls.stages.check_scopes import CheckScopes
+from dragoman.calls.stages.enforce_deadline import EnforceDeadline
+from dragoman.calls.stages.limit_rate import LimitRate
+from dragoman.calls.stages.open_span import OpenSpan
+from dragoman.calls.stages.open_state import OpenState
+from dragoman.calls.stages.record_completion import Observer, RecordCompletion
+from dragoman.calls.stages.reuse_results import ReuseResults
+from dragoman.calls.stages.take_slot import TakeSlot
+from dragoman.calls.stages.validate_arguments import ValidateArguments
+from dragoman.calls.states import States
+from dragoman.calls.tracing import build_traced
+from dragoman.clock import Clock
+from dragoman.telemetry.log import Logger
+from dragoman.tools.catalogue import Catalogue
+from dragoman.tools.settings import ToolsConfig
 
 
-def build(stages: Sequence[Stage], service: Service) -> Service:
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How one kind of work is limited, timed and recorded. Kinds that share slots are given the same `Slots`."""
+
+    find: Stage
+    """Finds what a call runs, or refuses the call."""
+    limits: LimitsConfig
+    tools: ToolsConfig
+    rates: Rates
+    slots: Slots
+    shares: Shares
+    waits: bool = False
+    """Whether a call that finds no free slot waits for one. Otherwise it is refused."""
+    timeout_ms: int | None = None
+    """The deadline of each call; None: the one of the tool that it runs."""
+    event: str = "tool call completed"
+    """The message of the record that each call leaves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """What all pipelines of a runtime share."""
+
+    run: Service
+    logger: Logger
+    clock: Clock
+    admission: Admission
+    catalogue: Catalogue
+    guards: Guards
+    states: States
+    patience: Patience
+    waiting: Waiting
+    deadlines: Deadlines
+    results: Results
+    under_way: dict[Call, Pipeline]
+    observers: list[Observer]
+    spans: OpenSpan | None = None
+    stages: Sequence[Stage] = ()
+    """The stages of an embedding application."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The way of a call, as it is built from `stages`."""
+
+    stages: tuple[Stage, ...]
+    recorder: RecordCompletion
+    service: Service
+    traced: Service
+    """The same with a look at the clock before each stage; for calls with a `trace` to write to."""
+
+
+def build_pipeline(policy: Policy, common: Common) -> Pipeline:
+    """The pipeline of one kind of work. The order of its stages is the contract of the ten steps."""
+    clock, logger, guards, slots = common.clock, common.logger, common.guards, policy.slots
+    record = RecordCompletion(logger, clock, slots, guards, common.under_way, common.observers, policy.event)
+    take_slot = TakeSlot(slots, policy.shares, common.patience, policy.waits)
+    # Refuse cheaply before taking a slot, start the clock last.
+    stages: tuple[Stage, ...] = (
+        record,
+        *(() if common.spans is None else (common.spans,)),
+        Admit(common.admission),
+        CheckRequest(policy.limits, policy.tools, common.catalogue, guards),
+        policy.find,
+        CheckScopes(),
+        *common.stages,
+        LimitRate(policy.rates, clock),
+        OpenState(common.states, slots),
+        take_slot,
+        ValidateArguments(),
+        AskClient(common.states, common.patience, take_slot, common.waiting),
+        EnforceDeadline(common.deadlines, policy.timeout_ms),
+        ReuseResults(common.results),
+    )
+    return Pipeline(stages, record, compose(stages, common.run), build_traced(stages, common.run, clock.monotonic))
+
+
+def compose(stages: Sequence[Stage], service: Service) -> Service:
     """The service that runs each stage around the next, and `service` in the middle."""
     for stage in reversed(stages):
         service = stage(service)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from dragoman.calls.call import Call, Completion, Outcome, Service
+from dragoman.calls.call import Call, Completion, Outcome
 from dragoman.calls.deadlines import Deadlines
-from dragoman.calls.stages.record_completion import RecordCompletion
+from dragoman.calls.pipeline import Pipeline
 from dragoman.calls.threads import Threads
 from dragoman.errors import Abandoned, Stopping, ToolError
 from dragoman.lifespans import Lifespan
@@ -18,24 +18,22 @@ from dragoman.telemetry.log import Logger
 
 
 class Runner:
-    """Runs each call in a task of its own, through the one pipeline there is."""
+    """Runs each call in a task of its own, through the pipeline for its kind of work."""
 
     def __init__(
         self,
-        service: Service,
-        traced: Service,
-        recorder: RecordCompletion,
+        tools: Pipeline,
+        under_way: dict[Call, Pipeline],
         deadlines: Deadlines,
         threads: Threads,
         logger: Logger,
     ) -> None:
-        self._service = service
-        self._traced = traced
-        self._recorder = recorder
+        self._tools = tools
+        self._clock = tools.recorder.clock
         self._deadlines = deadlines
         self._threads = threads
         self._logger = logger
-        self._under_way = recorder.under_way
+        self._under_way = under_way
         self._start: Callable[[Any], asyncio.Task[None]] = _not_started
         self.on_submit: list[Callable[[Call], None]] = []
         """Each sees every call before it starts, and may wrap its `reply` to see what it is answered with."""
@@ -50,22 +48,24 @@ class Runner:
         eagerly: Any = {"eager_start": True} if sys.version_info >= (3, 12) else {}
         self._start = partial(asyncio.Task, loop=asyncio.get_running_loop(), name="call", **eagerly)
 
-    def submit(self, call: Call) -> None:
-        """Start a call; its answer goes to `call.reply`."""
+    def submit(self, call: Call, pipeline: Pipeline | None = None) -> None:
+        """Start a call, of a tool unless another pipeline is given; its answer goes to `call.reply`."""
+        if pipeline is None:
+            pipeline = self._tools
         for see in self.on_submit:
             see(call)
-        self._under_way.add(call)  # Before it starts: where tasks start eagerly, it may have ended when that returns.
+        # Before it starts: where tasks start eagerly, it may have ended when that returns.
+        self._under_way[call] = pipeline
         try:
-            call.task = self._start((self._service if call.trace is None else self._traced)(call))
+            call.task = self._start((pipeline.service if call.trace is None else pipeline.traced)(call))
         except BaseException:
-            self._under_way.discard(call)
+            self._under_way.pop(call, None)
             raise
 
     def refuse(self, call: Call, error: ToolError) -> None:
         """Answer a call that does not begin, and record it."""
         call.answer(Outcome(error=error))
-        self._recorder.record(call, Completion.TOOL_ERROR, error)
-        self._under_way.discard(call)
+        self._under_way.pop(call, self._tools).recorder.record(call, Completion.TOOL_ERROR, error)
         if call.task is not None:
             call.task.cancel()
 
@@ -77,7 +77,7 @@ class Runner:
         calls = [call for call in self._under_way if call.task is not None and not call.task.done()]
         if calls and timeout > 0:
             await asyncio.wait([call.task for call in calls if call.task is not None], timeout=timeout)
-        return self._under_way.isdisjoint(calls)
+        return self._under_way.keys().isdisjoint(calls)
 
     async def ended(self, lifespan: Lifespan) -> None:
         """Wait until every call of a tool with this lifespan that is under way now has ended."""
@@ -90,12 +90,12 @@ class Runner:
         for call in tuple(self._under_way):
             if not call.ran:  # It came too late to begin.
                 self.refuse(call, Stopping())
-        abandoned = tuple(self._under_way)
-        for call in abandoned:
-            call.duration_ms = int((self._recorder.clock.monotonic() - call.started) * 1e6) / 1000
+        abandoned = tuple(self._under_way.items())
+        for call, pipeline in abandoned:
+            call.duration_ms = int((self._clock.monotonic() - call.started) * 1e6) / 1000
             call.cancellation.set("shutdown")
             call.answer(Outcome(error=Abandoned(retryable=call.tool.definition.hints.are_harmless)))
-            self._recorder.record(call, Completion.TIMEOUT)
+            pipeline.recorder.record(call, Completion.TIMEOUT)
             if call.task is not None:
                 call.task.cancel()
         if abandoned:

@@ -25,18 +25,18 @@ class Shares:
     def take(self, call: Call) -> None:
         """Take a part of what the call's tool and caller may hold, given back through `call.undo`."""
         quota = self._per_tool.get(call.name)
+        if quota is not None and not quota.take(call.name):
+            raise NoFreeSlot(quota.most, f" for {call.name!r}")
+        if self._per_caller is not None and not self._per_caller.take(call.origin.caller.principal):
+            if quota is not None:
+                quota.give_back(call.name)
+            raise NoFreeSlot(self._per_caller.most, " of this caller")
+        call.undo.append(self.give_back)
+
+    def give_back(self, call: Call) -> None:
+        """Give back what `take` took for the call."""
+        quota = self._per_tool.get(call.name)
         if quota is not None:
-            if not quota.take(call.name):
-                raise NoFreeSlot(quota.most, f" for {call.name!r}")
-            call.undo.append(self._let_go_of_tool)
+            quota.give_back(call.name)
         if self._per_caller is not None:
-            if not self._per_caller.take(call.origin.caller.principal):
-                raise NoFreeSlot(self._per_caller.most, " of this caller")
-            call.undo.append(self._let_go_of_caller)
-
-    def _let_go_of_tool(self, call: Call) -> None:
-        self._per_tool[call.name].give_back(call.name)
-
-    def _let_go_of_caller(self, call: Call) -> None:
-        assert self._per_caller is not None
-        self._per_caller.give_back(call.origin.caller.principal)
+            self._per_caller.give_back(call.origin.caller.principal)

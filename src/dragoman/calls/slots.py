@@ -56,9 +56,15 @@ class Slots:
             raise NoFreeSlot(1)
         self._reserved = 0
 
-    def give_back_reserved(self) -> None:
-        """Free the reserved slot."""
+    def give_back_reserved(self, _: object = None) -> None:
+        """Free the reserved slot; for `Call.undo`, as is `give_back`."""
         self._reserved = 1
+
+    def give_back(self, _: object = None) -> None:
+        """Free a slot that is in use, and let the longest waiter try again."""
+        self.in_use -= 1
+        if self.waiting:
+            self.wake_next()
 
     def try_acquire_slot(self) -> Release | None:
         """A function that gives the slot back, however often it is called, or None when all are taken."""
@@ -68,7 +74,7 @@ class Slots:
         return _Slot(self)
 
     async def acquire_slot(self) -> Release:
-        """Wait for a slot, first come first served. Calls never do; it is for work that can wait."""
+        """Wait for a slot, first come first served; for work that can wait."""
         queue = self.waiting.append
         while self.in_use >= self.limit:
             turn = asyncio.get_running_loop().create_future()
@@ -86,12 +92,16 @@ class Slots:
     def validate_payload_size(self, payload: Any) -> ValidationResult:
         """Whether `payload` is JSON of at most `tools.max_payload_bytes`."""
         try:
-            size = len(encode_arguments(payload))
-            if size > self.max_payload_bytes:
-                raise PayloadTooLarge(size, self.max_payload_bytes)
+            self.check_payload_size(payload)
         except ToolError as error:
             return ValidationResult(False, [{"path": "", "message": error.message}])
         return ValidationResult(True)
+
+    def check_payload_size(self, payload: Any) -> None:
+        """As `validate_payload_size`; raises what a call with such arguments is refused with."""
+        size = len(encode_arguments(payload))
+        if size > self.max_payload_bytes:
+            raise PayloadTooLarge(size, self.max_payload_bytes)
 
     def is_approaching_limits(self) -> bool:
         """Whether more than four fifths of the slots are taken."""
@@ -127,6 +137,4 @@ class _Slot(msgspec.Struct, eq=False):
         slots = self.slots
         if slots is not None:
             self.slots = None
-            slots.in_use -= 1
-            if slots.waiting:
-                slots.wake_next()
+            slots.give_back()

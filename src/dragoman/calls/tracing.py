@@ -18,11 +18,11 @@ class Span(Struct, frozen=True, rename="camel"):
 
 
 def build_traced(stages: Sequence[Stage], service: Service, monotonic: Callable[[], float]) -> Service:
-    """As `pipeline.build`; calls need a `trace` to write to."""
+    """As `pipeline.compose`; calls need a `trace` to write to."""
 
     traced = _marked("handler", service, monotonic)
     for stage in reversed(stages):
-        traced = _marked(type(stage).__name__, stage(traced), monotonic)
+        traced = _marked(name_of(stage), stage(traced), monotonic)
 
     def begin(call: Call) -> Awaitable[Any]:
         call.undo.append(end)  # The first to be added is the last to be called, when all else has been given back.
@@ -32,6 +32,12 @@ def build_traced(stages: Sequence[Stage], service: Service, monotonic: Callable[
         _marks_of(call).append(("answer", monotonic()))
 
     return begin
+
+
+def name_of(stage: Stage) -> str:
+    """The name that a trace shows: the function's own, or the class's."""
+    name: str = getattr(stage, "__name__", type(stage).__name__)
+    return name
 
 
 def _marked(name: str, service: Service, monotonic: Callable[[], float]) -> Service:

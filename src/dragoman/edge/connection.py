@@ -25,7 +25,7 @@ from dragoman.errors import InternalError, ProtocolError
 from dragoman.ids import Ids
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.jsonrpc import Answer, Id, encode_result
-from dragoman.protocol.results import InputRequired
+from dragoman.protocol.results import InputRequired, ToolResult
 from dragoman.protocol.session import (
     Cancel,
     Era,
@@ -75,7 +75,7 @@ class Services:
     intake: Intake
     listing: Listing
     identity: Identity
-    dialect: Dialect
+    dialect: Dialect[ToolResult]
     kernel: Kernel
     ids: Ids
     logger: Logger

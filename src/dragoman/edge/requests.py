@@ -49,9 +49,18 @@ Handle: TypeAlias = Callable[[Asked], Awaitable[Result]]
 class KernelRequests:
     """Answers the requests; raises `ProtocolError`. No result of an offer weighs more than `max_bytes`."""
 
-    def __init__(self, intake: Intake, dialect: Dialect, offers: Offers, interests: Interests, max_bytes: int) -> None:
-        self._intake = intake
+    def __init__(
+        self,
+        tools: Intake,
+        dialect: Dialect[ToolResult],
+        offers_intake: Intake,
+        offers: Offers,
+        interests: Interests,
+        max_bytes: int,
+    ) -> None:
+        self._tools = tools
         self._render = dialect.render
+        self._intake = offers_intake
         self._offers = offers
         self._interests = interests
         self._max_bytes = max_bytes
@@ -75,7 +84,7 @@ class KernelRequests:
     async def call_tool(self, asked: Asked) -> Result:
         """`tools/call`, where the lane does not answer it itself"""
         call = self._make(asked, asked.params.name, asked.params.arguments or {})
-        return await self._answer(asked, call, self._render)
+        return await self._answer(asked, call, self._render, self._tools)
 
     async def list_resources(self, asked: Asked) -> dict[str, Any]:
         """`resources/list`"""
@@ -177,7 +186,7 @@ class KernelRequests:
 
         call = self._make(asked, name, arguments)
         call.method, call.tool = name.partition(" ")[0], tool
-        return self._answer(asked, call, word)
+        return self._answer(asked, call, word, self._intake)
 
     def _make(self, asked: Asked, name: str, arguments: dict[str, Any]) -> Call:
         raw, meta = asked.raw, asked.meta
@@ -192,7 +201,7 @@ class KernelRequests:
         )
         return self._intake.make(request, asked.peer.origin_for(meta, modern=asked.modern))
 
-    def _answer(self, asked: Asked, call: Call, word: Word[Result]) -> Awaitable[Result]:
+    def _answer(self, asked: Asked, call: Call, word: Word[Result], intake: Intake) -> Awaitable[Result]:
         def answer(call: Call, outcome: Outcome) -> Result | ProtocolError:
             if type(outcome.value) is InputRequired:
                 outcome.value.meta = meta_of(call)
@@ -203,7 +212,7 @@ class KernelRequests:
                 return outcome.error
             return word(call, outcome)
 
-        return self._intake.answer(call, answer, asked.peer.why_cancelled)
+        return intake.answer(call, answer, asked.peer.why_cancelled)
 
 
 def capabilities_with(offers: Offers) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.calls.call import Dialect
-from dragoman.protocol.results import bytes_added_later
+from dragoman.protocol.results import ToolResult, bytes_added_later
 from dragoman.replies.artifacts import Artifacts
 from dragoman.replies.encoding import SizeLimit
 from dragoman.replies.envelope import Envelope
@@ -17,7 +17,7 @@ from dragoman.replies.structured import Structured
 
 def make_dialect(
     config: ResponseConfig, artifacts: Artifacts | None = None, server_info: Mapping[str, Any] | None = None
-) -> Dialect:
+) -> Dialect[ToolResult]:
     """The dialect that the settings name.
 
     `artifacts` are what `envelope` keeps truncated results in. `server_info` is what sessions add to results; without

@@ -62,10 +62,10 @@ async def test_stages_stand_in_the_order_of_the_contract() -> None:
             "FindTool",
             "CheckScopes",
             "LimitRate",
-            "AskClient",
+            "OpenState",
             "TakeSlot",
             "ValidateArguments",
-            "FillAnswers",
+            "AskClient",
             "EnforceDeadline",
             "ReuseResults",
         ]

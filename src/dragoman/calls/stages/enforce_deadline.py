@@ -15,12 +15,15 @@ class EnforceDeadline:
     """Answers TIMEOUT at the deadline; the handler is asked to stop, and waited for all the same."""
 
     deadlines: Deadlines
+    timeout_ms: int | None = None
+    """In place of each tool's own."""
 
     def __call__(self, proceed: Service, /) -> Service:
-        deadlines = self.deadlines
+        deadlines, timeout_ms = self.deadlines, self.timeout_ms
 
         def enforce(call: Call) -> Awaitable[Any]:
-            call.due = due = call.started + call.tool.timeout_ms / 1000
+            call.timeout_ms = timeout_ms or call.tool.timeout_ms
+            call.due = due = call.started + call.timeout_ms / 1000
             if due < deadlines.next:
                 deadlines.set_timer(due)
             return proceed(call)

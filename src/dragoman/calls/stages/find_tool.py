@@ -1,4 +1,4 @@
-"""Step 5: an unknown tool is the tool's error, not the protocol's."""
+"""Step 5: what a call runs. An unknown tool is the tool's error, not the protocol's."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from dragoman.tools.catalogue import Catalogue
 
 @dataclass(frozen=True)
 class FindTool:
-    """Looks the tool up by its exact name.
-
-    A call for something else, such as to read a resource, has a name that no tool can have, and brings what it runs.
-    """
+    """Looks the tool up by its exact name."""
 
     catalogue: Catalogue
 
@@ -25,10 +22,22 @@ class FindTool:
 
         def find(call: Call) -> Awaitable[Any]:
             tool = get(call.name)
-            if tool is not None:
-                call.tool = tool
-            elif not call.is_found:
+            if tool is None:
                 raise NotFound(f"Unknown tool: {call.name[:200]}")
+            call.tool = tool
+            return proceed(call)
+
+        return find
+
+
+@dataclass(frozen=True)
+class FindOffer:
+    """Refuses calls for what is not offered. A call for a resource, a prompt or a completion brings what it runs."""
+
+    def __call__(self, proceed: Service, /) -> Service:
+        def find(call: Call) -> Awaitable[Any]:
+            if not call.is_found:
+                raise NotFound(f"Not offered: {call.name[:200]}")
             return proceed(call)
 
         return find

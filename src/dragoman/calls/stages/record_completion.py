@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from dragoman.calls.call import Call, Completion, Outcome, Service
 from dragoman.calls.guards import NEAR_TIMEOUT, Guards
-from dragoman.calls.interrupts import raise_interrupt
+from dragoman.calls.interrupts import raise_if_stopped
 from dragoman.calls.origin import LOCAL_TRANSPORT
 from dragoman.calls.run_handler import meaning_of
 from dragoman.calls.slots import Slots
@@ -47,13 +47,14 @@ class RecordCompletion:
     clock: Clock
     slots: Slots
     guards: Guards
-    under_way: set[Call]
+    under_way: MutableMapping[Call, Any]
     """Calls that have not ended: answered, recorded, and their slots given back."""
     observers: list[Observer] = field(default_factory=list)
     """Who else is shown every record, on the event loop, once it is written."""
+    event: str = "tool call completed"
 
     def __call__(self, proceed: Service, /) -> Service:
-        monotonic, record_end, ended = self.clock.monotonic, self.record, self.under_way.discard
+        monotonic, record_end, ended = self.clock.monotonic, self.record, self.under_way.pop
         audits, audit = self.guards.audits, self.guards.after
 
         async def record(call: Call) -> None:
@@ -76,18 +77,18 @@ class RecordCompletion:
                 except ToolError as error:
                     outcome = self._outcome_of(call, error)
                     call.answer(outcome)
-                if audits and call.ran and call.duration_ms > NEAR_TIMEOUT * call.tool.timeout_ms:
+                if audits and call.ran and call.duration_ms > NEAR_TIMEOUT * call.timeout_ms:
                     audit(call)
                 if outcome.error is None and not call.expired and not call.disconnected:
                     record_end(call, _SUCCESS)
                 else:
                     record_end(call, _completion(call, outcome), outcome.error)
-            except (Exception, SystemExit, KeyboardInterrupt) as error:
-                # The boundary: what arrives here is a defect of ours, or of a type that a tool answers with.
-                raise_interrupt(error)
+            except BaseException as error:
+                # The boundary: a defect of ours, of an application's stage, or of a type that a tool answers with.
+                raise_if_stopped(error)
                 self._failed(call, error)
             finally:
-                ended(call)
+                ended(call, None)
                 outcome = None  # Its error leads to this frame: only the garbage collector would free the two.
 
         return record
@@ -131,7 +132,7 @@ class RecordCompletion:
         record = CompletionRecord(
             self.clock.timestamp(),
             "info",
-            "tool call completed",
+            self.event,
             call.run_id,
             call.correlation_id,
             call.name,

@@ -1,4 +1,4 @@
-"""Steps 6 and 9: a slot is taken at once or the call is refused, and it is held until the handler has really ended."""
+"""Steps 6 and 9: a slot is taken, or the call is refused, and it is held until the handler has really ended."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.calls.call import Call, Service
+from dragoman.calls.patience import Patience
 from dragoman.calls.shares import Shares
 from dragoman.calls.slots import Slots
 from dragoman.errors import NoFreeSlot
@@ -14,13 +15,19 @@ from dragoman.errors import NoFreeSlot
 
 @dataclass(frozen=True)
 class TakeSlot:
-    """Never waits: a queue would only hide that the server is full. A caller, or a tool, may have fewer than all."""
+    """Takes a slot at once or refuses: a queue would only hide that the server is full.
+
+    A caller, or a tool, may have fewer slots than all. With `waits`, a call that finds no free slot waits for one.
+    """
 
     slots: Slots
     shares: Shares
+    patience: Patience
+    waits: bool = False
 
     def __call__(self, proceed: Service, /) -> Service:
         slots, shares = self.slots, self.shares
+        give_back, give_back_reserved = slots.give_back, slots.give_back_reserved
 
         def take_slot(call: Call) -> Awaitable[Any]:
             if call.tool.is_reserved:
@@ -33,20 +40,32 @@ class TakeSlot:
                 call.undo.append(give_back)
             return proceed(call)
 
-        def give_back(call: Call) -> None:
-            slots.in_use -= 1
-            if slots.waiting:
-                slots.wake_next()
-
-        def give_back_reserved(call: Call) -> None:
-            slots.give_back_reserved()
-
-        if not shares.are_set:
-            return take_slot
-
         def take_share(call: Call) -> Awaitable[Any]:
             if not call.tool.is_reserved:
                 shares.take(call)
             return take_slot(call)
 
-        return take_share
+        take = take_share if shares.are_set else take_slot
+
+        async def wait(call: Call) -> Any:
+            await self._wait_for_room(call)
+            return await take(call)
+
+        return wait if self.waits else take
+
+    def let_go(self, call: Call) -> None:
+        """Give back early what the call would hold until its end."""
+        for give_back in (self.slots.give_back, self.slots.give_back_reserved, self.shares.give_back):
+            if give_back in call.undo:
+                call.undo.remove(give_back)
+                give_back(call)
+
+    async def _wait_for_room(self, call: Call) -> None:
+        async def room() -> None:
+            (await self.slots.acquire_slot())()
+
+        while self.slots.in_use >= self.slots.limit and not call.tool.is_reserved:
+            try:
+                await self.patience.wait(call, room())
+            except TimeoutError:
+                raise NoFreeSlot(self.slots.limit) from None

@@ -18,11 +18,8 @@ class ValidateArguments:
         def validate(call: Call) -> Awaitable[Any]:
             registered = call.tool
             registered.validator.check(call.arguments, call.payload_bytes <= THOROUGHLY)
-            if registered.touches_results:
-                call.given = call.arguments
+            call.given = call.arguments
             if registered.convert is not None:
-                if registered.is_marked:
-                    call.given = call.arguments
                 call.arguments = registered.convert(call.arguments)
             return proceed(call)
 

@@ -54,6 +54,6 @@ def _plain(details: Any) -> Any:
     return msgspec.json.decode(encode_json(clean_details(details, MOST_DETAILS)))
 
 
-def first_words(kind: type) -> str:
-    """What the docstring of a class begins with: the hint that docs/errors.md gives, too."""
-    return (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
+def first_words(described: object) -> str:
+    """What the docstring of a class, an instance or a function begins with: the hint that docs/errors.md gives, too."""
+    return (inspect.getdoc(described) or "").partition("\n\n")[0].replace("\n", " ")

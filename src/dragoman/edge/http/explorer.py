@@ -28,6 +28,7 @@ import msgspec
 from dragoman.access.callers import Caller
 from dragoman.calls.call import Call, Stage
 from dragoman.calls.stages.record_completion import Observer
+from dragoman.calls.tracing import name_of
 from dragoman.edge.asgi import JSON, MOST_READ_AT_ONCE, Bodies, Header, Receive, Scope, Send, answer
 from dragoman.edge.http.explained import fields_of, first_words
 from dragoman.edge.http.recent_calls import RecentCalls
@@ -306,7 +307,7 @@ def _summary(definition: ToolDefinition) -> dict[str, Any]:
 
 def _described(stages: Sequence[Stage]) -> Iterator[dict[str, str]]:
     for stage in stages:
-        yield {"name": type(stage).__name__, "description": first_words(type(stage))}
+        yield {"name": name_of(stage), "description": first_words(stage)}
     yield {"name": "handler", "description": "The tool itself."}
     yield {"name": "answer", "description": "What was taken is given back, and the result is worded."}
 

@@ -23,6 +23,7 @@ from dragoman.edge.http.explained import explain
 from dragoman.edge.http.recent_calls import Ring
 from dragoman.errors import ClientCannotBeAsked, ProtocolError, ResultTooLarge
 from dragoman.ids import Ids
+from dragoman.protocol.results import ToolResult
 from dragoman.replies.encoding import encode_value
 from dragoman.tools.content import encode_json
 
@@ -117,7 +118,7 @@ class Runtime(Protocol):
     intake: Intake
 
     @property
-    def dialect(self) -> Dialect: ...
+    def dialect(self) -> Dialect[ToolResult]: ...
 
 
 class Finished(NamedTuple):

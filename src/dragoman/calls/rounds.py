@@ -1,79 +1,37 @@
-"""After step 7: what was asked and answered becomes arguments, and what was not is found out."""
+"""Which of a tool's questions are answered, and which its client has yet to be asked."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from dragoman.access.callers import is_known
-from dragoman.calls.answers import Answers, AnswersUsed, Claims, InputNeeded, is_repeatable
-from dragoman.calls.call import Call, Service
+from dragoman.calls.call import Call
 from dragoman.errors import InternalFailure, InvalidArgument, MissingCapability, Unanswered
 from dragoman.protocol.results import InputRequest
 from dragoman.tools.questions import NO_ANSWER, Question, digest, is_offered
 
 
-@dataclass(frozen=True)
-class FillAnswers:
-    """Passes on calls whose questions are all answered, or need not be. For the others it raises `InputNeeded`.
-
-    In the modern era a client can send the same answers again. A tool that is not repeatable runs once with them; for
-    the next call it raises `AnswersUsed`.
-    """
-
-    claims: Callable[[], Claims]
-
-    def __call__(self, proceed: Service, /) -> Service:
-        def fill(call: Call) -> Awaitable[Any]:
-            if not call.tool.questions:
-                return proceed(call)
-            looked = _Round(call)
-            call.arguments = looked.filled_arguments()
-            if call.origin.is_modern and looked.has_answers and not is_repeatable(call.tool):
-                return self._run_once(call, proceed)
-            return proceed(call)
-
-        return fill
-
-    async def _run_once(self, call: Call, proceed: Service) -> Any:
-        # Here and not when the state is opened: a call that is refused for want of a slot has not used its answers.
-        caller = call.origin.caller
-        holder = caller.principal if is_known(caller) else ""
-        if not await self.claims().claim(call.answers.id, call.answers.ends, holder):
-            raise AnswersUsed
-        return await proceed(call)
-
-
-class _Round:
+class Round:
     """One look at a tool's questions, in order: which are answered, which are to be asked, which have to wait."""
 
     def __init__(self, call: Call) -> None:
+        self.requests: dict[str, InputRequest] = {}
+        """What is missing: the client must be asked this before the handler can run."""
+        self.arguments = dict(call.arguments)
+        """What the handler is given once nothing is missing."""
+        self.counted: dict[str, Any] = {}
+        """The client's results that were taken as answers."""
+        self.digests: dict[str, str] = {}
+        """Of the questions with those answers, and of the requests."""
         self._call = call
         self._values = dict(call.arguments)
         """What questions may look at."""
-        self._filled = dict(call.arguments)
-        """What the handler is given."""
-        self._requests: dict[str, InputRequest] = {}
         self._open: set[str] = set()
-        self._asked: dict[str, str] = {}
-        self._counted: dict[str, Any] = {}
-
-    @property
-    def has_answers(self) -> bool:
-        """Whether an answer of the client's was taken."""
-        return bool(self._counted)
-
-    def filled_arguments(self) -> dict[str, Any]:
-        """The call's arguments, answers included; raises `InputNeeded` when some are missing."""
-        for question in self._call.tool.questions:
+        for question in call.tool.questions:
             if self._open.isdisjoint(question.needs):
                 self._look_at(question)
             else:
                 self._open.add(question.name)
-        if self._requests:
-            raise InputNeeded(self._requests, Answers(self._counted, self._asked))
-        return self._filled
 
     def _look_at(self, question: Question) -> None:
         params = question.params(self._values)
@@ -86,9 +44,9 @@ class _Round:
         if isinstance(result, str):
             self._do_without(question, result)
         elif result is not None and _can_ask(self._call, question) and self._take(question, result):
-            self._counted[name], self._asked[name] = result, known_as
+            self.counted[name], self.digests[name] = result, known_as
         elif _can_ask(self._call, question):
-            self._requests[name], self._asked[name] = InputRequest(question.kind.method, params), known_as
+            self.requests[name], self.digests[name] = InputRequest(question.kind.method, params), known_as
             self._open.add(name)
         else:
             self._do_without(question, "unsupported")
@@ -104,7 +62,7 @@ class _Round:
         if value is NO_ANSWER:
             self._do_without(question, "declined")
         else:
-            self._values[question.name] = self._filled[question.name] = value
+            self._values[question.name] = self.arguments[question.name] = value
         return True
 
     def _do_without(self, question: Question, reason: str) -> None:
@@ -112,7 +70,7 @@ class _Round:
             raise _not_asked(question) if reason == "unasked" else Unanswered(question.name, reason)
         self._values[question.name] = question.default
         if not question.is_filled_in:
-            self._filled[question.name] = question.default
+            self.arguments[question.name] = question.default
 
 
 def _not_asked(question: Question) -> InternalFailure:

@@ -20,13 +20,13 @@ from dragoman.cache.settings import CacheConfig
 from dragoman.calls.call import COMPLETION_MEANINGS, Call, Outcome
 from dragoman.cli.main import EXIT_CODES, app
 from dragoman.config import FLAGS, PREFIX, Config
-from dragoman.errors import EnvelopeCode
 from dragoman.protocol.session import TRANSITIONS, State
 from dragoman.replies.artifacts import Artifacts
 from dragoman.replies.dialects import make_dialect
 from dragoman.replies.failures import WORTH_REPEATING
 from dragoman.replies.result_continue import NAME as RESULT_CONTINUE
 from dragoman.replies.settings import ResponseConfig
+from dragoman.replies.vocabulary import EnvelopeCode, words_for
 from dragoman.sections import Section, is_marked, is_section, member_of, notes_on
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.tools.catalogue import Catalogue
@@ -58,7 +58,7 @@ def error_page() -> str:
     ]
     for kind in concrete(errors.ToolError):
         family = "refused" if issubclass(kind, errors.Refused) else "failed"
-        lines.append(f"| `{kind.__name__}` | `{kind.code}` | `{kind.envelope_code}` | {family} | {said(kind)} |")
+        lines.append(f"| `{kind.__name__}` | `{kind.code}` | `{words_for(kind).envelope}` | {family} | {said(kind)} |")
     lines += [
         f"| | `{errors.ErrorCode.NOT_INITIALIZED}` | | refused | Never a tool error: see -32002 below. |",
         "",

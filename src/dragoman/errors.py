@@ -51,8 +51,8 @@ DragomanError
 A handler may raise any `ToolError`; its message is then meant for the client. Any other exception of a handler is
 answered as INTERNAL and its text stays in the server's log.
 
-Each tool error has a word in every vocabulary: `code` is the Foundation's, `envelope_code` the one of the `envelope`
-dialect. The page docs/errors.md is made from here.
+`code` is the stable code of an error, in the log and in the `structured` dialect. The words of the other dialects are a
+table in `replies/vocabulary.py`. The page docs/errors.md is made from both.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ __all__ = [
     "DuplicateOffer",
     "DuplicateTool",
     "DynamicRegistrationOff",
-    "EnvelopeCode",
     "ErrorCode",
     "Failed",
     "HeaderMismatch",
@@ -131,25 +130,6 @@ class ErrorCode(StrEnum):
     NOT_INITIALIZED = "NOT_INITIALIZED"
 
 
-class EnvelopeCode(StrEnum):
-    """The codes of the `envelope` dialect; a closed set."""
-
-    INVALID_INPUT = "INVALID_INPUT"
-    MISSING_REQUIRED_FIELD = "MISSING_REQUIRED_FIELD"
-    INVALID_FORMAT = "INVALID_FORMAT"
-    ARRAY_TOO_LARGE = "ARRAY_TOO_LARGE"
-    NOT_FOUND = "NOT_FOUND"
-    ALREADY_EXISTS = "ALREADY_EXISTS"
-    CONFLICT = "CONFLICT"
-    OPERATION_FAILED = "OPERATION_FAILED"
-    TOOL_TIMEOUT = "TOOL_TIMEOUT"
-    RATE_LIMITED = "RATE_LIMITED"
-    MEMORY_PRESSURE = "MEMORY_PRESSURE"
-    INTERNAL_ERROR = "INTERNAL_ERROR"
-    NOT_IMPLEMENTED = "NOT_IMPLEMENTED"
-    SERVICE_UNAVAILABLE = "SERVICE_UNAVAILABLE"
-
-
 class StructuredError(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """What a client is told about a failed call."""
 
@@ -173,7 +153,6 @@ class ToolError(DragomanError):
     """The answer to a call is an error, and `message` is fit for the client to read."""
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
-    envelope_code: ClassVar[EnvelopeCode] = EnvelopeCode.OPERATION_FAILED
 
     plain: str | None = None
     """The whole text of the answer in the `plain` dialect, where whoever raised the error has its own words for it."""
@@ -196,7 +175,6 @@ class InvalidArgument(Refused):
     """The arguments do not fit the tool's schema, or are not JSON. Correct them; repeating as is cannot help."""
 
     code = ErrorCode.INVALID_ARGUMENT
-    envelope_code = EnvelopeCode.INVALID_INPUT
     keywords: frozenset[str] = frozenset()
     """The schema's keywords that were not met, where a schema was asked."""
     rules: tuple[str, ...] = ()
@@ -211,20 +189,16 @@ class NotFound(Refused):
     """There is no tool of that name (`tools/list` names them all), or no such thing as the tool was asked for."""
 
     code = ErrorCode.NOT_FOUND
-    envelope_code = EnvelopeCode.NOT_FOUND
 
 
 class Conflict(Refused):
     """Something else has changed what the call was about. Look at it again first."""
 
     code = ErrorCode.INVALID_ARGUMENT
-    envelope_code = EnvelopeCode.CONFLICT
 
 
 class AlreadyExists(Conflict):
     """What the call would make is there already."""
-
-    envelope_code = EnvelopeCode.ALREADY_EXISTS
 
 
 class Unauthorized(Refused):
@@ -268,15 +242,12 @@ class ResourceExhausted(Refused):
     """
 
     code = ErrorCode.RESOURCE_EXHAUSTED
-    envelope_code = EnvelopeCode.SERVICE_UNAVAILABLE
     is_servers_own: bool = True
     """Whether it says something about the server, and not only about one caller or one tool."""
 
 
 class PayloadTooLarge(ResourceExhausted):
     """The arguments weigh more than is taken. Repeating as is cannot help."""
-
-    envelope_code = EnvelopeCode.INVALID_INPUT
 
     def __init__(self, actual: int, limit: int) -> None:
         super().__init__(
@@ -299,8 +270,6 @@ class NoFreeSlot(ResourceExhausted):
 class RateLimited(ResourceExhausted):
     """The caller makes more calls in a minute than it may. Retry after `details.retryAfterMs`."""
 
-    envelope_code = EnvelopeCode.RATE_LIMITED
-
     is_servers_own = False
 
     def __init__(self, limit: int, retry_after_ms: int, what: str = "") -> None:
@@ -312,8 +281,6 @@ class RateLimited(ResourceExhausted):
 
 class MemoryPressure(ResourceExhausted):
     """The process uses nearly all the memory that it may. Retry with exponential backoff and jitter."""
-
-    envelope_code = EnvelopeCode.MEMORY_PRESSURE
 
 
 class Stopping(ResourceExhausted):
@@ -331,14 +298,12 @@ class TimedOut(Failed):
     """The server stopped waiting at the deadline. The work itself may still be going on, or may have succeeded."""
 
     code = ErrorCode.TIMEOUT
-    envelope_code = EnvelopeCode.TOOL_TIMEOUT
 
 
 class Abandoned(Failed):
     """The server shut down before the handler had ended. The work itself may have succeeded."""
 
     code = ErrorCode.TIMEOUT
-    envelope_code = EnvelopeCode.SERVICE_UNAVAILABLE
 
     def __init__(self, *, retryable: bool) -> None:
         super().__init__(
@@ -369,7 +334,6 @@ class InternalFailure(Failed):
     """The handler raised an exception, or returned what cannot be sent. The server's log has the particulars."""
 
     code = ErrorCode.INTERNAL
-    envelope_code = EnvelopeCode.INTERNAL_ERROR
 
 
 class ResultTooLarge(InternalFailure):
@@ -377,8 +341,6 @@ class ResultTooLarge(InternalFailure):
 
     `details.actual` is missing where the result was not encoded to its end.
     """
-
-    envelope_code = EnvelopeCode.OPERATION_FAILED
 
     def __init__(self, actual: int | None, limit: int, cursor: str | None = None) -> None:
         facts = {"reason": "result_too_large", "limit": limit, "actual": actual, "cursor": cursor}

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from dragoman import errors
 from dragoman.calls.call import Outcome
-from dragoman.errors import EnvelopeCode, ToolError
+from dragoman.errors import ToolError
 from dragoman.replies.truncation import Caps, shorten
+from dragoman.replies.vocabulary import EnvelopeCode
 from dragoman.tools.tool import Hints
 from tests.support.desk import SERVER_INFO, Desk, body_of
 

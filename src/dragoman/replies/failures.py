@@ -8,9 +8,10 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.calls.call import Call
-from dragoman.errors import EnvelopeCode, InternalFailure, InvalidArgument, LimitExceeded, Refused, ToolError
+from dragoman.errors import InternalFailure, InvalidArgument, LimitExceeded, Refused, ToolError
 from dragoman.protocol.results import TextBlock, ToolResult
 from dragoman.replies.encoding import CUT, DETAILS_TOO_LARGE, clean_details, clean_message, meta_of
+from dragoman.replies.vocabulary import EnvelopeCode, words_for
 from dragoman.tools.content import encode_json
 
 LONGEST_MESSAGE = 1000
@@ -61,10 +62,11 @@ class Failure(Struct, kw_only=True):
 
 def code_of(error: ToolError) -> EnvelopeCode:
     """The code of an error: its class's, or a more particular one where the error knows more."""
+    usual = words_for(type(error)).envelope
     if isinstance(error, LimitExceeded):
         found = _facts(error).get("errors")
         codes = [each.get("code") for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
-        return EnvelopeCode.ARRAY_TOO_LARGE if EnvelopeCode.ARRAY_TOO_LARGE in codes else error.envelope_code
+        return EnvelopeCode.ARRAY_TOO_LARGE if EnvelopeCode.ARRAY_TOO_LARGE in codes else usual
     if isinstance(error, InvalidArgument) and error.keywords:
         if error.keywords == {"required"}:
             return EnvelopeCode.MISSING_REQUIRED_FIELD
@@ -72,10 +74,7 @@ def code_of(error: ToolError) -> EnvelopeCode:
             return EnvelopeCode.INVALID_FORMAT
     if isinstance(error, InternalFailure) and isinstance(error.__cause__, NotImplementedError):
         return EnvelopeCode.NOT_IMPLEMENTED
-    try:
-        return EnvelopeCode(error.envelope_code)
-    except ValueError:  # A class of a user's own may say anything.
-        return EnvelopeCode.OPERATION_FAILED
+    return usual
 
 
 def may_repeat(error: ToolError, code: EnvelopeCode, call: Call) -> bool:

@@ -9,21 +9,7 @@ from typing import Any
 from msgspec import Raw, Struct, to_builtins
 
 from dragoman.calls.call import Call, Outcome
-from dragoman.errors import (
-    Abandoned,
-    Conflict,
-    ErrorCode,
-    InternalFailure,
-    InvalidArgument,
-    NotFound,
-    PayloadTooLarge,
-    RateLimited,
-    ResultTooLarge,
-    Stopping,
-    TimedOut,
-    ToolError,
-    Unauthorized,
-)
+from dragoman.errors import ErrorCode, InternalFailure, InvalidArgument, NotFound, ResultTooLarge, ToolError
 from dragoman.protocol.results import TextBlock, ToolResult
 from dragoman.replies.encoding import (
     CUT,
@@ -34,6 +20,7 @@ from dragoman.replies.encoding import (
     structured_content,
     text_of_value,
 )
+from dragoman.replies.vocabulary import words_for
 
 
 class Plain:
@@ -67,7 +54,7 @@ class Plain:
 
 
 def text_of(error: ToolError, call: Call) -> str:
-    """The specification's sentence for an error, or the nearest one that it has."""
+    """The sentence for an error: its own, a more particular one where the error knows more, or that of its class."""
     if error.plain is not None:
         return error.plain
     details: Any = error.details if isinstance(error.details, Mapping) else {}
@@ -76,26 +63,14 @@ def text_of(error: ToolError, call: Call) -> str:
             return f"Module not found: {details.get('module_id', call.name)}"
         case InvalidArgument() if isinstance(details.get("errors"), list):
             return "\n- ".join(["Input validation failed:", *_findings(error, details["errors"])]).removesuffix(":")
-        case InvalidArgument() | Conflict() | PayloadTooLarge():
-            return f"Invalid input: {error.message}"
-        case Unauthorized():
-            return "Access denied"
-        case Abandoned():
-            may_repeat = "the call can be repeated" if details.get("retryable") else "its work may have been done"
-            return f"Server is shutting down: the module had not finished; {may_repeat}"
-        case Stopping():
-            return "Server is shutting down: the call was not started and can be repeated"
-        case TimedOut():
-            return f"Module timed out after {_timeout(details, call)}ms"
-        case RateLimited():
-            return "Call frequency limit exceeded"
-        case ResultTooLarge():
-            return "Module error: RESULT_TOO_LARGE"
         case InternalFailure() if details.get("reason") == "result_not_serializable":
             return "Failed to serialize module output"
-        case InternalFailure():
-            return "Internal error occurred"
-    return f"Module error: {error.code}"
+    return words_for(type(error)).plain.format(
+        code=error.code,
+        message=error.message,
+        timeout=_timeout(details, call),
+        whether_to_repeat="the call can be repeated" if details.get("retryable") else "its work may have been done",
+    )
 
 
 def _findings(error: InvalidArgument, found: list[Any]) -> list[str]:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from dragoman import Image, Outcome, Text, ToolDefinition, define_tool, errors, tool
-from dragoman.errors import EnvelopeCode, ToolError
+from dragoman.errors import ToolError
 from dragoman.replies.failures import EnvelopeError, code_of
 from dragoman.replies.settings import ResponseConfig
+from dragoman.replies.vocabulary import EnvelopeCode
 from dragoman.schemas.schema import compile_schema
 from dragoman.testing import open_server
 from dragoman.tools.tool import Hints
@@ -93,7 +94,11 @@ def test_the_codes_are_exactly_these() -> None:
 
 
 class Odd(ToolError):
-    envelope_code = "ODD"  # type: ignore[assignment]
+    """A class of a user's own."""
+
+
+class Gone(errors.NotFound):
+    """A more particular one."""
 
 
 def caused_by(cause: Exception) -> errors.InternalFailure:
@@ -127,6 +132,7 @@ def caused_by(cause: Exception) -> errors.InternalFailure:
         (caused_by(ValueError()), "INTERNAL_ERROR"),
         (caused_by(NotImplementedError()), "NOT_IMPLEMENTED"),
         (Odd("m"), "OPERATION_FAILED"),
+        (Gone("m"), "NOT_FOUND"),
     ],
 )
 def test_each_error_has_its_code(error: ToolError, code: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import tool
 from dragoman.access.callers import Caller
-from dragoman.errors import EnvelopeCode
+from dragoman.replies.vocabulary import EnvelopeCode
 from dragoman.testing import ManualClock, MemoryClient, open_server
 from tests.support.calls import Held, begin
 

@@ -1,0 +1,77 @@
+"""What each tool error is called in each dialect: a row for every class of the tree in `errors.py`.
+
+The `structured` dialect uses an error's own `code`. A dialect may use a more particular word for an error that knows
+more: see `failures.code_of` and `plain.text_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from dragoman import errors
+from dragoman.errors import ToolError
+
+
+class EnvelopeCode(StrEnum):
+    """The codes of the `envelope` dialect; a closed set."""
+
+    INVALID_INPUT = "INVALID_INPUT"
+    MISSING_REQUIRED_FIELD = "MISSING_REQUIRED_FIELD"
+    INVALID_FORMAT = "INVALID_FORMAT"
+    ARRAY_TOO_LARGE = "ARRAY_TOO_LARGE"
+    NOT_FOUND = "NOT_FOUND"
+    ALREADY_EXISTS = "ALREADY_EXISTS"
+    CONFLICT = "CONFLICT"
+    OPERATION_FAILED = "OPERATION_FAILED"
+    TOOL_TIMEOUT = "TOOL_TIMEOUT"
+    RATE_LIMITED = "RATE_LIMITED"
+    MEMORY_PRESSURE = "MEMORY_PRESSURE"
+    INTERNAL_ERROR = "INTERNAL_ERROR"
+    NOT_IMPLEMENTED = "NOT_IMPLEMENTED"
+    SERVICE_UNAVAILABLE = "SERVICE_UNAVAILABLE"
+
+
+class Words(NamedTuple):
+    """The words for one class of errors."""
+
+    envelope: EnvelopeCode
+    plain: str = "Module error: {code}"
+    """The specification's sentence, or the nearest one that it has; `plain.text_of` fills it in."""
+
+
+_SERVER_STOPS = "Server is shutting down: "
+VOCABULARY: Mapping[type[ToolError], Words] = {
+    errors.ToolError: Words(EnvelopeCode.OPERATION_FAILED),
+    errors.Refused: Words(EnvelopeCode.OPERATION_FAILED),
+    errors.InvalidArgument: Words(EnvelopeCode.INVALID_INPUT, "Invalid input: {message}"),
+    errors.LimitExceeded: Words(EnvelopeCode.INVALID_INPUT, "Invalid input: {message}"),
+    errors.NotFound: Words(EnvelopeCode.NOT_FOUND),
+    errors.Conflict: Words(EnvelopeCode.CONFLICT, "Invalid input: {message}"),
+    errors.AlreadyExists: Words(EnvelopeCode.ALREADY_EXISTS, "Invalid input: {message}"),
+    errors.Unauthorized: Words(EnvelopeCode.OPERATION_FAILED, "Access denied"),
+    errors.MissingScope: Words(EnvelopeCode.OPERATION_FAILED, "Access denied"),
+    errors.Unanswered: Words(EnvelopeCode.OPERATION_FAILED),
+    errors.ResourceExhausted: Words(EnvelopeCode.SERVICE_UNAVAILABLE),
+    errors.PayloadTooLarge: Words(EnvelopeCode.INVALID_INPUT, "Invalid input: {message}"),
+    errors.NoFreeSlot: Words(EnvelopeCode.SERVICE_UNAVAILABLE),
+    errors.RateLimited: Words(EnvelopeCode.RATE_LIMITED, "Call frequency limit exceeded"),
+    errors.MemoryPressure: Words(EnvelopeCode.MEMORY_PRESSURE),
+    errors.Stopping: Words(
+        EnvelopeCode.SERVICE_UNAVAILABLE, _SERVER_STOPS + "the call was not started and can be repeated"
+    ),
+    errors.Failed: Words(EnvelopeCode.OPERATION_FAILED),
+    errors.TimedOut: Words(EnvelopeCode.TOOL_TIMEOUT, "Module timed out after {timeout}ms"),
+    errors.Abandoned: Words(
+        EnvelopeCode.SERVICE_UNAVAILABLE, _SERVER_STOPS + "the module had not finished; {whether_to_repeat}"
+    ),
+    errors.ClientCannotBeAsked: Words(EnvelopeCode.OPERATION_FAILED),
+    errors.InternalFailure: Words(EnvelopeCode.INTERNAL_ERROR, "Internal error occurred"),
+    errors.ResultTooLarge: Words(EnvelopeCode.OPERATION_FAILED, "Module error: RESULT_TOO_LARGE"),
+}
+
+
+def words_for(kind: type[ToolError]) -> Words:
+    """The row of a class, or of the nearest class above it for a class that the tree does not have."""
+    return next(VOCABULARY[each] for each in kind.__mro__ if each in VOCABULARY)

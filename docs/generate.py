@@ -18,6 +18,7 @@ from dragoman import errors
 from dragoman.cache.bounded import BoundedCache
 from dragoman.cache.settings import CacheConfig
 from dragoman.calls.call import COMPLETION_MEANINGS, Call, Outcome
+from dragoman.calls.origin import Origin
 from dragoman.cli.main import EXIT_CODES, app
 from dragoman.config import FLAGS, PREFIX, Config
 from dragoman.protocol.session import TRANSITIONS, State
@@ -29,7 +30,7 @@ from dragoman.replies.settings import ResponseConfig
 from dragoman.replies.vocabulary import EnvelopeCode, words_for
 from dragoman.sections import Section, is_marked, is_section, member_of, notes_on
 from dragoman.telemetry.log import StructuredLogger
-from dragoman.tools.catalogue import Catalogue
+from dragoman.tools.catalogue import NO_TOOL, Catalogue
 from dragoman.tools.settings import ToolsConfig
 from dragoman.tools.tool import Hints, ToolDefinition, define_tool
 
@@ -339,8 +340,8 @@ def worded(dialect: Dialect, outcome: Outcome) -> str:
         name="weather", description="", input_schema={"type": "object"}, hints=Hints(read_only=True), timeout_ms=10_000
     )
     catalogue.register(define_tool(definition, lambda arguments, context: None))
-    call = Call("weather", {}, "run-1", "corr-1", lambda call, outcome: None, tool=catalogue.get("weather"))
-    call.duration_ms = 12.5
+    call = Call(Origin(), "weather", {}, "run-1", "corr-1", lambda call, outcome: None)
+    call.tool, call.duration_ms = catalogue.get("weather") or NO_TOOL, 12.5
     artifacts = Artifacts(BoundedCache(CacheConfig()), lambda: "6Jt0mRrVqk3yN8wPzX2bLA")
     text = make_dialect(ResponseConfig(dialect=dialect), artifacts).render(call, outcome).content[0].text
     return str(text)

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -20,7 +21,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import typer
 
 from dragoman.cli.clients import CLIENTS, ClientProgram, Scope, own_command, parse, read
-from dragoman.cli.options import ConfigFile, Target
+from dragoman.cli.options import ConfigFile, Target, is_file, split_target
 from dragoman.cli.output import complain, print_json, refuse
 from dragoman.files import create_file, refuse_links
 from dragoman.process.exit_codes import FAILED
@@ -129,8 +130,6 @@ def _written(document: dict[str, Any], before: bytes) -> bytes:
 
 def _replace(path: Path, before: bytes | None, after: bytes, mode: int) -> Path | None:
     """Put `after` in the place of `before` in one step. `mode` is for a new file: variables may be secrets."""
-    import tempfile
-
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -200,8 +199,6 @@ def _variable(pair: str) -> tuple[str, str]:
 
 def _absolute_target(target: str | None) -> list[str]:
     """The target as it can be named from any directory. Nothing of it is loaded."""
-    from dragoman.cli.target import is_file, split_target
-
     if target is None:
         return []
     place, name = split_target(target)
@@ -227,8 +224,6 @@ def _absolute_config(config: Path | None) -> list[str]:
 
 
 def _name_for(target: str | None) -> str:
-    from dragoman.cli.target import is_file, split_target
-
     if target is None:
         return "dragoman"
     place, _ = split_target(target)

@@ -10,6 +10,7 @@ import typer
 
 from dragoman.cli.options import AsJson, ConfigFile, ExtensionsDir, Target, settings_from
 from dragoman.cli.output import kept_for_answers, print_columns, print_json
+from dragoman.telemetry.clean import sanitize
 from dragoman.workers.control import Source
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ def _offers(source: Source, config: Path | None) -> Offers:
 
 
 def _print(offers: Iterable[Offer], as_json: bool) -> None:
-    from dragoman.telemetry.clean import sanitize
-
     if as_json:
         print_json([each.listing() for each in offers])
     else:

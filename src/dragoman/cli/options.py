@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -41,6 +42,18 @@ ExtensionsDir: TypeAlias = Annotated[
     typer.Option("--extensions-dir", callback=_folder, help="A folder of apcore modules, beside TARGET's tools."),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """The file or module, and the object in it; empty when none is named."""
+    drive = target[:2] if re.match(r"[A-Za-z]:[\\/]", target) else ""
+    place, _, name = target[len(drive) :].partition(":")
+    return drive + place, name
+
+
+def is_file(place: str) -> bool:
+    """Whether the target is a file, and not a module."""
+    return place.endswith(".py") or os.sep in place
 
 
 def settings_from(config: Path | None, flags: dict[str, Any] | None = None) -> Settings:

@@ -12,9 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, NoReturn
 
+import msgspec
 import typer
 
 from dragoman.process.exit_codes import UNUSABLE
+from dragoman.tools.content import encode_json
 
 
 def refuse(*lines: str, code: int = UNUSABLE) -> NoReturn:
@@ -31,15 +33,11 @@ def complain(*lines: str) -> None:
 
 def print_json(value: Any, *, indented: bool | None = None) -> None:
     """JSON for a person on a terminal, and on one line for a program."""
-    from dragoman.tools.content import encode_json
-
     print_encoded(encode_json(value), indented=indented)
 
 
 def print_encoded(encoded: bytes, *, indented: bool | None = None) -> None:
     """As `print_json`, for what is JSON already."""
-    import msgspec
-
     if sys.stdout.isatty() if indented is None else indented:
         encoded = msgspec.json.format(encoded, indent=2)
     typer.echo(encoded)

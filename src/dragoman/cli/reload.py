@@ -21,7 +21,8 @@ from typing import TypeAlias
 
 from dragoman.app import Runtime
 from dragoman.cli.neighbours import is_own_file
-from dragoman.cli.target import is_file, load, split_target
+from dragoman.cli.options import is_file, split_target
+from dragoman.cli.target import load
 from dragoman.config import Config
 from dragoman.errors import RegistrationError
 from dragoman.offers.catalogue import Offer

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 from dragoman.app import Runtime, ServerOptions, builtin_tools, create_server
 from dragoman.calls.interrupts import is_interrupt, raise_interrupt
 from dragoman.cli.neighbours import found_elsewhere, look_in, names_in, report_unused
+from dragoman.cli.options import is_file, split_target
 from dragoman.cli.output import refuse
 from dragoman.config import Config
 from dragoman.errors import ConfigError, RegistrationError, TargetError
@@ -111,18 +111,6 @@ def load_tools(target: str, app_dir: str | None = None) -> list[Tool | Offer]:
         raise TargetError(target, "it has no tools; decorate a function with @tool")
     lifespan = _lifespan_in(module, target)
     return tools if lifespan is None else [_within(lifespan, each) for each in tools]
-
-
-def split_target(target: str) -> tuple[str, str]:
-    """The file or module, and the object in it; empty when none is named."""
-    drive = target[:2] if re.match(r"[A-Za-z]:[\\/]", target) else ""
-    place, _, name = target[len(drive) :].partition(":")
-    return drive + place, name
-
-
-def is_file(place: str) -> bool:
-    """Whether the target is a file, and not a module."""
-    return place.endswith(".py") or os.sep in place
 
 
 def _load_file(path: Path, target: str) -> ModuleType:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dragoman.cli.options import ConfigFile, settings_from
-from dragoman.cli.output import print_json, refuse
+from dragoman.cli.output import refuse
 from dragoman.process.exit_codes import FAILED
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def top(
@@ -34,50 +30,18 @@ def top(
 
     It reads the server's /metrics, /health and /ready. End it with Ctrl-C. Where stdout is no terminal, it is --once.
     """
-    from rich.console import Console
-
-    from dragoman.cli.scrape import Unreachable, compare, look
-    from dragoman.cli.top_page import page
+    from dragoman.cli.scrape import Unreachable
+    from dragoman.cli.watching import watch
 
     place = _base(url) if url is not None else _settled_place(config)
-    console = Console()
     try:
-        if as_json or once or not console.is_terminal:
-            before = look(place, token)
-            time.sleep(every)
-            view = compare(before, look(place, token))
-            if as_json:
-                print_json(view)
-            else:
-                console.print(page(view, place, console))
-        else:
-            _watch(place, token, every, console)
+        watch(place, token, every, once=once, as_json=as_json)
     except ImportError:
         refuse("dragoman top needs prometheus-client: pip install 'dragoman[http]'")
     except Unreachable as error:
         refuse(str(error), code=FAILED)
     except KeyboardInterrupt:
         raise typer.Exit from None
-
-
-def _watch(place: str, token: str | None, every: float, console: Console) -> None:
-    """Look and show, until somebody ends it. A server that goes away may come back."""
-    from rich.live import Live
-
-    from dragoman.cli.scrape import Unreachable, compare, look, since_start
-    from dragoman.cli.top_page import page
-
-    now = look(place, token)
-    view, trouble = compare(since_start(now), now), ""
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            live.update(page(view, place, console, trouble), refresh=True)
-            time.sleep(every)
-            try:
-                before, now = now, look(place, token)
-                view, trouble = compare(before, now), ""
-            except Unreachable as error:
-                trouble = str(error)
 
 
 def _base(url: str) -> str:

@@ -41,6 +41,7 @@ from dragoman.protocol.session import (
 from dragoman.protocol.shape import Shape
 from dragoman.replies.encoding import meta_of
 from dragoman.telemetry.log import Logger, exception_facts
+from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.context import Progress
 
 TransportType: TypeAlias = Literal["stdio", "sse", "http"]
@@ -73,6 +74,7 @@ class Services:
     """What every connection of a server shares."""
 
     runner: Runner
+    catalogue: Catalogue
     listing: Listing
     identity: Identity
     dialect: Dialect

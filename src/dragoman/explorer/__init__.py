@@ -1,0 +1,1 @@
+"""The explorer: a page to look at the tools and to try them."""

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from dragoman.edge.http.app import HttpApp
     from dragoman.edge.http.siblings import Siblings
     from dragoman.edge.sdk.sessions import SdkSessions
+    from dragoman.parts.route import Route
     from dragoman.tools.builtin.memory import Memories
 
 _LAST_WORDS = 0.5  # Seconds that streams are given to end in order.
@@ -248,6 +249,7 @@ class Runtime:
         self.kernel = SdkKernel(self.identity, listing, handlers, self.offers.may_read)
         self._services = Services(
             intake=self.intake,
+            catalogue=self.catalogue,
             listing=listing,
             identity=self.identity,
             dialect=self.dialect,
@@ -257,6 +259,8 @@ class Runtime:
             max_message_bytes=config.limits.max_request_bytes,
             shape=config.limits.shape,
         )
+        self.routes: list[Route] = []
+        """What is served over HTTP besides MCP; read when the application is made."""
         self.sessions: SdkSessions | None = None
         self.metrics: Metrics | None = None
         """What calls add up to; where the runtime is served over HTTP."""
@@ -282,7 +286,11 @@ class Runtime:
         from dragoman.access.authenticator import CustomAuthenticator, make_authenticator
         from dragoman.access.metadata import resource_metadata
         from dragoman.adapters.web_documents import WebDocuments
-        from dragoman.edge.http.app import HttpApp
+        from dragoman.edge.http.access import HttpAccess
+        from dragoman.edge.http.app import HttpApp, HttpTelemetry
+        from dragoman.edge.http.origins import OriginCheck
+        from dragoman.edge.http.routes import Endpoint
+        from dragoman.edge.http.status import metadata_routes, metrics_route
         from dragoman.edge.sdk.sessions import SdkSessions
 
         if self.sessions is not None:
@@ -300,26 +308,51 @@ class Runtime:
         self.sessions = SdkSessions(
             self.kernel, config, self.ids, self.logger, is_authenticated=is_authenticated, prefix=prefix
         )
-        explorer = None
+        routes = [*self.routes]
+        metadata = resource_metadata(config.auth)
+        if metadata is not None:
+            routes += metadata_routes(metadata, config.http.path)
+        if self.metrics is not None:
+            routes.append(metrics_route(self.metrics, siblings))
         if config.explorer.enabled:
-            from dragoman.edge.http.explorer import Explorer
-
-            endpoint = "/sse" if sse else config.http.path
-            explorer = Explorer(self, endpoint=endpoint, is_authenticated=is_authenticated)
+            routes += self._explore()
+        # The name that the operator listens at is the server's own, whoever else's names point here.
+        own = {config.http.host} - {"*"}
+        origins = OriginCheck((*config.http.allowed_hosts, *own), config.http.allowed_origins)
         return HttpApp(
             self,
             self._services,
-            self.catalogue,
             self.sessions,
-            config,
-            authenticator=authenticator,
-            metadata=resource_metadata(config.auth),
-            metrics=self.metrics,
-            join_trace=None if self._spans is None else join_trace,
-            explorer=explorer,
-            sse=sse,
+            HttpAccess(origins, authenticator, self.logger),
+            Endpoint(config.http.path, has_sse=sse),
+            routes=routes,
             siblings=siblings,
+            telemetry=HttpTelemetry(self.metrics, None if self._spans is None else join_trace),
         )
+
+    def _explore(self) -> tuple[Route, ...]:
+        """The routes of the explorer, which is told of every call from now on."""
+        from dragoman.explorer.explored import Explored
+        from dragoman.explorer.explorer import Explorer
+
+        explored = Explored(
+            settings=self.config.explorer,
+            max_response_bytes=self.config.response.max_response_bytes,
+            catalogue=self.catalogue,
+            stages=self.stages,
+            intake=self.intake,
+            dialect=self.dialect,
+            identity=self.identity,
+            clock=self.clock,
+            ids=self.ids,
+            logger=self.logger,
+            state=lambda: self.state.value,
+            under_way=lambda: self.runner.under_way,
+            health=self.health,
+        )
+        explorer = Explorer(explored)
+        self.observers.append(explorer.recent.observe)
+        return explorer.routes()
 
     async def start(self) -> None:
         """Begin to take calls, and enter the lifespans; once only. Raises what a lifespan raises."""

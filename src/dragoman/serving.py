@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 
@@ -71,18 +71,22 @@ def _over_http(runtime: Runtime, loop: asyncio.AbstractEventLoop, *, sse: bool) 
     raise_file_limit()
 
     def on_started() -> None:
-        if app.explorer is not None:
-            root = root_of(http, listening)
-            show_the_way(root + app.explorer.address, root + ("/sse" if sse else http.path), config.server.name)
+        show_pages(root_of(http, listening), app.pages, "/sse" if sse else http.path, config.server.name)
 
     timeout = config.server.shutdown_timeout_ms / 1000
     return run_to_end(loop, serve(app, listening, http, timeout, on_started))
 
 
-def show_the_way(page: str, endpoint: str, name: str) -> None:
-    """Where to look, and what to paste. On stdout, not in the log: the address lets whoever has it run tools."""
-    entry = json.dumps({"mcpServers": {name: {"url": endpoint}}})
-    sys.stdout.write(f"\n  Open   {page}\n\n  or paste into a client's configuration\n\n  {entry}\n\n")
+def show_pages(root: str, pages: Sequence[str], endpoint: str, name: str) -> None:
+    """Where to look, if there are pages, and what to paste.
+
+    On stdout, not in the log: the address of a page may let whoever has it run tools.
+    """
+    if not pages:
+        return
+    entry = json.dumps({"mcpServers": {name: {"url": root + endpoint}}})
+    addresses = "".join(f"\n  Open   {root}{page}\n" for page in pages)
+    sys.stdout.write(f"{addresses}\n  or paste into a client's configuration\n\n  {entry}\n\n")
     sys.stdout.flush()
 
 

@@ -18,7 +18,7 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from dragoman.edge.http.explorer import NOT_ASKED
+from dragoman.explorer.explorer import NOT_ASKED
 from tests.support.http_wire import Wire, request
 from tests.support.processes import Lines, environment, free_port, running
 from tests.support.waiting import PATIENCE

@@ -77,7 +77,7 @@ async def test_an_application_of_a_framework_knows_its_callers() -> None:
     async with app.lifespan():
         answered = await Driver(app).ask(modern_call("locate", {"x-user": "ada"}, place="Rome"))
         assert text_in(answered) == {"found": "Rome"}
-    assert app.explorer is not None
+    assert app.pages == ("/explorer/",)
 
 
 def test_an_application_that_cannot_be_made_is_undone() -> None:

@@ -127,7 +127,7 @@ def _serve_stdio(source: Source, settings: Config) -> None:
 
 def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
     from dragoman.edge.http.server import bind, check_address, raise_file_limit, root_of, serve
-    from dragoman.serving import show_the_way
+    from dragoman.serving import show_pages
 
     http = settings.http
     try:
@@ -144,14 +144,17 @@ def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
     if sse:
         logger.warn("SSE transport is deprecated; use streamable-http instead")
     root = root_of(http, listening)
-    address = f"{root}{'/sse' if sse else http.path}"
-    facts = {"tools": len(server.catalogue), "transport": "sse" if sse else "streamable-http", "address": address}
+    endpoint = "/sse" if sse else http.path
+    facts = {
+        "tools": len(server.catalogue),
+        "transport": "sse" if sse else "streamable-http",
+        "address": root + endpoint,
+    }
     timeout = settings.server.shutdown_timeout_ms / 1000
 
     def on_started() -> None:
         logger.info("server started", facts)
-        if app.explorer is not None:
-            show_the_way(root + app.explorer.address, address, settings.server.name)
+        show_pages(root, app.pages, endpoint, settings.server.name)
 
     abandoned = run(prepared, serve(app, listening, http, timeout, on_started))
     finish(prepared, abandoned)

@@ -16,7 +16,6 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
 Headers: TypeAlias = dict[bytes, bytes]
-Route: TypeAlias = Callable[[Scope, Receive, Send, Headers], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON: Header = (b"content-type", b"application/json")
@@ -219,3 +218,18 @@ def replayed(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive_again
+
+
+def limited(receive: Receive, most: int) -> Receive:
+    """A `receive` that raises `TooLarge` once a body is longer than `most` bytes."""
+    left = most
+
+    async def receive_limited() -> MutableMapping[str, Any]:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if left < 0:
+            raise TooLarge(most)
+        return message
+
+    return receive_limited

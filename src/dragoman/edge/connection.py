@@ -42,6 +42,7 @@ from dragoman.protocol.session import (
 from dragoman.protocol.shape import Shape
 from dragoman.replies.encoding import meta_of
 from dragoman.telemetry.log import Logger, exception_facts
+from dragoman.tools.catalogue import Catalogue
 
 TransportType: TypeAlias = Literal["stdio", "sse", "http"]
 _MOST_KERNEL_REQUESTS = 1024
@@ -73,6 +74,7 @@ class Services:
     """What every connection of a server shares."""
 
     intake: Intake
+    catalogue: Catalogue
     listing: Listing
     identity: Identity
     dialect: Dialect[ToolResult]

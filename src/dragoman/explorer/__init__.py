@@ -1,1 +1,1 @@
-"""A page that shows the tools, and runs them."""
+"""The explorer: a page to look at the tools and to try them."""

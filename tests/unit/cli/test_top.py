@@ -36,7 +36,7 @@ LEVELS = Levels(
 
 
 class Ended(msgspec.Struct):
-    tool: object = "a tool"
+    is_found: bool = True
     ran: bool = True
 
 

@@ -340,7 +340,7 @@ class Tokens(Authenticator):
 @pytest.mark.parametrize("as_stream", [False, True], ids=["lane", "SDK"])
 async def test_in_a_session_the_token_of_the_request_decides_and_not_the_one_that_opened_it(as_stream: bool) -> None:
     async with scene() as here:
-        here.app._authenticator = Tokens()
+        here.app._access._authenticator = Tokens()
         opened = await here.ask(request(INITIALIZE, {"authorization": "Bearer ada:tool:*"}))
         session = {"mcp-session-id": opened.headers["mcp-session-id"]}
         await here.ask(request(INITIALIZED, {**session, "authorization": "Bearer ada:tool:*"}))
@@ -360,7 +360,7 @@ async def test_in_a_session_the_token_of_the_request_decides_and_not_the_one_tha
 
 async def test_a_token_that_cannot_be_verified_now_may_be_tried_again() -> None:
     async with scene() as here:
-        here.app._authenticator = Tokens()
+        here.app._access._authenticator = Tokens()
         answered = await here.ask(modern_call("echo", {"authorization": "Bearer later"}, message="hi"))
         assert (answered.status, answered.code, answered.headers["retry-after"]) == (503, -32603, "5")
         assert "issuer" not in answered.body.decode()

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
@@ -36,19 +37,23 @@ from dragoman.edge.asgi import (
     Post,
     Receive,
     RequestRefused,
-    Route,
     Scope,
     Send,
     ServerStopping,
     TooLarge,
     answer,
+    limited,
     replayed,
 )
 from dragoman.edge.connection import Services
+from dragoman.edge.http.access import HttpAccess
 from dragoman.edge.http.exchange import Exchange, SessionCall, Watch
 from dragoman.edge.http.expiry import until_expired
-from dragoman.edge.http.origins import OriginCheck
+from dragoman.edge.http.origins import preflight_headers, with_cors
+from dragoman.edge.http.routes import Endpoint, Routes
+from dragoman.edge.http.sdk_messages import NO_BODY, decoded, reduced
 from dragoman.edge.http.siblings import LOCAL_ONLY, OwnerLost, Siblings
+from dragoman.edge.http.sse import sse_routes
 from dragoman.edge.http.status import Served, Status
 from dragoman.edge.peer import id_in_use, log_refusal
 from dragoman.errors import (
@@ -61,13 +66,12 @@ from dragoman.errors import (
     MissingScope,
     ParseError,
     ProtocolError,
-    Unauthenticated,
     UnsupportedVersion,
-    VerifierUnavailable,
 )
+from dragoman.parts.route import HttpRequest, HttpResponse, Route
 from dragoman.protocol import headers as rules
 from dragoman.protocol import jsonrpc
-from dragoman.protocol.jsonrpc import Answer, Id, Message, encode_error, encode_request, encode_result
+from dragoman.protocol.jsonrpc import Answer, Id, encode_error, encode_result
 from dragoman.protocol.results import InputRequired
 from dragoman.protocol.session import (
     Cancel,
@@ -76,7 +80,6 @@ from dragoman.protocol.session import (
     Request,
     ToolCall,
     correlation_id_in,
-    initialize_params,
     modern_reader,
 )
 from dragoman.protocol.versions import HANDSHAKE_VERSIONS, MODERN_VERSIONS, VERSION_KEY
@@ -84,13 +87,9 @@ from dragoman.replies.encoding import meta_of
 from dragoman.telemetry.log import Logger, exception_facts
 
 if TYPE_CHECKING:
-    from dragoman.access.authenticator import Authenticator
-    from dragoman.config import Config
-    from dragoman.edge.http.explorer import Explorer
     from dragoman.edge.sdk.lane_session import LaneSession
     from dragoman.edge.sdk.sessions import SdkSessions
     from dragoman.telemetry.metrics import Metrics
-    from dragoman.tools.catalogue import Catalogue
 
 STATUS_OF = {
     error.code: status
@@ -104,25 +103,22 @@ STATUS_OF = {
 _NO_MESSAGE = frozenset({ParseError.code, InvalidRequest.code})
 """In a session only what is not a valid message has a status of its own, 400; the answer to a valid one has 200."""
 
-Serve: TypeAlias = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
-
-_NO_BODY = "Parse error: there is no body"
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _MOST_REMEMBERED = 256
 _LONGEST_REMEMBERED = 300
 _LAST_FORWARDED = 1.0  # Seconds for what another worker answers at the very end.
-_SINGLE = (
-    b"host",
-    b"origin",
-    b"authorization",
-    b"content-type",
-    b"content-length",
-    b"mcp-session-id",
-    b"last-event-id",
-)
-_CORS_ALLOWED = (
-    b"authorization, content-type, last-event-id, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id"
-)
+
+
+@dataclass(frozen=True)
+class HttpTelemetry:
+    """What is told about requests."""
+
+    metrics: Metrics | None = None
+    join_trace: Callable[[list[Header]], Callable[[], None] | None] | None = None
+    """Makes the spans of a request part of the trace that its headers name; returns what ends that."""
+
+
+NO_TELEMETRY = HttpTelemetry()
 
 
 class HttpApp:
@@ -132,34 +128,26 @@ class HttpApp:
         self,
         runtime: Served,
         services: Services,
-        catalogue: Catalogue,
         sessions: SdkSessions,
-        config: Config,
+        access: HttpAccess,
+        endpoint: Endpoint,
         *,
-        authenticator: Authenticator | None = None,
-        metadata: dict[str, Any] | None = None,
-        metrics: Metrics | None = None,
-        join_trace: Callable[[list[Header]], Callable[[], None] | None] | None = None,
-        explorer: Explorer | None = None,
-        sse: bool = False,
+        routes: Iterable[Route] = (),
         siblings: Siblings | None = None,
+        telemetry: HttpTelemetry = NO_TELEMETRY,
     ) -> None:
+        """Raises `ConfigError` where two of the routes have the same path."""
         self._runtime = runtime
         self._services = services
-        self._catalogue = catalogue
+        self._catalogue = services.catalogue
         self._sessions = sessions
-        self._config = config
         self._logger: Logger = services.logger
-        self._authenticator = authenticator
-        self.explorer = explorer
+        self._access = access
         self._siblings = siblings
-        # The name that the operator listens at is the server's own, whoever else's names point here.
-        own = {config.http.host} - {"*"}
-        self._guard = OriginCheck((*config.http.allowed_hosts, *own), config.http.allowed_origins)
         self._modern = modern_reader(services.identity, services.ids.connection_correlation_id())
         self._accepts: dict[bytes | None, tuple[bool, bool]] = {}
         self._annotated: tuple[int, dict[str, tuple[rules.ParameterHeader, ...]]] = (-1, {})
-        self._most = config.limits.max_request_bytes
+        self._most = services.max_message_bytes
         self._most_at_once = min(self._most, services.shape.sure_bytes)
         self._read = Bodies(self._most, MOST_READ_AT_ONCE, services.shape).read
         self._watch: Watch
@@ -167,22 +155,13 @@ class HttpApp:
         self._make = services.intake.make
         self._submit = services.intake.submit
         self._render = services.dialect.render
-        path = config.http.path
-        self.metrics = metrics
-        self._status = Status(
-            runtime,
-            catalogue,
-            services.identity,
-            self._caller,
-            authenticator=authenticator,
-            metadata=metadata,
-            metrics=metrics,
-            siblings=siblings,
-        )
-        self._open = self._status.routes(path)
-        self._join_trace = join_trace
-        self._endpoint = path
-        self._sse: dict[str, Route] = {"/sse": self._open_sse, "/messages/": self._take_sse} if sse else {}
+        self.metrics = telemetry.metrics
+        self._join_trace = telemetry.join_trace
+        self._status = Status(runtime, services, siblings)
+        self._endpoint = endpoint
+        self._path = endpoint.path
+        sse = sse_routes(sessions) if endpoint.has_sse else ()
+        self._routes = Routes(endpoint, (*self._status.routes(), *sse, *routes))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the life of the whole application."""
@@ -216,8 +195,6 @@ class HttpApp:
         headers = dict(pairs)
         if (
             len(headers) != len(pairs)
-            or not self._guard.knows(headers)
-            or b"origin" in headers
             or headers.get(b"content-type") != b"application/json"
             or b"transfer-encoding" in headers
             or len(body) > self._most_at_once
@@ -227,12 +204,9 @@ class HttpApp:
             or (self._siblings is not None and self._siblings.is_for_other(headers))
         ):
             return False
-        caller = ANONYMOUS
-        if self._authenticator is not None:
-            known = self._authenticator.known_by(headers)
-            if known is None:
-                return False
-            caller = known
+        caller = self._access.known_caller(headers)
+        if caller is None:
+            return False
         try:
             return self._serve(post, pairs, headers, body, caller)
         except Exception as error:
@@ -261,27 +235,27 @@ class HttpApp:
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._starting is None or not self._starting.done():
             await self.start()
-        pairs: list[Header] = scope["headers"]
-        headers = dict(pairs)
-        if len(headers) != len(pairs):
-            _refuse_doubles(pairs)
-            headers = rules.joined(pairs)  # None of the values is hidden from whatever decides by them.
-        self._let_in(headers)
+        headers = self._access.admit(scope["headers"])
         if b"origin" in headers:  # A page is to be able to read a refusal too.
             routed = partial(self._route, headers=headers)
-            await self.run(routed, scope, receive, self._with_cors(send, headers[b"origin"]))
+            await self.run(routed, scope, receive, with_cors(send, headers[b"origin"]))
         else:
             await self._route(scope, receive, send, headers)
 
     @property
     def endpoint(self) -> str:
         """The path that MCP is served at."""
-        return self._endpoint
+        return self._path
+
+    @property
+    def pages(self) -> tuple[str, ...]:
+        """The addresses of pages for people, from the server's root on."""
+        return tuple(route.page for route in self._routes.all if route.page is not None)
 
     @property
     def is_authenticated(self) -> bool:
         """Whether callers have to say who they are."""
-        return self._authenticator is not None
+        return self._access.is_authenticated
 
     async def start(self) -> None:
         """Start what is served; without a lifespan, the first request does."""
@@ -329,19 +303,35 @@ class HttpApp:
         root: str = scope.get("root_path", "")
         if root and path.startswith(f"{root}/"):
             path = path[len(root) :]
-        if path == self._endpoint:
+        if path == self._path:
             siblings = self._siblings
             if siblings is not None and LOCAL_ONLY not in scope and siblings.is_for_other(headers):
                 return self._forward(siblings, scope, receive, send, headers)
             if scope["method"] == "POST":
                 return self._post(scope, receive, send, headers)
             return self._mcp(scope, receive, send, headers)
-        route = self._open.get(path) or self._sse.get(path)
+        route = self._routes.find(path, scope["method"])
         if route is None:
-            if self.explorer is not None and self.explorer.serves(path):
-                return self.explorer.handle(path, scope, receive, send, headers, self._caller)
-            raise RequestRefused(404, InvalidRequest(f"Nothing is served here; MCP is at {root}{self._endpoint}"))
-        return route(scope, receive, send, headers)
+            raise RequestRefused(404, InvalidRequest(f"Nothing is served here; MCP is at {root}{self._path}"))
+        return self._follow(route, path, scope, receive, send, headers)
+
+    async def _follow(
+        self, route: Route, path: str, scope: Scope, receive: Receive, send: Send, headers: Headers
+    ) -> None:
+        """Have a route's handler answer, after everything that is checked for it."""
+        caller = await self._access.caller(headers) if route.needs_caller else ANONYMOUS
+        if route.scope is not None:
+            self._access.require(route.scope, caller)
+        receive = limited(receive, self._most)
+        body = partial(self._body, headers, receive)
+        endpoint = self._endpoint.for_clients
+        answered = await route.handler(
+            HttpRequest(path, headers, caller, self.is_authenticated, endpoint, scope, receive, body)
+        )
+        if isinstance(answered, HttpResponse):
+            await answer(send, *answered)
+        else:
+            await until_expired(answered, caller, self._runtime.clock)(scope, receive, send)
 
     async def _forward(self, siblings: Siblings, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         """Have another worker answer, whose session it is; if that is gone, it is a session that nobody has.
@@ -353,7 +343,7 @@ class HttpApp:
             _, body = await self._read_post(receive, headers)
             owner, again = siblings.owner_of(headers, body), replayed(body, receive)
         elif scope["method"] in ("GET", "DELETE"):
-            await self._caller(headers)
+            await self._access.caller(headers)
             owner = siblings.owner_of(headers, body)
         try:
             if owner is not None and await siblings.forward(owner, scope, receive, send, body):
@@ -366,45 +356,14 @@ class HttpApp:
         scope[LOCAL_ONLY] = True
         await self._route(scope, again, send, headers)
 
-    # Who is asking.
-
-    def _let_in(self, headers: Headers) -> None:
-        refusal = self._guard.refusal(headers)
-        if refusal is not None:
-            raise RequestRefused(refusal[0], InvalidRequest(refusal[1]))
-
-    async def _caller(self, headers: Headers) -> Caller:
-        authenticator = self._authenticator
-        if authenticator is None:
-            return ANONYMOUS
-        known = authenticator.known_by(headers)
-        if known is not None:
-            return known
-        try:
-            return await authenticator.authenticate_by(headers)
-        except Unauthenticated as error:
-            challenge = authenticator.challenge(error.error, reason=error.reason)
-            raise RequestRefused(401, InvalidRequest(error.reason), ((b"www-authenticate", challenge),)) from None
-        except VerifierUnavailable as error:
-            self._logger.error("no caller can be verified", {"reason": str(error)})
-            later = ((b"retry-after", b"5"),)
-            raise RequestRefused(503, InternalError("Tokens cannot be verified at the moment"), later) from None
-
-    def _step_up(self, error: MissingScope, caller: Caller) -> tuple[int, tuple[Header, ...]]:
-        """How a client that gets its tokens from an issuer is told to ask for more; others can only read the answer."""
-        if self._authenticator is None or caller.issuer is None:
-            return 200, ()
-        challenge = self._authenticator.challenge("insufficient_scope", reason=error.message, scope=error.scope)
-        return 403, ((b"www-authenticate", challenge),)
-
     # The endpoint.
 
     async def _mcp(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         method = scope["method"]
         if method == "OPTIONS":
-            await self._preflight(send, headers, b"GET, POST, DELETE")
+            await answer(send, 204, b"", preflight_headers(headers, b"GET, POST, DELETE"))
             return
-        caller = await self._caller(headers)
+        caller = await self._access.caller(headers)
         if method not in ("GET", "DELETE") or rules.METHOD in headers:
             allowed = (b"allow", b"POST" if rules.METHOD in headers else b"GET, POST, DELETE")
             raise RequestRefused(405, InvalidRequest(f"{method} is not allowed here"), (allowed,))
@@ -416,18 +375,16 @@ class HttpApp:
         if b"mcp-session-id" not in headers:
             raise RequestRefused(400, InvalidRequest("Bad request: Mcp-Session-Id is missing"))
         body = await self._body(headers, receive)  # Nobody needs it, but the SDK would read it, and refuse it in text.
-        await self._stream(self._sessions.handle, scope, receive, send, caller, body)
+        await self._hand_over_body(scope, receive, send, caller, body)
 
-    async def _stream(
-        self, serve: Serve, scope: Scope, receive: Receive, send: Send, caller: Caller, body: bytes | None = None
-    ) -> None:
-        """Have what may be a stream served for as long as the caller's token is valid.
+    async def _hand_over_body(self, scope: Scope, receive: Receive, send: Send, caller: Caller, body: bytes) -> None:
+        """Have the SDK answer, for as long as the caller's token is valid.
 
-        A `body` that was read is passed on without waiting. Otherwise another request could take the same id meanwhile.
+        The `body` is passed on without waiting. Otherwise another request could take the same id meanwhile.
         """
 
         def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-            return serve(scope, receive if body is None else replayed(body, receive), send, caller)
+            return self._sessions.handle(scope, replayed(body, receive), send, caller)
 
         await until_expired(app, caller, self._runtime.clock)(scope, receive, send)
 
@@ -441,7 +398,7 @@ class HttpApp:
 
     async def _read_post(self, receive: Receive, headers: Headers) -> tuple[Caller, bytes]:
         """The caller and the body of a request. Nothing is read before the caller and the headers are accepted."""
-        caller = ANONYMOUS if self._authenticator is None else await self._caller(headers)
+        caller = await self._access.caller(headers)
         content_type = headers.get(b"content-type", b"")
         if content_type != b"application/json" and not _is_json(content_type):
             raise RequestRefused(415, InvalidRequest("Content-Type must be application/json"))
@@ -485,7 +442,7 @@ class HttpApp:
         self, post: Post, pairs: list[Header], headers: Headers, body: bytes, caller: Caller, takes_stream: bool
     ) -> None:
         if not body or body.isspace():
-            raise RequestRefused(400, ParseError(_NO_BODY))
+            raise RequestRefused(400, ParseError(NO_BODY))
         event = self._modern.read(body)
         if event is None or type(event) is Cancel:
             self._check_version(headers)
@@ -569,7 +526,7 @@ class HttpApp:
             else:
                 body = self._modern.tool_result(event.id, self._render(call, outcome))
                 if error is not None and isinstance(error, MissingScope):
-                    exchange.finish(body, *self._step_up(error, exchange.caller))
+                    exchange.finish(body, *self._access.step_up(error, exchange.caller))
                 else:
                     exchange.finish(body)
 
@@ -657,7 +614,7 @@ class HttpApp:
             else:
                 line = encode_result(event.id, self._render(call, outcome))
             if error is not None and isinstance(error, MissingScope):
-                exchange.finish(line, *self._step_up(error, caller))
+                exchange.finish(line, *self._access.step_up(error, caller))
             else:
                 exchange.finish(line)
 
@@ -670,7 +627,7 @@ class HttpApp:
     async def _hand_to_session(
         self, scope: Scope, receive: Receive, send: Send, headers: Headers, caller: Caller, body: bytes
     ) -> None:
-        message = _decoded(body)
+        message = decoded(body)
         if b"mcp-session-id" not in headers:
             request_id = None if message.id is msgspec.UNSET else message.id
             meta = jsonrpc.heading(body).correlation
@@ -679,104 +636,11 @@ class HttpApp:
                 raise RequestRefused(400, InvalidRequest(reason), id=request_id, meta=meta)
             if not self._runtime.is_running:
                 raise ServerStopping(request_id, meta)
-        await self._stream(self._sessions.handle, scope, receive, send, caller, _reduced(body, message))
-
-    # The deprecated transport.
-
-    async def _open_sse(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
-        if scope["method"] != "GET":
-            raise RequestRefused(405, InvalidRequest("Open the stream with GET"), ((b"allow", b"GET"),))
-        await self._stream(self._sessions.handle_sse, scope, receive, send, await self._caller(headers))
-
-    async def _take_sse(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
-        caller = await self._caller(headers)
-        if scope["method"] == "POST":
-            body = await self._read(receive)
-            session = self._sessions.find_sse(scope, caller)
-            event = None if session is None else session.read(body)
-            if session is not None and type(event) is Refusal:
-                log_refusal(session.logger, event)
-                if event.id is None:
-                    await answer(send, 400, event.line)
-                else:  # The client waits for it at the stream.
-                    await answer(send, 202, headers=())
-                    await session.send(event.line)
-                return
-            receive = replayed(_reduced(body, _decoded(body)), receive)
-        await self._sessions.handle_sse_message(scope, receive, send, caller)
-
-    # Pages in browsers.
-
-    async def _preflight(self, send: Send, headers: Headers, methods: bytes) -> None:
-        allowed = (
-            (b"allow", methods),
-            (b"access-control-allow-methods", methods),
-            (b"access-control-allow-headers", headers.get(b"access-control-request-headers", _CORS_ALLOWED)),
-            (b"access-control-max-age", b"600"),
-        )
-        await answer(send, 204, b"", allowed)
-
-    def _with_cors(self, send: Send, origin: bytes) -> Send:
-        added = (
-            (b"access-control-allow-origin", origin),
-            (b"access-control-expose-headers", b"mcp-session-id, www-authenticate"),
-            (b"vary", b"origin"),
-        )
-
-        async def send_with_cors(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *added]
-            await send(message)
-
-        return send_with_cors
-
-
-def _refuse_doubles(pairs: list[Header]) -> None:
-    """Raise for a header that decides something and is there twice: others on the way may have read the other one."""
-    names = [name for name, _ in pairs]
-    for name in _SINGLE:
-        if names.count(name) > 1:
-            raise RequestRefused(400, InvalidRequest(f"{name.decode()} is there more than once"))
-    if names.count(rules.VERSION) > 1:
-        raise RequestRefused(400, HeaderMismatch(f"Header mismatch: {rules.VERSION.decode()} is there more than once"))
+        await self._hand_over_body(scope, receive, send, caller, reduced(body, message))
 
 
 def _is_json(content_type: bytes) -> bool:
     return content_type.split(b";")[0].strip().lower() == b"application/json"
-
-
-def _decoded(body: bytes) -> Message | Answer:
-    if not body or body.isspace():
-        raise RequestRefused(400, ParseError(_NO_BODY))
-    try:
-        return jsonrpc.decode(body)
-    except InvalidRequest as error:
-        raise RequestRefused(400, error, id=error.id, meta=error.meta or {}) from None
-    except ProtocolError as error:
-        raise RequestRefused(400, error) from None
-
-
-def _reduced(body: bytes, message: Message | Answer) -> bytes:
-    """A message as the SDK is given it, which keeps all of an `initialize` for the life of the session."""
-    _refuse_misshapen(message)
-    if not isinstance(message, Message) or message.method != "initialize" or message.id is msgspec.UNSET:
-        return body
-    try:
-        return encode_request(message.id, message.method, initialize_params(message))
-    except InvalidParams as error:
-        raise RequestRefused(400, error, id=message.id, meta=jsonrpc.meta_in(message.params)) from None
-
-
-def _refuse_misshapen(message: Message | Answer) -> None:
-    """Refuse what the SDK would refuse: its words, which are logged, repeat parts of the message."""
-    if isinstance(message, Message):
-        if message.has_params and bytes(memoryview(message.params)[:1]) not in (b"{", b"n"):
-            raise RequestRefused(400, InvalidRequest("Invalid request: params must be an object"))
-    elif message.error is None:
-        if not isinstance(message.result, dict):
-            raise RequestRefused(400, InvalidRequest("Invalid request: result must be an object"))
-    elif type(message.error.get("code")) is not int or not isinstance(message.error.get("message"), str):
-        raise RequestRefused(400, InvalidRequest("Invalid request: error must have an integer code and a message"))
 
 
 def _is_modern(body: bytes) -> bool:

@@ -10,7 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
+from typing import Any
 
+from dragoman.edge.asgi import Header, Headers, Send
+
+_CORS_ALLOWED = (
+    b"authorization, content-type, last-event-id, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id"
+)
 _MOST_REMEMBERED = 1024
 _LONGEST_REMEMBERED = 300
 # Strict, where the standard library's parsers are not: they read `[::1]evil.example.org` as `::1`.
@@ -60,6 +66,32 @@ class OriginCheck:
             return True
         name = _name_in(host)
         return name is not None and (name in self._hosts or name == "localhost" or _is_address(name))
+
+
+def with_cors(send: Send, origin: bytes) -> Send:
+    """A `send` that lets a page of `origin` read the response."""
+    added = (
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", b"mcp-session-id, www-authenticate"),
+        (b"vary", b"origin"),
+    )
+
+    async def send_with_cors(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *added]
+        await send(message)
+
+    return send_with_cors
+
+
+def preflight_headers(headers: Headers, methods: bytes) -> tuple[Header, ...]:
+    """The headers of the answer to a page that asks whether it may send a request."""
+    return (
+        (b"allow", methods),
+        (b"access-control-allow-methods", methods),
+        (b"access-control-allow-headers", headers.get(b"access-control-request-headers", _CORS_ALLOWED)),
+        (b"access-control-max-age", b"600"),
+    )
 
 
 def _name_in(authority: str) -> str | None:

@@ -6,24 +6,19 @@ import asyncio
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from itertools import count
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
 from dragoman.access.callers import Caller
-from dragoman.calls.call import Call, Dialect, Outcome, Withdrawal
-from dragoman.calls.intake import Intake
+from dragoman.calls.call import Call, Outcome, Withdrawal
 from dragoman.calls.origin import Origin
-from dragoman.calls.runner import Runner
 from dragoman.calls.tracing import Span, spans
-from dragoman.clock import Clock
-from dragoman.config import Config
 from dragoman.edge.asgi import Disconnected, Receive, until_gone
-from dragoman.edge.http.explained import explain
-from dragoman.edge.http.recent_calls import Ring
 from dragoman.errors import ClientCannotBeAsked, ProtocolError, ResultTooLarge
-from dragoman.ids import Ids
-from dragoman.protocol.results import ToolResult
+from dragoman.explorer.explained import explain
+from dragoman.explorer.explored import Explored
+from dragoman.explorer.recent_calls import Ring
 from dragoman.replies.encoding import encode_value
 from dragoman.tools.content import encode_json
 
@@ -108,19 +103,6 @@ class Run:
                 answered.set_exception(ClientCannotBeAsked("a question"))
 
 
-class Runtime(Protocol):
-    """What calls are made with."""
-
-    config: Config
-    clock: Clock
-    ids: Ids
-    runner: Runner
-    intake: Intake
-
-    @property
-    def dialect(self) -> Dialect[ToolResult]: ...
-
-
 class Finished(NamedTuple):
     """A call that was answered; its result as JSON, unless it is an error."""
 
@@ -134,7 +116,7 @@ class Finished(NamedTuple):
 class Runs:
     """Makes calls, each with a `Run` for its client, and keeps where the time of the last ones went."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Explored) -> None:
         self._runtime = runtime
         self._open: dict[str, Run] = {}
         self._details: Ring[tuple[Caller, dict[str, Any]]] = Ring(MOST_DETAILS, MOST_DETAIL_BYTES)
@@ -184,7 +166,7 @@ class Runs:
             self._runtime.dialect.render(call, outcome)
         if outcome.error is not None:
             return b""
-        most = self._runtime.config.response.max_response_bytes
+        most = self._runtime.max_response_bytes
         encoded, _ = encode_value(outcome.value, most)
         if encoded is None:
             raise ResultTooLarge(None, most)

@@ -22,9 +22,9 @@ from dragoman.calls.call import Call
 from dragoman.calls.origin import Origin
 from dragoman.config import make_config
 from dragoman.edge.http.app import HttpApp
-from dragoman.edge.http.explorer import NOT_ASKED, Explorer
-from dragoman.edge.http.recent_calls import MOST_LISTED, RecentCalls, Ring
 from dragoman.errors import ConfigError, InvalidArgument, NotFound
+from dragoman.explorer.explorer import NOT_ASKED
+from dragoman.explorer.recent_calls import MOST_LISTED, RecentCalls, Ring
 from dragoman.telemetry.log import CompletionRecord
 from dragoman.tools.tool import tool_of
 from tests.support.waiting import PATIENCE
@@ -104,7 +104,6 @@ class Page:
     def __init__(self, app: HttpApp, runtime: Runtime) -> None:
         self.app = app
         self.runtime = runtime
-        self.explorer: Explorer | None = app.explorer
 
     async def request(
         self,
@@ -148,8 +147,8 @@ class Page:
         return await self.request("GET", path, headers=headers)
 
     def credentials(self) -> dict[str, str]:
-        assert self.explorer is not None
-        return {"content-type": "application/json", "x-explorer-token": self.explorer.token}
+        token = self.app.pages[0].partition("#token=")[2]
+        return {"content-type": "application/json", "x-explorer-token": token}
 
     async def call(self, name: str, arguments: Any, prefix: str = "/explorer", **headers: str) -> Answer:
         body = arguments if isinstance(arguments, bytes) else msgspec.json.encode(arguments)
@@ -191,7 +190,7 @@ async def test_the_page_is_there_when_it_is_enabled_and_not_otherwise() -> None:
         found = await page.get("/explorer/")
     assert (found.status, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
     async with explorer(enabled=False) as page:
-        assert page.explorer is None
+        assert page.app.pages == ()
         assert (await page.get("/explorer/")).status == 404
         assert page.runtime.metrics is not None
         assert page.runtime.observers == [page.runtime.metrics.observe]
@@ -262,8 +261,7 @@ async def test_every_answer_is_hardened(path: str) -> None:
 @pytest.mark.parametrize("prefix", ["/custom", "/custom/"])
 async def test_the_prefix_moves_every_endpoint(prefix: str) -> None:
     async with explorer(prefix=prefix) as page:
-        assert page.explorer is not None
-        assert page.explorer.prefix == "/custom"
+        assert page.app.pages[0].startswith("/custom/#token=")
         assert (await page.get("/custom/")).headers["content-type"].startswith("text/html")
         assert (await page.get("/custom/tools")).status == 200
         assert (await page.get("/custom/tools/image-resize")).json["name"] == "image-resize"
@@ -352,8 +350,7 @@ async def test_nothing_is_run_unless_that_was_allowed() -> None:
         for name in ("image-resize", "foo"):
             refused = await page.call(name, {"width": 1})
             assert (refused.status, refused.json) == (403, {"error": "Tool execution is disabled"})
-        assert page.explorer is not None
-        assert page.explorer.address == "/explorer/"
+        assert page.app.pages == ("/explorer/",)
         assert (await page.get("/explorer/server")).json["mayExecute"] is False
         assert (await page.get("/explorer/calls")).json == {"calls": [], "last": 0}
 

@@ -16,32 +16,30 @@ import hmac
 import re
 import secrets
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from enum import Enum
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
 
 from dragoman.access.callers import Caller
 from dragoman.calls.call import Call, Stage
-from dragoman.calls.stages.record_completion import Observer
 from dragoman.calls.tracing import name_of
-from dragoman.edge.asgi import JSON, MOST_READ_AT_ONCE, Bodies, Header, Receive, Scope, Send, answer
-from dragoman.edge.http.explained import fields_of, first_words
-from dragoman.edge.http.recent_calls import RecentCalls
-from dragoman.edge.http.runs import Runs, Runtime
+from dragoman.edge.asgi import JSON, MOST_READ_AT_ONCE, Bodies, Header, Headers
 from dragoman.edge.peer import log_refusal
 from dragoman.errors import InvalidArgument, InvalidRequest, NotFound, ProtocolError, ToolError
+from dragoman.explorer.explained import fields_of, first_words
+from dragoman.explorer.explored import Explored
+from dragoman.explorer.recent_calls import RecentCalls
+from dragoman.explorer.runs import Runs
+from dragoman.parts.route import HttpRequest, HttpResponse, Route
 from dragoman.protocol.jsonrpc import decode_object
-from dragoman.protocol.session import Identity, correlation_id_in, modern_reader
+from dragoman.protocol.session import correlation_id_in, modern_reader
 from dragoman.replies.encoding import clean_message
 from dragoman.schemas.findings import with_place
 from dragoman.schemas.schema import ANY_OBJECT
-from dragoman.telemetry.log import Logger
-from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.content import encode_json
 from dragoman.tools.tool import ToolDefinition
 from dragoman.version import __version__
@@ -66,91 +64,58 @@ _HARDENED: tuple[Header, ...] = (
 )
 _DATA: tuple[Header, ...] = (JSON, (b"content-security-policy", b"default-src 'none'"), *_HARDENED)
 
-Headers: TypeAlias = dict[bytes, bytes]
-WhoIs: TypeAlias = Callable[[Headers], Awaitable[Caller]]
-
-
-class Explored(Runtime, Protocol):
-    """What the page is about."""
-
-    catalogue: Catalogue
-    stages: tuple[Stage, ...]
-    observers: list[Observer]
-    logger: Logger
-    identity: Identity
-
-    @property
-    def state(self) -> Enum: ...
-    def health(self) -> dict[str, Any]: ...
-
-
-class _Reply(NamedTuple):
-    status: int
-    body: bytes
-    headers: tuple[Header, ...] = _DATA
-
 
 class Explorer:
-    """Serves everything under its prefix. From its making on, it watches the calls of the runtime."""
+    """Answers everything under its prefix; `recent` is to be told of every call that ends."""
 
-    def __init__(self, runtime: Explored, *, endpoint: str, is_authenticated: bool) -> None:
-        config = runtime.config
-        self.prefix = config.explorer.prefix.rstrip("/")
-        self.token = secrets.token_urlsafe(24)
-        """What a request to run a tool must bring: whoever was given the address has it."""
+    def __init__(self, runtime: Explored) -> None:
         self.recent = RecentCalls()
+        self._prefix = runtime.settings.prefix.rstrip("/")
+        self._token = secrets.token_urlsafe(24)
         self._runtime = runtime
-        self._endpoint = endpoint
-        self._is_authenticated = is_authenticated
-        self._may_execute = config.explorer.allow_execute
-        self._read = Bodies(config.limits.max_request_bytes, MOST_READ_AT_ONCE, config.limits.shape).read
+        self._may_execute = runtime.settings.allow_execute
         self._read_answer = Bodies(MOST_ANSWER, MOST_READ_AT_ONCE).read
-        self._page = _Reply(200, *_load_page())
+        self._page = HttpResponse(200, *_load_page())
         self._runs = Runs(runtime)
         self._reader = modern_reader(runtime.identity, runtime.ids.connection_correlation_id())
-        runtime.observers.append(self.recent.observe)
 
-    def serves(self, path: str) -> bool:
-        """Whether a path is the explorer's."""
-        return path.startswith(self.prefix) and path[len(self.prefix) : len(self.prefix) + 1] in ("", "/")
+    def routes(self) -> tuple[Route, ...]:
+        """The page is for everybody, and what it fetches is for callers. Where tools can be run, the address of the
+        page has the token that a request to run one must bring."""
+        fragment = f"#token={self._token}" if self._may_execute else ""
+        page = f"{self._prefix}/"
+        return (
+            Route(self._prefix, self._find_page, methods=None, needs_caller=False),
+            Route(page, self._open_page, methods=None, needs_caller=False, page=page + fragment),
+            Route(f"{page}*", self._answer, methods=None),
+        )
 
-    @property
-    def address(self) -> str:
-        """Where the page is, from the server's root on; with the token, where tools can be run."""
-        return f"{self.prefix}/" + (f"#token={self.token}" if self._may_execute else "")
+    async def _find_page(self, request: HttpRequest) -> HttpResponse:
+        if _method_of(request) != "GET":
+            return _not_allowed(request)
+        # Relative: wherever this is mounted, and the fragment stays.
+        return HttpResponse(307, b"", ((b"location", self._prefix.rpartition("/")[2].encode() + b"/"), *_HARDENED))
 
-    async def handle(
-        self, path: str, scope: Scope, receive: Receive, send: Send, headers: Headers, who_is: WhoIs
-    ) -> None:
-        """Answer a request. The page is for everybody; what it fetches is for whoever `who_is` lets in."""
-        kind, _, rest = path[len(self.prefix) + 1 :].partition("/")
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        if not kind:
-            reply = self._open_page(path, method)
-        else:
-            caller = await who_is(headers)
-            if method == "GET":
-                reply = self._look_up(kind, rest, path, scope, caller)
-            elif method == "POST" and kind == "tools" and rest.endswith("/call"):
-                reply = self._refusal(headers) or await self._call(rest[: -len("/call")], receive, headers, caller)
-            elif method == "POST" and kind == "running":
-                reply = self._refusal(headers) or await self._answer_question(rest, receive, headers, caller)
-            else:
-                reply = _error(405, f"{method} is not allowed here")
-        await answer(send, *reply)
+    async def _open_page(self, request: HttpRequest) -> HttpResponse:
+        return self._page if _method_of(request) == "GET" else _not_allowed(request)
 
-    def _open_page(self, path: str, method: str) -> _Reply:
-        if method != "GET":
-            return _error(405, f"{method} is not allowed here")
-        if path == self.prefix:  # Relative: wherever this is mounted, and the fragment stays.
-            return _Reply(307, b"", ((b"location", self.prefix.rpartition("/")[2].encode() + b"/"), *_HARDENED))
-        return self._page
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
+        kind, _, rest = request.path[len(self._prefix) + 1 :].partition("/")
+        method = _method_of(request)
+        if method == "GET":
+            return self._look_up(kind, rest, request)
+        if method == "POST" and kind == "tools" and rest.endswith("/call"):
+            return self._refusal(request) or await self._call(rest[: -len("/call")], request)
+        if method == "POST" and kind == "running":
+            return self._refusal(request) or await self._answer_question(rest, request)
+        return _not_allowed(request)
 
     # To look at.
 
-    def _look_up(self, kind: str, rest: str, path: str, scope: Scope, caller: Caller) -> _Reply:
-        is_whole = path == f"{self.prefix}/{kind}"
-        whose = caller if self._is_authenticated else None
+    def _look_up(self, kind: str, rest: str, request: HttpRequest) -> HttpResponse:
+        is_whole = request.path == f"{self._prefix}/{kind}"
+        caller = request.caller
+        whose = caller if request.is_authenticated else None
         match kind:
             case "tools" if is_whole:
                 definitions = (registered.definition for registered in self._runtime.catalogue)
@@ -158,7 +123,7 @@ class Explorer:
             case "tools":
                 return self._show_tool(rest, caller)
             case "calls" if is_whole:
-                after = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("after", ["0"])[0]
+                after = parse_qs(request.scope.get("query_string", b"").decode("latin-1")).get("after", ["0"])[0]
                 number = int(after) if after.isascii() and after.isdigit() and len(after) < 16 else 0
                 return _json({"calls": self.recent.since(number, whose), "last": self.recent.total})
             case "calls":
@@ -171,17 +136,17 @@ class Explorer:
             case "load" if is_whole:
                 return _json(self._load())
             case "server" if is_whole:
-                return _json(self._server())
+                return _json(self._server(request))
         return _error(404, "Nothing is served here")
 
-    def _show_tool(self, name: str, caller: Caller) -> _Reply:
+    def _show_tool(self, name: str, caller: Caller) -> HttpResponse:
         found = self._runtime.catalogue.get(name)
         if found is None or not caller.may_call(name):
             return _not_found(name)
         definition = found.definition
         return _json({**_summary(definition), "inputSchema": definition.listing()["inputSchema"]})
 
-    def _show_call(self, run_id: str, whose: Caller | None) -> _Reply:
+    def _show_call(self, run_id: str, whose: Caller | None) -> HttpResponse:
         seen = self.recent.find(run_id, whose)
         details = self._runs.details(run_id, whose)
         if seen is None and details is None:
@@ -191,69 +156,73 @@ class Explorer:
     def _load(self) -> dict[str, Any]:
         recent = self.recent
         return {
-            "state": self._runtime.state.value,
+            "state": self._runtime.state(),
             "health": self._runtime.health(),
             "tools": self._runtime.catalogue.version,
-            "underWay": self._runtime.runner.under_way,
+            "underWay": self._runtime.under_way(),
             "completed": recent.total,
             "failed": recent.failed,
         }
 
-    def _server(self) -> dict[str, Any]:
-        config = self._runtime.config
+    def _server(self, request: HttpRequest) -> dict[str, Any]:
+        info = self._runtime.identity.server_info
         return {
-            "name": config.server.name,
-            "version": config.server.version,
+            "name": info["name"],
+            "version": info["version"],
             "dragoman": __version__,
-            "prefix": self.prefix,
-            "endpoint": self._endpoint,
+            "prefix": self._prefix,
+            "endpoint": request.endpoint,
             "mayExecute": self._may_execute,
-            "isAuthenticated": self._is_authenticated,
+            "isAuthenticated": request.is_authenticated,
         }
 
     # To run.
 
-    def _refusal(self, headers: Headers) -> _Reply | None:
+    def _refusal(self, request: HttpRequest) -> HttpResponse | None:
         """Why nothing is run for this request, if nothing is."""
+        headers = request.headers
         if not self._may_execute:
             return self._refuse(403, InvalidRequest("Tool execution is disabled"), headers)
-        if not hmac.compare_digest(headers.get(TOKEN, b""), self.token.encode()):
+        if not hmac.compare_digest(headers.get(TOKEN, b""), self._token.encode()):
             wrong = "The token is missing or wrong: open the address that the server printed"
             return self._refuse(403, InvalidRequest(wrong), headers)
         if headers.get(b"content-type", b"").split(b";")[0].strip().lower() != b"application/json":
             return self._refuse(415, InvalidRequest("Content-Type must be application/json"), headers)
         return None
 
-    def _refuse(self, status: int, error: ProtocolError, headers: Headers, saying: str | None = None) -> _Reply:
+    def _refuse(self, status: int, error: ProtocolError, headers: Headers, saying: str | None = None) -> HttpResponse:
         """Answer with `saying`, or the message of `error`; both have the correlation id of the log entry."""
         refusal = self._reader.refuse(error, None, _meta_in(headers))
         log_refusal(self._runtime.logger, refusal, {"status": status})
         reply = _error(status, saying or error.message)
         return reply._replace(headers=(*_DATA, (CORRELATION_ID, refusal.correlation_id.encode())))
 
-    async def _call(self, name: str, receive: Receive, headers: Headers, caller: Caller) -> _Reply:
+    async def _call(self, name: str, request: HttpRequest) -> HttpResponse:
+        headers = request.headers
         try:
-            arguments = decode_object(await self._read(receive))
+            arguments = decode_object(await request.body())
         except ProtocolError as error:
             said = error.message.removeprefix("Invalid request: ")
             return self._refuse(400, error, headers, f"Input validation failed: {said}")
         wanted = correlation_id_in(_meta_in(headers))
-        sent = [*headers.items()]
-        call, outcome, encoded, has_missed = await self._runs.run(name, arguments, wanted, caller, receive, sent)
+        call, outcome, encoded, has_missed = await self._runs.run(
+            name, arguments, wanted, request.caller, request.receive, [*headers.items()]
+        )
         if outcome.error is None:
-            reply = _Reply(200, b'{"result":%b}' % encoded)
+            reply = HttpResponse(200, b'{"result":%b}' % encoded)
         elif has_missed:
             reply = _error(500, f"{clean_message(outcome.error.message)}. {NOT_ASKED}")
         else:
             reply = _failure(call, outcome.error)
         return reply._replace(headers=(*_DATA, (RUN_ID, call.run_id.encode())))
 
-    async def _answer_question(self, correlation_id: str, receive: Receive, headers: Headers, caller: Caller) -> _Reply:
-        run = self._runs.find(correlation_id, caller)
+    async def _answer_question(self, correlation_id: str, request: HttpRequest) -> HttpResponse:
+        headers = request.headers
+        run = self._runs.find(correlation_id, request.caller)
         if run is None:
             return _error(404, "Not running")
         try:
-            given = msgspec.convert(decode_object(await self._read_answer(receive)), _Given)
+            given = msgspec.convert(decode_object(await self._read_answer(request.receive)), _Given)
         except ProtocolError as error:
             said = error.message.removeprefix("Invalid request: ")
             return self._refuse(400, error, headers, f"Input validation failed: {said}")
@@ -312,7 +281,7 @@ def _described(stages: Sequence[Stage]) -> Iterator[dict[str, str]]:
     yield {"name": "answer", "description": "What was taken is given back, and the result is worded."}
 
 
-def _failure(call: Call, error: ToolError | ProtocolError) -> _Reply:
+def _failure(call: Call, error: ToolError | ProtocolError) -> HttpResponse:
     if isinstance(error, NotFound) and not call.ran:
         return _not_found(call.name)
     if isinstance(error, InvalidArgument) and (not call.ran or call.tool.validator is ANY_OBJECT):
@@ -321,13 +290,21 @@ def _failure(call: Call, error: ToolError | ProtocolError) -> _Reply:
     return _error(500, clean_message(error.message))
 
 
-def _not_found(name: str) -> _Reply:
+def _method_of(request: HttpRequest) -> str:
+    return "GET" if request.method == "HEAD" else request.method
+
+
+def _not_allowed(request: HttpRequest) -> HttpResponse:
+    return _error(405, f"{request.method} is not allowed here")
+
+
+def _not_found(name: str) -> HttpResponse:
     return _error(404, f"Tool '{name[:200]}' not found")
 
 
-def _error(status: int, message: str) -> _Reply:
+def _error(status: int, message: str) -> HttpResponse:
     return _json({"error": message}, status)
 
 
-def _json(value: Any, status: int = 200) -> _Reply:
-    return _Reply(status, encode_json(value))
+def _json(value: Any, status: int = 200) -> HttpResponse:
+    return HttpResponse(status, encode_json(value), _DATA)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,9 +22,15 @@ settings.register_profile(
 )
 settings.load_profile("dragoman")
 
+pytest.register_assert_rewrite("tests.support")  # So that its assertions say what they compared.
+
 # A shell without job control starts background jobs with SIGINT ignored, and each process here would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+ROOT = Path(__file__).parent
+# Coverage is what the other tests reach. These run the same code many times, and being measured doubles their cost.
+UNMEASURED = [ROOT / folder for folder in ("tests/attacks", "tests/property", "bench/tests", "fuzz/tests")]
 
 REQUIRE_ALL = os.environ.get("DRAGOMAN_TESTS_REQUIRE_ALL") == "1"
 
@@ -34,3 +43,28 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.outcome = "failed"
         report.longrepr = f"skipped where nothing may be: {report.longrepr}"
     return report
+
+
+@contextmanager
+def not_measured() -> Iterator[None]:
+    """Without coverage, in this process and in those that it starts."""
+    coverage = sys.modules.get("coverage")
+    measuring = coverage and coverage.Coverage.current()
+    if not measuring:
+        yield
+        return
+    config = os.environ.pop("COVERAGE_PROCESS_CONFIG")
+    measuring.stop()
+    try:
+        yield
+    finally:
+        measuring.start()
+        os.environ["COVERAGE_PROCESS_CONFIG"] = config
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if not any(item.path.is_relative_to(folder) for folder in UNMEASURED):
+        return (yield)
+    with not_measured():
+        return (yield)

@@ -1,4 +1,4 @@
-"""Fixtures for clients of others: where a server logs to, and programs that need Node.js."""
+"""Fixtures for programs that need Node.js."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ import pytest
 
 from tests.support.inspector import PACKAGE, VERSION
 from tests.support.node import Node, NotInstalled, find_node, installed
-from tests.support.sdk_client import Log
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Log:
-    return Log(tmp_path / "stderr")
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,8 @@ from typing import Any
 import mcp_types as types
 import pytest
 from mcp import Client
-from mcp.client.sse import sse_client
 
-from tests.support.http_serving import serving
-from tests.support.sdk_client import Log, connected
+from tests.support.sdk_client import Way, connected, every_way
 from tests.support.served import result_tools
 from tests.support.worker_processes import served
 
@@ -42,23 +40,9 @@ async def check(client: Client) -> None:
     assert (await client.call_tool("untrue", {})).is_error
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"], ids=["handshake", "modern"])
-async def test_every_kind_of_result_is_read_over_http(mode: str) -> None:
-    async with serving(result_tools.TOOLS) as server, Client(server.url, mode=mode) as client:
-        await check(client)
-
-
-async def test_every_kind_of_result_is_read_over_sse() -> None:
-    async with (
-        serving(result_tools.TOOLS, sse=True) as server,
-        Client(sse_client(f"http://127.0.0.1:{server.port}/sse"), mode="legacy") as client,
-    ):
-        await check(client)
-
-
-@pytest.mark.parametrize("mode", ["legacy", "auto"], ids=["handshake", "modern"])
-async def test_every_kind_of_result_is_read_over_stdio(mode: str, log: Log) -> None:
-    async with connected(mode, log, ("-m", "dragoman", "serve", result_tools.__file__)) as client:
+@every_way
+async def test_every_kind_of_result_is_read(way: Way) -> None:
+    async with connected(way, result_tools) as (client, _):
         await check(client)
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import mcp_types as types
 import msgspec
 import pytest
-from mcp import Client, MCPError
+from mcp import Client
 
 from dragoman import Tool, ToolContext, ToolDefinition, tool
 from dragoman.errors import ClientCannotBeAsked, ClientRefused
 from tests.support.http_serving import Serving, open_session, serving
 from tests.support.person import Person, text_of
-from tests.support.sdk_client import both_eras, error_of
+from tests.support.sdk_client import both_eras
 from tests.support.served import asking_tools
 
 pytestmark = pytest.mark.slow
@@ -36,92 +36,6 @@ TOOLS = [
 async def connected(mode: str, *more: Any, **options: Any) -> AsyncIterator[tuple[Client, Serving]]:
     async with serving([*TOOLS, *more]) as server, Client(server.url, mode=mode, **options) as client:
         yield client, server
-
-
-async def never(context: Any, params: Any) -> types.ElicitResult:
-    """Somebody who does not answer."""
-    await asyncio.Event().wait()
-    raise AssertionError
-
-
-@both_eras
-async def test_a_person_a_model_and_the_client_itself_are_asked(mode: str) -> None:
-    ada = Person({"name": "Ada"})
-    async with connected(mode, **ada.callbacks()) as (client, _):
-        assert await text_of(client, "test_input_required_result_multiple_inputs") == "Paris Ada file:///work"
-    assert ada.asked == ["What is your name?", "Generate a greeting"]
-
-
-@both_eras
-async def test_a_question_can_depend_on_an_answer(mode: str) -> None:
-    ada = Person({"name": "Ada"}, {"color": "blue"})
-    async with connected(mode, **ada.callbacks()) as (client, _):
-        assert await text_of(client, "test_input_required_result_multi_round") == "Ada likes blue"
-
-
-@both_eras
-async def test_a_person_can_say_no(mode: str) -> None:
-    async with connected(mode, **Person("decline").callbacks()) as (client, server):
-        error = error_of(await client.call_tool("delete", {"path": "a"}))
-        assert (error["code"], error["details"]["reason"]) == ("UNAUTHORIZED", "declined")
-        assert server.records()[-1] == ("delete", "tool_error")
-
-
-async def test_a_client_that_cannot_be_asked_is_told_so() -> None:
-    async with connected("legacy") as (client, _):
-        assert error_of(await client.call_tool("delete", {"path": "a"}))["details"]["reason"] == "unsupported"
-    async with connected("auto") as (client, _):
-        with pytest.raises(MCPError) as refused:
-            await client.call_tool("delete", {"path": "a"})
-        assert refused.value.code == types.MISSING_REQUIRED_CLIENT_CAPABILITY
-
-
-async def test_asking_in_the_middle_of_the_work_takes_a_session() -> None:
-    ada = Person({"username": "ada", "email": "ada@example.com"})
-    async with connected("legacy", **ada.callbacks()) as (client, _):
-        said = await text_of(client, "test_elicitation", {"message": "Who?"})
-        assert said == "User response: Contact(username='ada', email='ada@example.com')"
-        assert await text_of(client, "test_sampling", {"prompt": "Where?"}) == "LLM response: Paris"
-    async with connected("auto", **ada.callbacks()) as (client, _):
-        refused = error_of(await client.call_tool("test_elicitation", {"message": "Who?"}))
-        assert refused["details"] == {"reason": "unsupported", "method": "elicitation/create"}
-
-
-async def test_a_client_that_stops_waiting_takes_its_question_with_it() -> None:
-    asked = asyncio.Event()
-    withdrawn = asyncio.Event()
-
-    async def wait_for_ever(context: Any, params: Any) -> types.ElicitResult:
-        asked.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            withdrawn.set()
-        raise AssertionError
-
-    async with connected("legacy", elicitation_callback=wait_for_ever) as (client, server):
-        call = asyncio.create_task(client.call_tool("delete", {"path": "a"}))
-        await asked.wait()
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        await withdrawn.wait()
-        assert await text_of(client, "test_tool_with_logging") == "done"
-        await server.recorded(("delete", "aborted"), ("test_tool_with_logging", "success"))
-
-
-async def test_a_client_that_leaves_while_it_is_asked_leaves_nothing_behind() -> None:
-    asked = asyncio.Event()
-
-    async def wait_for_ever(context: Any, params: Any) -> types.ElicitResult:
-        asked.set()
-        return await never(context, params)
-
-    async with serving(TOOLS) as server:
-        async with Client(server.url, mode="legacy", elicitation_callback=wait_for_ever) as client:
-            call = asyncio.create_task(client.call_tool("delete", {"path": "a"}))
-            await asked.wait()
-        await asyncio.gather(call, return_exceptions=True)
-        await server.recorded(("delete", "aborted"))
 
 
 async def test_a_question_is_asked_again_on_the_stream_that_is_resumed() -> None:
@@ -143,18 +57,6 @@ async def test_a_question_is_asked_again_on_the_stream_that_is_resumed() -> None
         assert (await accepted.begin()).status == 202
         answer = await resumed.answer()
         assert (answer["id"], answer["result"]["content"][0]["text"]) == (7, "a: True")
-
-
-@both_eras
-async def test_log_messages_reach_a_client_that_wants_them(mode: str) -> None:
-    said: list[Any] = []
-
-    async def on_log(params: types.LoggingMessageNotificationParams) -> None:
-        said.append(params.data)
-
-    async with connected(mode, logging_callback=on_log, log_level="info") as (client, _):
-        await text_of(client, "test_tool_with_logging")
-    assert said == ["Tool execution started", "Tool processing data", "Tool execution completed"]
 
 
 @tool

@@ -1,4 +1,4 @@
-"""Real clients over HTTP, in both eras of the protocol, and many of them at once."""
+"""Real clients over HTTP: what they are told, how they leave, many at once, and clients of others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import httpx2
 import mcp_types as types
 import msgspec
 import pytest
-from mcp import Client, MCPError
+from mcp import Client
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ToolsListChanged
@@ -31,8 +31,6 @@ from tests.support.served import tools_under_test
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
-
-VERSIONS = {"legacy": "2025-11-25", "auto": "2026-07-28", "2026-07-28": "2026-07-28"}
 
 TOOLS = [
     tools_under_test.add,
@@ -51,93 +49,6 @@ async def connected(mode: str, **options: Any) -> AsyncIterator[tuple[Client, Se
     """A client of a server of its own."""
     async with serving(TOOLS) as server, Client(server.url, mode=mode, **options) as client:
         yield client, server
-
-
-@pytest.mark.parametrize("mode", VERSIONS)
-async def test_a_client_learns_who_serves_it(mode: str) -> None:
-    async with connected(mode) as (client, _):
-        assert client.protocol_version == VERSIONS[mode]
-        if mode != "2026-07-28":  # A client that asks nothing first learns nothing.
-            assert client.server_info == types.Implementation(name="dragoman", version="0.1.0")
-            assert client.server_capabilities.tools == types.ToolsCapability(list_changed=True)
-
-
-@both_eras
-async def test_tools_are_listed_with_their_schemas(mode: str) -> None:
-    async with connected(mode) as (client, _):
-        listed = await client.list_tools()
-        tools = {tool.name: tool for tool in listed.tools}
-        assert list(tools) == sorted((*(tool_of(each).name for each in TOOLS), "health"))
-        assert tools["add"].input_schema["required"] == ["a", "b"]
-        assert tools["echo"].annotations == types.ToolAnnotations(read_only_hint=True)
-
-
-@both_eras
-async def test_calls_give_text_structure_and_blocks(mode: str) -> None:
-    async with connected(mode) as (client, server):
-        await client.list_tools()
-        result = await client.call_tool("add", {"a": 2, "b": 3})
-        assert result.structured_content == {"sum": 5}
-        assert result.content == [types.TextContent(text='{"sum":5}')]
-        assert (await client.call_tool("picture", {})).content == [
-            types.TextContent(text="a dot"),
-            types.ImageContent(data="iVBORw==", mime_type="image/png"),
-        ]
-        await server.recorded(("add", "success"), ("picture", "success"))
-
-
-@both_eras
-async def test_a_failed_call_is_a_result_that_says_why(mode: str) -> None:
-    async with connected(mode) as (client, _):
-        for name, arguments, code in (
-            ("refuse", {}, "NOT_FOUND"),
-            ("fail", {}, "INTERNAL"),
-            ("no-such-tool", {}, "NOT_FOUND"),
-            ("overrun", {}, "TIMEOUT"),
-            ("add", {"a": 1, "b": "x"}, "INVALID_ARGUMENT"),
-            ("count", {"to": "x"}, "INVALID_ARGUMENT"),
-        ):
-            error = error_of(await client.call_tool(name, arguments))
-            assert error["code"] == code
-            assert "secret" not in str(error)
-
-
-@both_eras
-async def test_progress_arrives_step_by_step_before_the_result(mode: str) -> None:
-    steps: list[tuple[float, float | None, str | None]] = []
-
-    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        steps.append((progress, total, message))
-
-    async with connected(mode) as (client, _):
-        await client.call_tool("count", {"to": 100}, progress_callback=on_progress)
-        assert steps == [(step, 100, f"step {step}") for step in range(1, 101)]
-
-
-@both_eras
-async def test_a_client_that_stops_waiting_cancels_the_call(mode: str) -> None:
-    async with connected(mode) as (client, server):
-        with pytest.raises(MCPError):
-            await client.call_tool("wait_to_be_cancelled", {}, read_timeout_seconds=0.3)
-        assert (await client.call_tool("add", {"a": 1, "b": 1})).structured_content == {"sum": 2}
-        await server.recorded(("wait_to_be_cancelled", "aborted"), ("add", "success"))
-
-
-@both_eras
-async def test_a_task_that_is_cancelled_cancels_its_call(mode: str) -> None:
-    under_way = asyncio.Event()
-
-    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        under_way.set()
-
-    async with connected(mode) as (client, server):
-        call = asyncio.create_task(client.call_tool("wait_to_be_cancelled", {}, progress_callback=on_progress))
-        await under_way.wait()
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        await client.call_tool("echo", {"message": "the connection lives on"})
-        await server.recorded(("wait_to_be_cancelled", "aborted"), ("echo", "success"))
 
 
 @both_eras
@@ -247,24 +158,6 @@ async def fill(session: Any) -> None:
     for _ in range(200):
         await session.connection.notify("notifications/message", {"level": "info", "data": "x" * 200_000})
         await asyncio.sleep(0)
-
-
-@both_eras
-async def test_a_method_that_is_not_served_is_refused_and_the_client_lives_on(mode: str) -> None:
-    async with connected(mode) as (client, _):
-        with pytest.raises(MCPError) as refused:
-            await client.list_prompts()
-        assert refused.value.code == types.METHOD_NOT_FOUND
-        assert (await client.call_tool("add", {"a": 1, "b": 1})).structured_content == {"sum": 2}
-
-
-async def test_ping_is_answered_in_the_handshake_era_and_unknown_in_the_modern_one() -> None:
-    async with connected("legacy") as (client, _):
-        assert await client.session.send_ping() == types.EmptyResult()
-    async with connected("auto") as (client, _):
-        with pytest.raises(MCPError) as refused:
-            await client.session.send_ping()
-        assert refused.value.code == types.METHOD_NOT_FOUND
 
 
 class Cable:

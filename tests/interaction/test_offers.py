@@ -1,4 +1,4 @@
-"""Resources, prompts and completions: the official SDK's client against a spawned server, in both eras."""
+"""Resources, prompts and completions: the official SDK's client over every transport, in both eras."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ import pytest
 from mcp import MCPError
 from mcp.client.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated
 
-from tests.support.sdk_client import Log, both_eras, connected
-from tests.support.served import path_of
-from tests.support.served.offers_under_test import PNG
+from tests.support.sdk_client import Way, connected, every_way, spawned
+from tests.support.served import offers_under_test
 
 pytestmark = pytest.mark.slow
 
-OFFERS = path_of("offers_under_test.py")
-SERVE = ("-m", "dragoman", "serve", OFFERS)
+OFFERS = str(offers_under_test.__file__)
 
 
-@both_eras
-async def test_a_client_learns_what_is_offered(mode: str, log: Log) -> None:
-    async with connected(mode, log, SERVE) as client:
+@every_way
+async def test_a_client_learns_what_is_offered(way: Way) -> None:
+    async with connected(way, offers_under_test) as (client, _):
         capabilities = client.server_capabilities
         assert capabilities.resources == types.ResourcesCapability(subscribe=True, list_changed=True)
         assert capabilities.prompts == types.PromptsCapability(list_changed=True)
         assert capabilities.completions == types.CompletionsCapability()
-        assert capabilities.logging == (types.LoggingCapability() if mode == "legacy" else None)
+        assert capabilities.logging == (types.LoggingCapability() if not way.is_modern else None)
 
 
-@both_eras
-async def test_resources_are_listed_and_read(mode: str, log: Log) -> None:
-    async with connected(mode, log, SERVE) as client:
+@every_way
+async def test_resources_are_listed_and_read(way: Way) -> None:
+    async with connected(way, offers_under_test) as server:
+        client = server.client
         listed = (await client.list_resources()).resources
         assert [(each.uri, each.name, each.title, each.mime_type) for each in listed] == [
             ("test://static-binary", "static_binary", None, "image/png"),
@@ -54,18 +53,21 @@ async def test_resources_are_listed_and_read(mode: str, log: Log) -> None:
             )
         ]
         assert isinstance(blob[0], types.BlobResourceContents)
-        assert (blob[0].mime_type, blob[0].blob) == ("image/png", msgspec.json.decode(msgspec.json.encode(PNG)))
+        assert (blob[0].mime_type, blob[0].blob) == (
+            "image/png",
+            msgspec.json.decode(msgspec.json.encode(offers_under_test.PNG)),
+        )
         assert isinstance(data[0], types.TextResourceContents)
         assert msgspec.json.decode(data[0].text) == {
             "id": "123",
             "templateTest": True,
             "data": "Data for ID: 123",
         }
-    assert log.records() == [
-        ("resources/read test://static-text", "success"),
-        ("resources/read test://static-binary", "success"),
-        ("resources/read test://template/{id}/data", "success"),
-    ]
+        await server.recorded(
+            ("resources/read test://static-text", "success"),
+            ("resources/read test://static-binary", "success"),
+            ("resources/read test://template/{id}/data", "success"),
+        )
 
 
 UNREADABLE = {
@@ -76,21 +78,21 @@ UNREADABLE = {
 }
 
 
-@both_eras
-async def test_what_cannot_be_read_is_an_error(mode: str, log: Log) -> None:
-    async with connected(mode, log, SERVE) as client:
+@every_way
+async def test_what_cannot_be_read_is_an_error(way: Way) -> None:
+    async with connected(way, offers_under_test) as (client, _):
         for uri, (codes, message) in UNREADABLE.items():
             with pytest.raises(MCPError) as refused:
                 await client.read_resource(uri)
-            assert (refused.value.code, refused.value.message) == (codes[mode != "legacy"], message), uri
+            assert (refused.value.code, refused.value.message) == (codes[way.is_modern], message), uri
             if codes[0] == -32002:
                 assert refused.value.data["uri"] == uri
             assert "secret" not in str(refused.value.data)
 
 
-@both_eras
-async def test_prompts_are_listed_and_got(mode: str, log: Log) -> None:
-    async with connected(mode, log, SERVE) as client:
+@every_way
+async def test_prompts_are_listed_and_got(way: Way) -> None:
+    async with connected(way, offers_under_test) as (client, _):
         prompts = {each.name: each for each in (await client.list_prompts()).prompts}
         assert prompts["test_prompt_with_arguments"].arguments == [
             types.PromptArgument(name="arg1", required=True),
@@ -111,9 +113,9 @@ async def test_prompts_are_listed_and_got(mode: str, log: Log) -> None:
     assert image.messages[1].content == types.TextContent(text="Please analyze the image above.")
 
 
-@both_eras
-async def test_a_prompt_that_cannot_be_got_is_an_error(mode: str, log: Log) -> None:
-    async with connected(mode, log, SERVE) as client:
+@every_way
+async def test_a_prompt_that_cannot_be_got_is_an_error(way: Way) -> None:
+    async with connected(way, offers_under_test) as (client, _):
         for name, said in (
             ("nothing", "unknown prompt: nothing"),
             ("test_prompt_with_arguments", "arg2 is required"),
@@ -124,9 +126,9 @@ async def test_a_prompt_that_cannot_be_got_is_an_error(mode: str, log: Log) -> N
             assert said in refused.value.message
 
 
-@both_eras
-async def test_arguments_are_completed(mode: str, log: Log) -> None:
-    async with connected(mode, log, SERVE) as client:
+@every_way
+async def test_arguments_are_completed(way: Way) -> None:
+    async with connected(way, offers_under_test) as (client, _):
         prompt = types.PromptReference(name="test_prompt_with_arguments")
         template = types.ResourceTemplateReference(uri="test://template/{id}/data")
         cities = await client.complete(prompt, {"name": "arg1", "value": "par"})
@@ -136,7 +138,7 @@ async def test_arguments_are_completed(mode: str, log: Log) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:resources/(un)?subscribe is removed")
-async def test_a_handshake_client_is_told_of_what_it_subscribed_to_and_of_every_list(log: Log) -> None:
+async def test_a_handshake_client_is_told_of_what_it_subscribed_to_and_of_every_list() -> None:
     heard: list[str] = []
     all_heard = asyncio.Event()
 
@@ -146,7 +148,7 @@ async def test_a_handshake_client_is_told_of_what_it_subscribed_to_and_of_every_
         if len(heard) == 3:
             all_heard.set()
 
-    async with connected("legacy", log, (OFFERS,), message_handler=on_message) as client:
+    async with spawned("legacy", (OFFERS,), message_handler=on_message) as (client, _):
         await client.session.subscribe_resource("test://static-text")
         await client.session.subscribe_resource("test://watched-resource")
         await client.session.unsubscribe_resource("test://static-text")
@@ -160,9 +162,9 @@ async def test_a_handshake_client_is_told_of_what_it_subscribed_to_and_of_every_
         assert "test://static-binary" in [each.uri for each in (await client.list_resources()).resources]
 
 
-async def test_a_modern_client_is_told_of_what_it_listens_for(log: Log) -> None:
+async def test_a_modern_client_is_told_of_what_it_listens_for() -> None:
     async with (
-        connected("auto", log, (OFFERS,)) as client,
+        spawned("auto", (OFFERS,)) as (client, _),
         client.listen(
             resource_subscriptions=["test://watched-resource"], resources_list_changed=True, prompts_list_changed=True
         ) as changes,

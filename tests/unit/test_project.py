@@ -54,6 +54,34 @@ def test_the_build_fails_when_one_part_alone_is_not_covered(untested: str | None
     assert [said.partition(": ")[0] for said in gate.stdout.splitlines()] == ["src/", "src/apcore_mcp/"]
 
 
+MEASURE = """
+import os, sys
+import coverage
+from conftest import not_measured
+
+sys.path.insert(0, sys.argv[1])
+os.environ["COVERAGE_PROCESS_CONFIG"] = "a config"
+measuring = coverage.Coverage(data_file=None, config_file=False, source=[sys.argv[1]])
+measuring.start()
+import code_of_two
+with not_measured():
+    code_of_two.first()
+    print(os.environ.get("COVERAGE_PROCESS_CONFIG"))
+code_of_two.second()
+measuring.stop()
+print(os.environ["COVERAGE_PROCESS_CONFIG"], *measuring.analysis2(code_of_two.__file__)[3])
+"""
+
+
+@pytest.mark.slow
+def test_tests_that_are_not_measured_neither_are_nor_keep_others_from_being(tmp_path: Path) -> None:
+    (tmp_path / "code_of_two.py").write_text("def first():\n    return 1\ndef second():\n    return 2\n")
+    command = [sys.executable, "-c", MEASURE, str(tmp_path)]
+    here: dict[str, Any] = {"cwd": ROOT, "env": environment(is_measured=False), "timeout": PATIENCE}
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, **here)
+    assert ran.stdout.splitlines() == ["None", "a config 2"], ran.stderr
+
+
 LINTERS = ("ruff format --check .", "ruff check .", "mypy", "lint-imports")
 
 

@@ -109,10 +109,11 @@ class Call(Struct, eq=False):
     tool: RegisteredTool = _NO_TOOL
     task: asyncio.Task[None] | None = None
     given: Any = None
-    """The arguments as they came, once they are validated, before they were converted."""
+    """The arguments as they came, where they have been converted."""
     payload_bytes: int = 0
     started: float = 0.0
-    timeout_ms: int = 0
+    timeout_ms: int | None = None
+    """In place of its tool's."""
     due: float = math.inf
     """When it is answered whatever happens; never, before its time is being taken."""
     duration_ms: float = 0.0
@@ -142,6 +143,11 @@ class Call(Struct, eq=False):
     """What the stages on the way in took and must give back, whatever happens, when the handler has ended."""
 
     @property
+    def raw_arguments(self) -> Any:
+        """The arguments as they came, but for what the handler has changed in them."""
+        return self.arguments if self.given is None else self.given
+
+    @property
     def cancellation(self) -> Cancellation:
         """The token that asks the handler to stop; made when somebody first looks at it, which few calls need."""
         if self._cancellation is None:
@@ -161,7 +167,7 @@ class Call(Struct, eq=False):
         """The deadline is here: answer now, and ask the handler to stop."""
         self.expired = True
         self.cancellation.set("deadline")
-        timeout = self.timeout_ms
+        timeout = self.timeout_ms or self.tool.timeout_ms
         self.duration_ms = float(timeout)
         self.answer(Outcome(error=TimedOut(f"No result within {timeout} ms", {"timeoutMs": timeout})))
 

@@ -100,10 +100,11 @@ class Call(Struct, eq=False):
     """What it runs: `NO_TOOL` until step 5, unless the call brings it."""
     task: asyncio.Task[None] | None = None
     given: Any = None
-    """The arguments as they came, once they are validated, before they were converted."""
+    """The arguments as they came, where they have been converted."""
     payload_bytes: int = 0
     started: float = 0.0
-    timeout_ms: int = 0
+    timeout_ms: int | None = None
+    """In place of its tool's."""
     due: float = math.inf
     """When it is answered whatever happens; never, before its time is being taken."""
     duration_ms: float = 0.0
@@ -138,6 +139,11 @@ class Call(Struct, eq=False):
         return self.tool is not NO_TOOL
 
     @property
+    def raw_arguments(self) -> Any:
+        """The arguments as they came, but for what the handler has changed in them."""
+        return self.arguments if self.given is None else self.given
+
+    @property
     def cancellation(self) -> Cancellation:
         """The token that asks the handler to stop; made when somebody first looks at it, which few calls need."""
         if self._cancellation is None:
@@ -157,7 +163,7 @@ class Call(Struct, eq=False):
         """The deadline is here: answer now, and ask the handler to stop."""
         self.expired = True
         self.cancellation.set("deadline")
-        timeout = self.timeout_ms
+        timeout = self.timeout_ms or self.tool.timeout_ms
         self.duration_ms = float(timeout)
         self.answer(Outcome(error=TimedOut(f"No result within {timeout} ms", {"timeoutMs": timeout})))
 

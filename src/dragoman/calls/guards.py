@@ -192,7 +192,7 @@ class Guards:
 
     def after(self, call: Call) -> None:
         """Ask the gate that looks back."""
-        tool, duration, timeout = call.name, call.duration_ms, call.timeout_ms
+        tool, duration, timeout = call.name, call.duration_ms, call.timeout_ms or call.tool.timeout_ms
         verdict = _AFTER.judge(Facts(tool_name=tool, duration_ms=duration, timeout_ms=timeout))
         if verdict.audit is not None:
             self._note(call, Decision(_AFTER.id, "audit", audit=verdict.audit))

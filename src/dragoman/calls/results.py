@@ -137,7 +137,7 @@ def _digest(call: Call, version: list[int]) -> str:
         scopes,
         tool.definition.name,
         tool.serial,
-        call.given,
+        call.raw_arguments,
         version,
     )
     return hashlib.blake2b(_encode_sorted(parts), digest_size=24).hexdigest()

@@ -14,7 +14,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
@@ -51,7 +51,7 @@ class States:
             rounds = len(call.tool.questions) + 1  # Some room for answers that do not fit and are asked for again.
             return Answers({}, {}, os.urandom(16).hex(), now + rounds * self.limit, keeper)
         try:
-            opened = self.seal.open(call.request_state, _identity(call, call.arguments), now)
+            opened = self.seal.open(call.request_state, _identity(call), now)
             answers = msgspec.json.decode(opened, type=Answers)
         except (BrokenSeal, msgspec.DecodeError) as error:
             self._refuse(call, str(error))
@@ -66,7 +66,7 @@ class States:
         known = call.answers
         next_round = Answers(looked.counted, looked.digests, known.id, known.ends, known.keeper)
         until = min(self.clock.now().timestamp() + self.limit, known.ends)
-        return self.seal.close(_encode_sorted(next_round), _identity(call, call.given), until)
+        return self.seal.close(_encode_sorted(next_round), _identity(call), until)
 
     async def use(self, call: Call) -> None:
         """Use the answers of a call whose tool is about to run. A tool that is not repeatable runs once with them."""
@@ -82,8 +82,8 @@ class States:
         raise InvalidParams("Invalid or expired requestState") from None
 
 
-def _identity(call: Call, arguments: dict[str, Any]) -> tuple[str, ...]:
+def _identity(call: Call) -> tuple[str, ...]:
     """Whom and what a state is for."""
     caller = call.origin.caller
-    digest = hashlib.sha256(_encode_sorted(arguments)).hexdigest()
+    digest = hashlib.sha256(_encode_sorted(call.raw_arguments)).hexdigest()
     return caller.principal, caller.client_id or "", call.name, digest

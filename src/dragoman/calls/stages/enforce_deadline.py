@@ -22,10 +22,13 @@ class EnforceDeadline:
         deadlines, timeout_ms = self.deadlines, self.timeout_ms
 
         def enforce(call: Call) -> Awaitable[Any]:
-            call.timeout_ms = timeout_ms or call.tool.timeout_ms
-            call.due = due = call.started + call.timeout_ms / 1000
+            call.due = due = call.started + (call.timeout_ms or call.tool.timeout_ms) / 1000
             if due < deadlines.next:
                 deadlines.set_timer(due)
             return proceed(call)
 
-        return enforce
+        def enforce_own(call: Call) -> Awaitable[Any]:
+            call.timeout_ms = timeout_ms
+            return enforce(call)
+
+        return enforce if timeout_ms is None else enforce_own

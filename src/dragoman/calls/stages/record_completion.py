@@ -77,7 +77,7 @@ class RecordCompletion:
                 except ToolError as error:
                     outcome = self._outcome_of(call, error)
                     call.answer(outcome)
-                if audits and call.ran and call.duration_ms > NEAR_TIMEOUT * call.timeout_ms:
+                if audits and call.ran and call.duration_ms > NEAR_TIMEOUT * (call.timeout_ms or call.tool.timeout_ms):
                     audit(call)
                 if outcome.error is None and not call.expired and not call.disconnected:
                     record_end(call, _SUCCESS)
@@ -183,7 +183,7 @@ def _hiding(call: Call) -> Hide | None:
     """A function that removes the sensitive arguments of a call from a text; None if there are none."""
     if not call.tool.is_marked:
         return None
-    return hiding(call.tool.definition.input_schema, call.arguments if call.given is None else call.given)
+    return hiding(call.tool.definition.input_schema, call.raw_arguments)
 
 
 def _hide_in(error: ToolError, hide: Hide) -> None:

@@ -18,8 +18,8 @@ class ValidateArguments:
         def validate(call: Call) -> Awaitable[Any]:
             registered = call.tool
             registered.validator.check(call.arguments, call.payload_bytes <= THOROUGHLY)
-            call.given = call.arguments
             if registered.convert is not None:
+                call.given = call.arguments
                 call.arguments = registered.convert(call.arguments)
             return proceed(call)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from dragoman.access.callers import LOCAL, Caller
@@ -108,7 +108,7 @@ class Intake:
         finally:
             del answer.future
 
-    async def call(
+    def call(
         self,
         name: str,
         arguments: dict[str, Any],
@@ -116,14 +116,15 @@ class Intake:
         correlation_id: str | None = None,
         caller: Caller = LOCAL,
         trace: list[Span] | None = None,
-    ) -> Outcome:
-        """Make a call from Python, and wait for its outcome. Where the time went is added to `trace`."""
+    ) -> Awaitable[Outcome]:
+        """Make a call from Python, whose outcome can be awaited. Where the time went is added to `trace`."""
         call = self.make_local(name, arguments, _python(caller), correlation_id)
-        if trace is not None:
-            call.trace = []
+        return self.answer(call, self._rendered) if trace is None else self._traced(call, trace)
+
+    async def _traced(self, call: Call, trace: list[Span]) -> Outcome:
+        call.trace = []
         outcome = await self.answer(call, self._rendered)
-        if trace is not None:
-            trace += spans(call, self._clock.monotonic())
+        trace += spans(call, self._clock.monotonic())
         return outcome
 
     def refuse(
@@ -137,7 +138,7 @@ class Intake:
 
     def _rendered(self, call: Call, outcome: Outcome) -> Outcome:
         """An outcome, with what a client would read. A value that no client could be sent is not given to Python."""
-        if isinstance(outcome.error, ToolError | None):
+        if not isinstance(outcome.error, ProtocolError):
             outcome.rendered = self._render(call, outcome)
         return outcome
 

@@ -21,6 +21,7 @@ from dragoman.calls.tracing import Span, spans
 from dragoman.clock import Clock
 from dragoman.errors import ProtocolError, ToolError
 from dragoman.ids import Ids
+from dragoman.protocol.jsonrpc import encode
 from dragoman.protocol.session import ToolCall, correlation_id_in
 from dragoman.tools.client import Client
 from dragoman.tools.context import Progress
@@ -79,7 +80,7 @@ class Intake:
         return call
 
     def make_local(self, name: str, arguments: dict[str, Any], origin: Origin, correlation_id: str | None) -> Call:
-        """A call that this process asks for itself, and no request of a client's."""
+        """A call that no MCP request asks for, such as one from Python."""
         return Call(origin, name, arguments, self._run_id(), correlation_id or self._correlation_id(), _not_awaited)
 
     async def answer(self, call: Call, word: Word[T], why_cancelled: Callable[[], Withdrawal] = _by_client) -> T:
@@ -165,6 +166,7 @@ def _progress_of(call: Call, client: Client, token: int | str) -> Progress:
         if threading.get_ident() == thread:
             tell(params)
         else:
+            encode(params)  # What has no JSON form fails here, in the handler, and not on the loop.
             loop.call_soon_threadsafe(tell, params)
 
     def tell(params: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -23,6 +23,7 @@ from dragoman.calls.tracing import Span, spans
 from dragoman.clock import Clock
 from dragoman.errors import ProtocolError, ToolError
 from dragoman.ids import Ids
+from dragoman.protocol.jsonrpc import encode
 from dragoman.protocol.results import ToolResult
 from dragoman.protocol.session import ToolCall, correlation_id_in
 from dragoman.tools.client import Client
@@ -86,7 +87,7 @@ class Intake:
         return call
 
     def make_local(self, name: str, arguments: dict[str, Any], origin: Origin, correlation_id: str | None) -> Call:
-        """A call that this process asks for itself, and no request of a client's."""
+        """A call that no MCP request asks for, such as one from Python."""
         return Call(origin, name, arguments, self._run_id(), correlation_id or self._correlation_id(), _not_awaited)
 
     async def answer(self, call: Call, word: Word[T], why_cancelled: Callable[[], Withdrawal] = _by_client) -> T:
@@ -115,7 +116,7 @@ class Intake:
         finally:
             del answer.future
 
-    async def call(
+    def call(
         self,
         name: str,
         arguments: dict[str, Any],
@@ -123,14 +124,15 @@ class Intake:
         correlation_id: str | None = None,
         caller: Caller = LOCAL,
         trace: list[Span] | None = None,
-    ) -> Outcome:
-        """Make a call from Python, and wait for its outcome. Where the time went is added to `trace`."""
+    ) -> Awaitable[Outcome]:
+        """Make a call from Python, whose outcome can be awaited. Where the time went is added to `trace`."""
         call = self.make_local(name, arguments, _python(caller), correlation_id)
-        if trace is not None:
-            call.trace = []
+        return self.answer(call, self._rendered) if trace is None else self._traced(call, trace)
+
+    async def _traced(self, call: Call, trace: list[Span]) -> Outcome:
+        call.trace = []
         outcome = await self.answer(call, self._rendered)
-        if trace is not None:
-            trace += spans(call, self._clock.monotonic())
+        trace += spans(call, self._clock.monotonic())
         return outcome
 
     def refuse(
@@ -144,7 +146,7 @@ class Intake:
 
     def _rendered(self, call: Call, outcome: Outcome) -> Outcome:
         """An outcome, with what a client would read. A value that no client could be sent is not given to Python."""
-        if isinstance(outcome.error, ToolError | None):
+        if not isinstance(outcome.error, ProtocolError):
             outcome.rendered = self._render(call, outcome)
         return outcome
 
@@ -171,6 +173,7 @@ def _progress_of(call: Call, client: Client, token: int | str) -> Progress:
         if threading.get_ident() == thread:
             tell(params)
         else:
+            encode(params)  # What has no JSON form fails here, in the handler, and not on the loop.
             loop.call_soon_threadsafe(tell, params)
 
     def tell(params: Mapping[str, Any]) -> None:

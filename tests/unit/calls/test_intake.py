@@ -78,6 +78,17 @@ async def test_progress_that_a_thread_tells_just_before_the_answer_does_not_foll
     assert client.heard == []
 
 
+async def test_progress_without_a_json_form_fails_in_the_handler_and_is_not_told() -> None:
+    client = Told()
+    async with open_server() as server:
+        call = server.runtime.intake.make(asking(progressToken="t"), Origin(client=client))
+        assert call.progress is not None
+        with pytest.raises(TypeError):
+            await asyncio.to_thread(call.progress, 1, None, object())
+        await asyncio.sleep(0)
+    assert client.heard == []
+
+
 async def test_without_a_way_back_there_is_no_progress() -> None:
     async with open_server() as server:
         call = server.runtime.intake.make(asking(progressToken="t"), Origin())

@@ -18,7 +18,7 @@ from dragoman.clock import SystemClock
 from dragoman.config import make_config
 from dragoman.edge.asgi import Bodies, Disconnected, RequestRefused, TooLarge
 from dragoman.errors import ConfigError, Unauthenticated, VerifierUnavailable
-from dragoman.telemetry.log import Entry, StructuredLogger
+from dragoman.telemetry.log import CompletionRecord, Entry, StructuredLogger
 from dragoman.tools.tool import Tool, ToolDefinition
 from tests.support.answers import error_in, text_in
 from tests.support.asgi import Driver, scope_of
@@ -80,12 +80,12 @@ where = Tool(
 class Scene:
     """A server in memory, its log, and a client."""
 
-    def __init__(self, settings: dict[str, Any] | None = None) -> None:
+    def __init__(self, settings: dict[str, Any] | None = None, *more: Any) -> None:
         config = make_config(settings or {})
         self.entries: list[Entry] = []
         logger = StructuredLogger(self.entries.append, None, config.logging)
         self.server: Runtime = create_server(
-            ServerOptions(config=config, tools=[echo, count, wait, nap, where], logger=logger)
+            ServerOptions(config=config, tools=[echo, count, wait, nap, where, *more], logger=logger)
         )
         self.app = self.server.http()
         self.driver = Driver(self.app)
@@ -93,8 +93,8 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(settings: dict[str, Any] | None = None) -> AsyncIterator[Scene]:
-    made = Scene(settings)
+async def scene(settings: dict[str, Any] | None = None, *more: Any) -> AsyncIterator[Scene]:
+    made = Scene(settings, *more)
     yield made
     await made.app.stop()
 
@@ -539,13 +539,27 @@ async def test_a_request_in_a_session_after_the_end_is_refused_as_retryable() ->
     assert (await made.ask(request(None, method="GET", path="/ready"))).json == {"status": "closed"}
 
 
-async def test_a_session_that_is_ended_ends_the_calls_in_it() -> None:
-    async with scene() as here:
+@dragoman.resource("x:wait")
+async def wait_to_be_read(ctx: dragoman.ToolContext) -> str:
+    """As `wait`."""
+    await ctx.cancellation.wait()
+    return "cancelled"
+
+
+@pytest.mark.parametrize(
+    "asking",
+    [message("tools/call", {"name": "wait"}, 1), message("resources/read", {"uri": "x:wait"}, 1)],
+    ids=["of a tool", "of a resource"],
+)
+async def test_a_session_that_is_ended_ends_the_calls_in_it(asking: Any) -> None:
+    async with scene(None, wait_to_be_read) as here:
         opened = await here.ask(request(INITIALIZE))
         session = {"mcp-session-id": opened.headers["mcp-session-id"]}
         await here.ask(request(INITIALIZED, session))
-        asked = here.driver.begin(request(message("tools/call", {"name": "wait"}, 1), session))
+        asked = here.driver.begin(request(asking, session))
         await until(lambda: here.server.runner.under_way)
         assert (await here.ask(request(None, session, method="DELETE"))).status == 200
         await until(lambda: not here.server.runner.under_way)
         await asked.task
+        records = [entry for entry in here.entries if isinstance(entry, CompletionRecord)]
+        assert [record.outcome for record in records] == ["disconnected_completed"]

@@ -118,7 +118,8 @@ class Exchange:
 
     def origin_for(self, meta: Mapping[str, Any], *, modern: bool) -> Origin:
         """Where the call comes from that a request with this `_meta` asks for."""
-        return Origin(self.caller, self.transport, ModernClient(meta, self.notify), True, headers=self.headers)
+        client = ModernClient(meta, self.notify)
+        return Origin(self.caller, self.transport, client, True, None, None, self.headers)
 
     def why_cancelled(self) -> Withdrawal:
         """In this era a client cancels by leaving."""

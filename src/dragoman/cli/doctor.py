@@ -6,6 +6,7 @@ import typer
 
 from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.output import FAILED, print_json
+from dragoman.findings import Finding
 
 _PAINT = {"ok": typer.colors.GREEN, "warning": typer.colors.YELLOW, "problem": typer.colors.RED}
 
@@ -17,7 +18,7 @@ def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """
     from msgspec.structs import replace
 
-    from dragoman.cli.checks import Finding, all_findings
+    from dragoman.cli.checks import all_findings
     from dragoman.telemetry.clean import sanitize
 
     found: list[Finding] = []

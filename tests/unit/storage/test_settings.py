@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.config import StorageConfig
 from dragoman.errors import ConfigError
-from dragoman.storage import data_directory
+from dragoman.storage.settings import data_directory
 
 HOME = Path.home()
 

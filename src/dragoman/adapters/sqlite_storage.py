@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -83,6 +82,8 @@ def _is_there(path: Path) -> bool:
 
 def _room(folder: Path, there: Path) -> Finding:
     """Whether something can be kept in a folder of which `there` exists."""
+    import shutil  # It loads five compression modules, and only doctor asks.
+
     if not there.is_dir():
         return Finding("storage", "problem", f"{there} is not a folder", _ADVICE)
     if not os.access(there, os.W_OK | os.X_OK):

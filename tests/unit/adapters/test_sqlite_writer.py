@@ -17,6 +17,7 @@ import pytest
 from dragoman.adapters.sqlite_writer import SqliteWriter, Transaction
 from dragoman.errors import (
     NotFound,
+    OverQuota,
     StorageBusy,
     StorageClosed,
     StorageFailed,
@@ -288,6 +289,19 @@ async def test_a_transaction_that_sqlite_gives_up_takes_the_whole_group_with_it(
     assert [type(result) for result in results] == [StorageFailed] * 3
     assert database.items() == []
     assert await writer.run(insert("c")) == "c"
+
+
+async def test_after_a_failure_of_the_database_in_one_function_the_connection_is_made_anew(
+    writer: SqliteWriter, database: Database
+) -> None:
+    broken = insert_and_raise("b", sqlite3.OperationalError("disk I/O error"))
+    first, second, third = await as_one_group(writer, insert("a"), broken, insert("c"))
+    assert (first, type(second), third) == ("a", StorageFailed, "c")
+    assert len(database.connections) == 1
+    with pytest.raises(OverQuota):
+        await writer.run(insert_and_raise("d", OverQuota(1, 2)))
+    assert await writer.run(insert("e")) == "e"
+    assert (len(database.connections), database.items()) == (2, ["a", "c", "e"])
 
 
 async def test_a_database_that_cannot_be_opened_is_tried_again_the_next_time(

@@ -26,10 +26,11 @@ from bench.rounds import rotated
 from dragoman.access.callers import LOCAL
 from dragoman.adapters.dict_memories import DictMemories
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
-from dragoman.adapters.sqlite_memories import SqliteMemories
+from dragoman.adapters.sqlite_memories import SqliteMemories, merge_index
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import SystemClock
-from dragoman.tools.builtin.memory import Memories, Space
+from dragoman.memories.migrations import MIGRATIONS
+from dragoman.memories.port import Memories, Space
 
 T = TypeVar("T")
 
@@ -91,9 +92,9 @@ class OneTransaction(SqliteDatabase):
 @asynccontextmanager
 async def _sqlite(folder: Path, entries: int) -> AsyncIterator[Memories]:
     file = folder / f"{entries}-{FILE_NAME}"
-    with OneTransaction(file) as filling:
+    with OneTransaction(file, MIGRATIONS) as filling:
         await _fill(SqliteMemories(filling, _QUOTA, SystemClock()), entries)
-    database = SqliteDatabase(file)
+    database = SqliteDatabase(file, MIGRATIONS, tidying=(merge_index,))
     try:
         yield SqliteMemories(database, _QUOTA, SystemClock())
     finally:

@@ -21,6 +21,7 @@ from dragoman.access.callers import LOCAL, Caller
 from dragoman.access.quota import Quota
 from dragoman.access.seal import Seal
 from dragoman.adapters.dict_claims import DictClaims
+from dragoman.adapters.engines import make_storage
 from dragoman.cache.bounded import BoundedCache
 from dragoman.calls.answers import Claims
 from dragoman.calls.call import Call, Outcome, Stage
@@ -64,13 +65,14 @@ from dragoman.edge.sdk.kernel import SdkKernel
 from dragoman.errors import ConfigError, DuplicateTool, InternalError, RegistrationError
 from dragoman.ids import Ids, RandomIds
 from dragoman.lifespans import Lifespan, MakeLifespan
+from dragoman.memories.migrations import MIGRATIONS
 from dragoman.offers.catalogue import Kind, Offer, Offered, Offers, offered_by
 from dragoman.protocol.results import bytes_added_later
 from dragoman.protocol.session import Identity
 from dragoman.replies.artifacts import Artifacts, random_token
 from dragoman.replies.dialects import make_dialect
 from dragoman.replies.result_continue import result_continue_tool
-from dragoman.storage import data_directory
+from dragoman.storage.port import Storage
 from dragoman.telemetry.load import PressureMonitor
 from dragoman.telemetry.log import Entry, Logger, StructuredLogger, exception_facts
 from dragoman.telemetry.metrics import Levels, Metrics
@@ -85,12 +87,11 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from dragoman.access.authenticator import Identify
-    from dragoman.adapters.sqlite_database import SqliteDatabase
     from dragoman.edge.http.app import HttpApp
     from dragoman.edge.http.siblings import Siblings
     from dragoman.edge.sdk.sessions import SdkSessions
+    from dragoman.memories.port import Memories
     from dragoman.parts.route import Route
-    from dragoman.tools.builtin.memory import Memories
 
 _LAST_WORDS = 0.5  # Seconds that streams are given to end in order.
 
@@ -174,7 +175,7 @@ class Runtime:
         self.offers.replace((), offers)
         self._info = {"name": config.server.name, "version": config.server.version}
         self.memories = options.memories
-        self.database: SqliteDatabase | None = None
+        self.storage: Storage = make_storage(config.storage, self.clock, MIGRATIONS)
         if options.has_health:
             self.catalogue.register(health_tool(self.health), is_builtin=True)
         for tool in tools:
@@ -393,9 +394,8 @@ class Runtime:
         if self.sessions is not None:
             await self.sessions.stop()
         await self.kernel.close()
-        if self.database is not None:
-            with suppress(TimeoutError):  # A disk that hangs must not keep the process.
-                await asyncio.wait_for(self.database.close(), _LAST_WORDS)
+        with suppress(TimeoutError):  # A disk that hangs must not keep the process.
+            await asyncio.wait_for(self.storage.close(), _LAST_WORDS)
         self.slots.lag.stop()
         self.pressure.stop()
         self.cache.stop()
@@ -541,24 +541,13 @@ class Runtime:
         )
 
     def _memory_tools(self) -> tuple[Tool, ...]:
-        from dragoman.tools.builtin.memory import memory_tools
+        from dragoman.memories.port import Memories
+        from dragoman.memories.tools import memory_tools
 
         if self.memories is None:
-            self.memories = self._make_memories()
+            self.memories = self.storage.port(Memories)
         response = self.config.response
         return memory_tools(self.memories, response.max_value_bytes - bytes_added_later(self._info))
-
-    def _make_memories(self) -> Memories:
-        config = self.config.storage
-        if config.engine == "memory":
-            from dragoman.adapters.dict_memories import DictMemories
-
-            return DictMemories(config.max_bytes_per_caller, self.clock)
-        from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
-        from dragoman.adapters.sqlite_memories import SqliteMemories
-
-        self.database = SqliteDatabase(data_directory(config, os.environ) / FILE_NAME)  # Opened when it is needed.
-        return SqliteMemories(self.database, config.max_bytes_per_caller, self.clock)
 
     def _handlers(self) -> dict[str, Handler]:
         """What a tool can stand for that is registered while the server runs."""

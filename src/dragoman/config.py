@@ -37,7 +37,7 @@ from dragoman.sections import (
     read,
     respell,
 )
-from dragoman.storage import StorageConfig
+from dragoman.storage.settings import StorageConfig
 from dragoman.telemetry.settings import LoggingConfig
 from dragoman.tools.settings import TimeoutsConfig, ToolsConfig
 

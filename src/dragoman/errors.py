@@ -45,6 +45,16 @@ DragomanError
 │   ├── DynamicRegistrationOff
 │   ├── DuplicateOffer
 │   └── InvalidOffer
+├── StorageError            raised by a storage engine, and worded by its users
+│   ├── OverQuota
+│   ├── TooManyWrites
+│   └── StorageFailed
+│       ├── StorageFull
+│       ├── StorageBusy
+│       ├── StorageCorrupt
+│       ├── StorageUnavailable
+│       ├── StorageUnsupported
+│       └── StorageClosed
 ├── ConfigError             settings that cannot be used; names each of them
 └── TargetError             a file or module of tools that cannot be loaded
 
@@ -93,6 +103,7 @@ __all__ = [
     "NoFreeSlot",
     "NotFound",
     "NotInitialized",
+    "OverQuota",
     "ParseError",
     "PayloadTooLarge",
     "ProtocolError",
@@ -104,9 +115,18 @@ __all__ = [
     "ResourceNotFound",
     "ResultTooLarge",
     "Stopping",
+    "StorageBusy",
+    "StorageClosed",
+    "StorageCorrupt",
+    "StorageError",
+    "StorageFailed",
+    "StorageFull",
+    "StorageUnavailable",
+    "StorageUnsupported",
     "StructuredError",
     "TargetError",
     "TimedOut",
+    "TooManyWrites",
     "ToolError",
     "Unanswered",
     "Unauthenticated",
@@ -540,6 +560,56 @@ class InvalidOffer(RegistrationError):
         super().__init__(f"{kind} {key!r} cannot be registered: {said}")
         self.key = key
         self.problems = tuple(problems)
+
+
+class StorageError(DragomanError):
+    """Something was not stored, or not read. The text is for the log, and not for clients."""
+
+
+class OverQuota(StorageError):
+    """An owner would keep more than `limit` bytes: `actual`."""
+
+    def __init__(self, limit: int, actual: int) -> None:
+        super().__init__(f"{actual} bytes for an owner who may keep {limit}")
+        self.limit = limit
+        self.actual = actual
+
+
+class TooManyWrites(StorageError):
+    """`limit` writes wait already. Nothing has happened."""
+
+    def __init__(self, limit: int, actual: int) -> None:
+        super().__init__(f"{actual} writes, of which {limit} may wait")
+        self.limit = limit
+        self.actual = actual
+
+
+class StorageFailed(StorageError):
+    """The engine failed; the cause says how. Its subclasses are for what an operator can do something about."""
+
+
+class StorageFull(StorageFailed):
+    """There is no space left."""
+
+
+class StorageBusy(StorageFailed):
+    """Another process held a lock for too long."""
+
+
+class StorageCorrupt(StorageFailed):
+    """The data is damaged, or is not the engine's."""
+
+
+class StorageUnavailable(StorageFailed):
+    """The data cannot be reached: permissions, a broken disk, a link in its place."""
+
+
+class StorageUnsupported(StorageFailed):
+    """The engine, or the form of the data, is one that this version cannot use."""
+
+
+class StorageClosed(StorageFailed):
+    """The server has closed its storage."""
 
 
 class ConfigError(DragomanError):

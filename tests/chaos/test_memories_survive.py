@@ -14,7 +14,8 @@ import pytest
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
 from dragoman.adapters.sqlite_memories import SqliteMemories
 from dragoman.clock import SystemClock
-from dragoman.tools.builtin.memory import Space
+from dragoman.memories.migrations import MIGRATIONS
+from dragoman.memories.port import Space
 
 ADA = Space("ada", "default")
 
@@ -24,7 +25,8 @@ from pathlib import Path
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_memories import SqliteMemories
 from dragoman.clock import SystemClock
-from dragoman.tools.builtin.memory import Space
+from dragoman.memories.migrations import MIGRATIONS
+from dragoman.memories.port import Space
 
 async def store(memories, writer):
     for number in itertools.count():
@@ -35,7 +37,7 @@ async def store(memories, writer):
             print(writer, -(number - 2) - 1, flush=True)
 
 async def main():
-    memories = SqliteMemories(SqliteDatabase(Path(sys.argv[1])), 10**9, SystemClock())
+    memories = SqliteMemories(SqliteDatabase(Path(sys.argv[1]), MIGRATIONS), 10**9, SystemClock())
     await asyncio.gather(*(store(memories, writer) for writer in range(8)))
 
 asyncio.run(main())
@@ -71,7 +73,7 @@ async def check(path: Path, acknowledged: list[tuple[int, ...]]) -> None:
     last = {writer: max(number for who, number in stored if who == writer) for writer, _ in stored}
     # A deletion that was under way may have been committed without its answer having come out.
     uncertain = {(writer, number - 2) for writer, number in last.items()}
-    database = SqliteDatabase(path)
+    database = SqliteDatabase(path, MIGRATIONS)
     memories = SqliteMemories(database, 10**9, SystemClock())
     for writer, number in stored - uncertain:
         entry = await memories.retrieve(ADA, f"{writer}-{number}")

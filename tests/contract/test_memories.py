@@ -1,176 +1,60 @@
-"""What every `Memories` promises, whatever it keeps entries in."""
+"""What every `Memories` promises, whatever engine keeps the entries."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-import sys
-import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from itertools import chain
+from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from dragoman.adapters import dict_index, dict_memories, sqlite_memories, sqlite_writer
-from dragoman.adapters.dict_memories import DictMemories
-from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase, tidy
-from dragoman.adapters.sqlite_memories import SqliteMemories
-from dragoman.errors import ErrorCode, ResourceExhausted
-from dragoman.search.words import text_in, words_in
+from dragoman.errors import OverQuota
+from dragoman.memories.port import Entry, Item, Matches, Memories, Page, Space, Stored
+from dragoman.search.words import words_in
 from dragoman.testing import ManualClock
-from dragoman.tools.builtin.memory import Entry, Item, Matches, Memories, Page, Space, Stored
-from tests.support.words import beginnings_of
+from tests.contract.engines import ENGINES, opened
+from tests.contract.histories import QUOTA, compare, histories, keys
 
 ADA, BOB = Space("ada", "default"), Space("bob", "default")
 NOW = "2024-01-15T10:30:00.000Z"
-PLENTY = 10**9
 
 
-class CountingDatabase(SqliteDatabase):
-    """Counts the steps of SQLite's virtual machine."""
-
-    steps = 0
-
-    def connect(self) -> sqlite3.Connection:
-        connection = super().connect()
-        connection.set_progress_handler(self._step, 1)
-        return connection
-
-    def _step(self) -> int:
-        self.steps += 1
-        return 0
-
-
-class Opened:
-    """Memories to test, and how much work an operation of theirs is."""
-
-    def __init__(self, memories: Memories, database: CountingDatabase | None) -> None:
-        self.memories = memories
-        self._database = database
-
-    def tidy(self) -> None:
-        """As happens by itself when nothing is written for a moment."""
-        if self._database is not None:
-            connection = self._database.connect()
-            while tidy(connection):
-                pass
-            connection.close()
-
-    def check(self) -> None:
-        """That the index has the words of the entries, and nothing else."""
-        if self._database is not None:
-            connection = self._database.connect()
-            connection.execute("CREATE VIRTUAL TABLE temp.indexed USING fts5vocab(main, memory_term, instance)")
-            indexed = connection.execute("SELECT doc, term FROM temp.indexed").fetchall()
-            entries = connection.execute("SELECT -id, terms FROM memory_entry").fetchall()
-            connection.close()
-            assert sorted(indexed) == sorted((row, term) for row, terms in entries for term in terms.split())
-
-    async def work(self, operation: Callable[[], Awaitable[object]]) -> tuple[int, int]:
-        """Steps and allocated bytes, the same every time, unlike seconds.
-
-        In SQLite, the steps of its virtual machine. In Python, lines and comparisons of keys; functions written in C,
-        such as `sorted`, run no lines, but compare or allocate.
-        """
-        if self._database is not None:
-            before = self._database.steps
-            await operation()
-            return self._database.steps - before, 0
-        lines, Key.comparisons = 0, 0
-
-        def trace(frame: FrameType, event: str, _: Any) -> Any:
-            nonlocal lines
-            if frame.f_code.co_filename not in (dict_memories.__file__, dict_index.__file__):
-                return None
-            lines += 1
-            return trace
-
-        outer = sys.gettrace()
-        tracemalloc.start()
-        sys.settrace(trace)
-        try:
-            await operation()
-        finally:
-            sys.settrace(outer)
-            allocated = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-        return lines + Key.comparisons, allocated
-
-
-class Key(str):
-    """A key that counts how often one is compared with another."""
-
-    __slots__ = ()
-    comparisons = 0
-
-    def __lt__(self, other: str) -> bool:
-        Key.comparisons += 1
-        return str.__lt__(self, other)
-
-    def __gt__(self, other: str) -> bool:
-        Key.comparisons += 1
-        return str.__gt__(self, other)
-
-
-@asynccontextmanager
-async def opened(
-    kind: str, folder: Path, limit: int = PLENTY, clock: ManualClock | None = None
-) -> AsyncIterator[Opened]:
-    clock = clock or ManualClock()
-    if kind == "dict":
-        yield Opened(DictMemories(limit, clock), None)
-        return
-    database = CountingDatabase(folder / FILE_NAME)
-    try:
-        yield Opened(SqliteMemories(database, limit, clock), database)
-    finally:
-        await database.close()
-
-
-@pytest.fixture(params=["sqlite", "dict"])
-def kind(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-async def memories(kind: str, tmp_path: Path) -> AsyncIterator[Memories]:
-    async with opened(kind, tmp_path) as made:
-        yield made.memories
+async def memories(engine: str, tmp_path: Path) -> AsyncIterator[Memories]:
+    async with opened(engine, tmp_path) as memories:
+        yield memories
 
 
-def keys(page: Page | Matches) -> list[str]:
-    return [item.key for item in page.items]
-
-
-async def test_what_is_stored_can_be_retrieved(kind: str, tmp_path: Path) -> None:
+async def test_what_is_stored_can_be_retrieved(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     value = {"name": "Ada", "born": 1815, "works": [1.5, None, True, "Notes"], "huge": 2**80}
-    async with opened(kind, tmp_path, clock=clock) as made:
-        stored = await made.memories.store(ADA, "person", value)
+    async with opened(engine, tmp_path, clock=clock) as memories:
+        stored = await memories.store(ADA, "person", value)
         clock.advance(60)
-        entry = await made.memories.retrieve(ADA, "person")
+        entry = await memories.retrieve(ADA, "person")
     size = len("persondefault") + len(f'{{"name":"Ada","born":1815,"works":[1.5,null,true,"Notes"],"huge":{2**80}}}')
     assert stored == Stored("person", True, size, NOW)
     assert entry == Entry("person", value, size, NOW)
 
 
-async def test_storing_again_replaces_and_says_so(kind: str, tmp_path: Path) -> None:
+async def test_storing_again_replaces_and_says_so(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
-    async with opened(kind, tmp_path, clock=clock) as made:
-        await made.memories.store(ADA, "k", "old words")
+    async with opened(engine, tmp_path, clock=clock) as memories:
+        await memories.store(ADA, "k", "old words")
         clock.advance(1.5)
-        assert await made.memories.store(ADA, "k", "new") == Stored("k", False, 13, "2024-01-15T10:30:01.500Z")
-        assert await made.memories.retrieve(ADA, "k") == Entry("k", "new", 13, "2024-01-15T10:30:01.500Z")
-        assert (await made.memories.list(ADA, 10)).total == 1
-        assert keys(await made.memories.search(ADA, ("old",), 10)) == []
-        assert keys(await made.memories.search(ADA, ("new",), 10)) == ["k"]
+        assert await memories.store(ADA, "k", "new") == Stored("k", False, 13, "2024-01-15T10:30:01.500Z")
+        assert await memories.retrieve(ADA, "k") == Entry("k", "new", 13, "2024-01-15T10:30:01.500Z")
+        assert (await memories.list(ADA, 10)).total == 1
+        assert keys(await memories.search(ADA, ("old",), 10)) == []
+        assert keys(await memories.search(ADA, ("new",), 10)) == ["k"]
 
 
 async def test_what_was_never_stored_is_not_there(memories: Memories) -> None:
@@ -363,21 +247,14 @@ async def test_a_large_value_is_kept_whole_and_found_by_the_first_two_thousand_w
     assert keys(await memories.search(ADA, ("word49999",), 1)) == []
 
 
-async def test_the_quota_counts_utf8_bytes_and_is_passed_exactly(kind: str, tmp_path: Path) -> None:
+async def test_the_quota_counts_utf8_bytes_and_is_passed_exactly(engine: str, tmp_path: Path) -> None:
     used = len("é".encode()) + len("default") + len('"😀"'.encode())
-    async with opened(kind, tmp_path, limit=used) as made:
-        memories = made.memories
+    async with opened(engine, tmp_path, quota=used) as memories:
         assert (await memories.store(ADA, "é", "😀")).bytes == used
-        with pytest.raises(ResourceExhausted) as refused:
+        with pytest.raises(OverQuota) as refused:
             await memories.store(Space("ada", "n"), "k", 1)
-        assert refused.value.code is ErrorCode.RESOURCE_EXHAUSTED
-        assert refused.value.details == {
-            "reason": "storage_quota",
-            "limit": used,
-            "actual": used + 3,
-            "retryable": False,
-        }
-        with pytest.raises(ResourceExhausted):
+        assert (refused.value.limit, refused.value.actual) == (used, used + 3)
+        with pytest.raises(OverQuota):
             await memories.store(ADA, "é", "😀!")
         entry = await memories.retrieve(ADA, "é")
         assert entry is not None
@@ -391,25 +268,14 @@ async def test_the_quota_counts_utf8_bytes_and_is_passed_exactly(kind: str, tmp_
         await memories.store(ADA, "é", "😀")
 
 
-async def test_a_smaller_value_is_taken_even_when_the_quota_is_exceeded(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as made:
-        memories = made.memories
-        await memories.store(ADA, "k", "x" * 100)
-        memories._limit = 10  # type: ignore[attr-defined]
-        await memories.store(ADA, "k", "x" * 50)
-        with pytest.raises(ResourceExhausted):
-            await memories.store(ADA, "k", "x" * 51)
-
-
 async def test_concurrent_stores_lose_nothing(memories: Memories) -> None:
     await asyncio.gather(*(memories.store(ADA, f"k{number % 50}", f"word {number}") for number in range(200)))
     assert (await memories.list(ADA, 100)).total == 50
     assert len((await memories.search(ADA, ("word",), 100)).items) == 50
 
 
-async def test_what_is_stored_and_deleted_in_the_same_moment_leaves_nothing_behind(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as made:
-        memories = made.memories
+async def test_what_is_stored_and_deleted_in_the_same_moment_leaves_nothing_behind(engine: str, tmp_path: Path) -> None:
+    async with opened(engine, tmp_path) as memories:
         for number in range(20):
             await asyncio.gather(
                 memories.store(ADA, "k", f"red {number}"),
@@ -420,7 +286,6 @@ async def test_what_is_stored_and_deleted_in_the_same_moment_leaves_nothing_behi
             )
             found = {word: keys(await memories.search(ADA, (word,), 10)) for word in ("red", "green", "blue")}
             assert found == {"red": [], "green": [], "blue": ["k", "other"]}
-        made.tidy()
         assert keys(await memories.search(ADA, ("blue", "19"), 10)) == ["k", "other"]
         assert keys(await memories.search(ADA, ("blue", "18"), 10)) == []
 
@@ -433,156 +298,12 @@ async def test_a_read_sees_every_write_that_was_awaited(memories: Memories) -> N
         assert entry.value == number
 
 
-async def test_the_index_of_a_word_begins_with_what_was_stored_last(tmp_path: Path) -> None:
-    async with opened("sqlite", tmp_path) as made:
-        for key in "abca":
-            await made.memories.store(ADA, key, "word")
-        await made.memories.delete(ADA, ["b"])
-    connection = sqlite3.connect(tmp_path / FILE_NAME)
-    rows = connection.execute("SELECT rowid FROM memory_term WHERE memory_term MATCH '00000001word'").fetchall()
-    ids = connection.execute("SELECT -id FROM memory_entry ORDER BY id DESC").fetchall()
-    connection.execute("INSERT INTO memory_term (memory_term) VALUES ('integrity-check')")
-    connection.close()
-    assert (len(rows), rows) == (2, ids)
-
-
-# The work of an operation does not grow with the number of entries.
-
-
-def value_of(number: int) -> dict[str, Any]:
-    return {"text": f"common word number{number} {'even' if number % 2 else 'odd'}"}
-
-
-OPERATIONS: dict[str, Callable[[Memories], Awaitable[object]]] = {
-    "store": lambda memories: memories.store(ADA, "key0050", "common new"),
-    "retrieve": lambda memories: memories.retrieve(ADA, "key0050"),
-    "list": lambda memories: memories.list(ADA, 20),
-    "list from the middle": lambda memories: memories.list(ADA, 20, after="key0050"),
-    "list with a prefix": lambda memories: memories.list(ADA, 20, prefix="key00"),
-    "list the last": lambda memories: memories.list(ADA, 20, prefix="zz"),
-    "search a common word": lambda memories: memories.search(ADA, ("common",), 20),
-    "search a common beginning": lambda memories: memories.search(ADA, ("num",), 20),
-    "search two common words": lambda memories: memories.search(ADA, ("common", "even"), 20),
-    "search a rare word": lambda memories: memories.search(ADA, ("number7",), 20),
-    "search a rare and a common word": lambda memories: memories.search(ADA, ("rare", "common"), 20),
-    "search what is not there": lambda memories: memories.search(ADA, ("common", "nothing"), 20),
-    "search the older half": lambda memories: memories.search(ADA, ("common",), 20, resume=50),
-    "delete": lambda memories: memories.delete(ADA, ["key0051", "missing"]),
-}
-
-
-async def works(kind: str, folder: Path, entries: int) -> dict[str, tuple[int, int]]:
-    """The work of each operation among so many entries, half of which are somebody else's."""
-    async with opened(kind, folder) as made:
-        memories = made.memories
-        await memories.store(ADA, "zz rare", "common")
-        for start in range(0, entries // 2, 250):
-            numbers = range(start, min(start + 250, entries // 2))
-            stores = [memories.store(space, Key(f"key{n:04}"), value_of(n)) for n in numbers for space in (ADA, BOB)]
-            await asyncio.gather(*stores)
-        made.tidy()
-        await memories.retrieve(ADA, "warm up")
-        return {name: await made.work(lambda run=run: run(memories)) for name, run in OPERATIONS.items()}  # type: ignore[misc]
-
-
-@pytest.mark.requirement("PRD-P5")
-@pytest.mark.parametrize("entries", [2000, pytest.param(20_000, marks=pytest.mark.slow)])
-async def test_no_operation_does_more_work_among_many_entries_than_among_few(
-    kind: str, entries: int, tmp_path: Path
-) -> None:
-    few = await works(kind, tmp_path / "few", 200)
-    many = await works(kind, tmp_path / "many", entries)
-    assert min(few.values()) > (0, 0)
-    assert {name: (few[name][0], steps) for name, (steps, _) in many.items() if steps > 2 * few[name][0]} == {}
-    reads = {name: (few[name][1], size) for name, (_, size) in many.items() if name not in ("store", "delete")}
-    assert {name: sizes for name, sizes in reads.items() if sizes[1] > 2 * sizes[0]} == {}
-
-
-# Against a model.
-
-names = st.sampled_from(["a", "ab", "b", "é", "a\0", "東京"])
-spaces = st.builds(Space, st.sampled_from(["ada", "bob"]), st.sampled_from(["default", "n"]))
-texts = st.sampled_from(["red", "redder", "green apple", "Äpfel", "東京 red", ""])
-step = st.tuples(st.just("store"), spaces, names, texts) | st.tuples(
-    st.just("delete"), spaces, st.lists(names, max_size=3), st.none()
-)
-steps = st.lists(st.lists(step, max_size=6), max_size=8)
-LIMIT = 60
-
-
-@given(steps, st.booleans())
-@pytest.mark.parametrize("kind", ["sqlite", "dict"])
-def test_any_history_leaves_what_a_plain_dictionary_would_hold(kind: str, steps: list[Any], are_many: bool) -> None:
-    """Steps that are taken together come to the same as one after the other."""
-
+@given(histories)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_any_history_leaves_what_a_plain_dictionary_would_hold(engine: str, history: list[Any]) -> None:
     async def run() -> None:
-        with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-            if are_many:
-                few_are_many(patch)
-            async with opened(kind, Path(folder), LIMIT) as made:
-                await compare(made.memories, steps)
-                made.check()
+        with TemporaryDirectory() as folder:
+            async with opened(engine, Path(folder), QUOTA) as memories:
+                await compare(memories, history)
 
     asyncio.run(run())
-
-
-def few_are_many(patch: pytest.MonkeyPatch) -> None:
-    """As little as there is here is treated as what there is most of."""
-    patch.setattr(dict_index, "LONGEST_RUN", 2)
-    patch.setattr(dict_memories, "_LETTERS_AT_ONCE", 3)
-    patch.setattr(dict_memories, "_LOOKUPS_AT_ONCE", 2)
-    patch.setattr(sqlite_memories, "_FEW", 1)
-    patch.setattr(sqlite_writer, "MOST_FOR_LATER", 3)
-
-
-async def compare(memories: Memories, steps: list[Any]) -> None:
-    model: dict[Space, dict[str, str]] = {}
-    outcomes: list[Any] = []
-    for together in steps:
-        outcomes += await asyncio.gather(
-            *(
-                memories.delete(space, name) if what == "delete" else memories.store(space, name, text)
-                for what, space, name, text in together
-            ),
-            return_exceptions=True,
-        )
-    for (what, space, name, text), outcome in zip(chain.from_iterable(steps), outcomes, strict=True):
-        held = model.setdefault(space, {})
-        if what == "delete":
-            there = set(name) & set(held)
-            assert outcome == len(there)
-            for key in there:
-                del held[key]
-            continue
-        changed = {**model, space: {**held, name: text}}
-        is_larger = size(space, name, text) > (size(space, name, held[name]) if name in held else 0)
-        if is_larger and used(changed, space.owner) > LIMIT:
-            assert isinstance(outcome, ResourceExhausted)
-        else:
-            assert outcome.created == (name not in held)
-            held.pop(name, None)  # So that the model, too, is in the order of storing.
-            held[name] = text
-    for space, held in model.items():
-        assert keys(await memories.list(space, 100)) == sorted(held)
-        for prefix in ("a", "é"):
-            found = await memories.list(space, 1, prefix=prefix)
-            assert keys(found) == sorted(key for key in held if key.startswith(prefix))[:1]
-        for query in ("red", "apple", "re", "東", "ab", "green app", "a red", "red re"):
-            words = words_in(query)
-            assert keys(await memories.search(space, words, 100)) == [
-                key for key, text in reversed(held.items()) if has_all(f"{key} {text_in(text)}", words)
-            ], query
-
-
-def has_all(text: str, words: tuple[str, ...]) -> bool:
-    return set(words) <= {beginning for word in words_in(text) for beginning in beginnings_of(word)}
-
-
-def size(space: Space, key: str, text: str) -> int:
-    return len(f'{space.namespace}{key}"{text}"'.encode())
-
-
-def used(model: dict[Space, dict[str, str]], owner: str) -> int:
-    return sum(
-        size(space, key, text) for space, held in model.items() if space.owner == owner for key, text in held.items()
-    )

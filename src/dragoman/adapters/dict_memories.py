@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from dragoman.adapters.dict_index import Numbers, Runs, Words
 from dragoman.clock import Clock
-from dragoman.tools.builtin.memory import Entry, Item, Matches, Page, Space, Stored, draft, over_quota
+from dragoman.errors import OverQuota
+from dragoman.memories.port import Entry, Item, Matches, Page, Space, Stored, draft
 
 _LETTERS_AT_ONCE = 10_000
 _LOOKUPS_AT_ONCE = 10_000
@@ -124,7 +125,7 @@ class DictMemories:
         growth = entry.bytes - (replaced.size if replaced else 0)
         actual = self._bytes.get(space.owner, 0) + growth
         if actual > self._limit and growth > 0:
-            raise over_quota(self._limit, actual)
+            raise OverQuota(self._limit, actual)
         words, now = " ".join(entry.words), self._clock.timestamp()
         shelf.put(_Kept(next(shelf.count), key, entry.preview, entry.bytes, now, words, entry.value))
         self._shelves[space] = shelf
@@ -164,6 +165,3 @@ class DictMemories:
                 del self._bytes[space.owner]
         await shelf.forget()
         return len(found)
-
-    async def close(self) -> None:
-        """There is nothing to finish."""

@@ -1,28 +1,34 @@
-"""What clients are told when the database fails: a reason from a short list; never a path, a statement or a row."""
+"""SQLite's errors as `StorageError`s."""
 
 from __future__ import annotations
 
 import errno
 
-from dragoman.errors import InternalFailure
+from dragoman.errors import (
+    StorageBusy,
+    StorageCorrupt,
+    StorageFailed,
+    StorageFull,
+    StorageUnavailable,
+    StorageUnsupported,
+)
 
-_MESSAGE = "The server's storage failed"
-_REASONS = {
-    "SQLITE_BUSY": "storage_busy",
-    "SQLITE_LOCKED": "storage_busy",
-    "SQLITE_FULL": "storage_full",
-    "SQLITE_CORRUPT": "storage_corrupt",
-    "SQLITE_NOTADB": "storage_corrupt",
-    "SQLITE_READONLY": "storage_unavailable",
-    "SQLITE_CANTOPEN": "storage_unavailable",
-    "SQLITE_IOERR": "storage_unavailable",
-    "SQLITE_PERM": "storage_unavailable",
-    "SQLITE_AUTH": "storage_unavailable",
+_KINDS = {
+    "SQLITE_BUSY": StorageBusy,
+    "SQLITE_LOCKED": StorageBusy,
+    "SQLITE_FULL": StorageFull,
+    "SQLITE_CORRUPT": StorageCorrupt,
+    "SQLITE_NOTADB": StorageCorrupt,
+    "SQLITE_READONLY": StorageUnavailable,
+    "SQLITE_CANTOPEN": StorageUnavailable,
+    "SQLITE_IOERR": StorageUnavailable,
+    "SQLITE_PERM": StorageUnavailable,
+    "SQLITE_AUTH": StorageUnavailable,
 }
 
 
-def storage_failure(error: BaseException) -> BaseException:
-    """`error` as a client may see it, if it is the database's; the particulars are its cause, for the log.
+def storage_error(error: BaseException) -> BaseException:
+    """`error` as a `StorageFailed` that it is the cause of, if it is the database's.
 
     What a function raised on purpose stays as it is, and so does what only a defect of ours can cause.
     """
@@ -30,24 +36,18 @@ def storage_failure(error: BaseException) -> BaseException:
 
     if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.InterfaceError):
         return error
-    if isinstance(error, sqlite3.NotSupportedError):
-        return _failure("storage_unsupported", error)
     if isinstance(error, sqlite3.Error):
         # Extended codes say more than anybody needs to know here: SQLITE_IOERR_FSYNC is a SQLITE_IOERR.
         name = "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
-        return _failure(_REASONS.get(name, "storage_failed"), error)
+        default = StorageUnsupported if isinstance(error, sqlite3.NotSupportedError) else StorageFailed
+        return _caused_by(error, _KINDS.get(name, default))
     if isinstance(error, OSError):
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return _failure("storage_full" if is_full else "storage_unavailable", error)
+        return _caused_by(error, StorageFull if is_full else StorageUnavailable)
     return error
 
 
-def closed() -> InternalFailure:
-    """For who comes when the server has let go of its storage."""
-    return InternalFailure(_MESSAGE, {"reason": "storage_closed"})
-
-
-def _failure(reason: str, cause: BaseException) -> InternalFailure:
-    failure = InternalFailure(_MESSAGE, {"reason": reason})
-    failure.__cause__ = cause
-    return failure
+def _caused_by(cause: BaseException, kind: type[StorageFailed]) -> StorageFailed:
+    made = kind(str(cause))
+    made.__cause__ = cause
+    return made

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dragoman.adapters.sqlite_database import SPACE_DIGITS, SqliteDatabase
+from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import Clock
+from dragoman.errors import OverQuota
+from dragoman.memories.migrations import SPACE_DIGITS
+from dragoman.memories.port import Draft, Entry, Item, Matches, Page, Space, Stored, draft
 from dragoman.search.words import finds_longer_words
-from dragoman.tools.builtin.memory import Draft, Entry, Item, Matches, Page, Space, Stored, draft, over_quota
 
 if TYPE_CHECKING:
     import sqlite3
@@ -42,6 +44,7 @@ _SEARCH = """
     """
 _FIND = "SELECT -rowid FROM memory_term WHERE memory_term MATCH ? AND rowid > ? ORDER BY rowid LIMIT ?"
 _FOUND = "SELECT key, preview, bytes, updated_at, id, terms FROM memory_entry WHERE id = ?"
+_PAGES_AT_ONCE = 64
 _FEW = 8
 _MOST_STORED = 2**32 - 1
 """Of one space, ever."""
@@ -84,9 +87,6 @@ class SqliteMemories:
     async def delete(self, space: Space, keys: Sequence[str]) -> int:
         return await self._database.write(partial(_delete, space, keys))
 
-    async def close(self) -> None:
-        """Nothing to do: the database belongs to whoever made it."""
-
     def _store(self, space: Space, key: str, entry: Draft, updated_at: str, writing: Transaction) -> Stored:
         kept = _find(writing, space) or _make(writing, space)
         replaced = writing.execute(_ENTRY, (kept.id, key)).fetchone()
@@ -94,7 +94,7 @@ class SqliteMemories:
         used = writing.execute("SELECT bytes FROM memory_owner WHERE name = ?", (space.owner,)).fetchone() or (0,)
         actual = used[0] + entry.bytes - old_bytes
         if actual > self._limit and entry.bytes > old_bytes:
-            raise over_quota(self._limit, actual)
+            raise OverQuota(self._limit, actual)
         if replaced:
             _forget(writing, old_id, old_terms)
         new_id = kept.entry(kept.stored + 1)
@@ -103,6 +103,16 @@ class SqliteMemories:
         writing.later.append((-new_id, _INDEX, (-new_id, terms)))
         _account(writing, space, kept, 0 if replaced else 1, entry.bytes - old_bytes, stored=1)
         return Stored(key, not replaced, entry.bytes, updated_at)
+
+
+def merge_index(connection: sqlite3.Connection) -> bool:
+    """Merge a few pages of the index of words; whether there are more.
+
+    The index comes to be in many pieces, each of which a search looks into: two of about the same size are made one.
+    """
+    before = connection.total_changes
+    connection.execute(f"INSERT INTO memory_term (memory_term, rank) VALUES ('merge', {_PAGES_AT_ONCE})")
+    return connection.total_changes - before > 1  # One is this statement itself.
 
 
 def _retrieve(space: Space, key: str, connection: sqlite3.Connection) -> Entry | None:

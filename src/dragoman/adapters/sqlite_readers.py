@@ -7,8 +7,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dragoman.adapters.sqlite_errors import closed, storage_failure
+from dragoman.adapters.sqlite_errors import storage_error
 from dragoman.adapters.sqlite_jobs import Farewell, Job
+from dragoman.errors import StorageClosed
 
 if TYPE_CHECKING:
     import sqlite3
@@ -35,7 +36,7 @@ class SqliteReaders:
         job = Job(function)
         with self._lock:
             if self._is_closed:
-                raise closed()
+                raise StorageClosed("the storage is closed")
             self._unfinished += 1
             if self._unfinished > self._count and self._count < self._most:
                 name = f"dragoman-reader-{self._count + 1}"
@@ -67,7 +68,7 @@ class SqliteReaders:
                 if connection is not None:
                     _read(connection, job)
             except BaseException as error:  # Whatever it was, whoever waits must hear of it, and the thread goes on.
-                job.error = storage_failure(error)
+                job.error = storage_error(error)
             if connection is not None and (is_last or job.error is not None):
                 connection.close()  # Ends its transaction, whatever state that is in.
                 connection = None

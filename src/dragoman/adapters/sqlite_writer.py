@@ -22,9 +22,9 @@ from operator import itemgetter
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dragoman.adapters.sqlite_errors import closed, storage_failure
+from dragoman.adapters.sqlite_errors import storage_error
 from dragoman.adapters.sqlite_jobs import Farewell, Job
-from dragoman.errors import InternalFailure, ResourceExhausted
+from dragoman.errors import StorageClosed, StorageFailed, TooManyWrites
 
 if TYPE_CHECKING:
     import sqlite3
@@ -85,13 +85,10 @@ class SqliteWriter:
         job = Job(function)
         with self._lock:
             if self._is_closed:
-                raise closed()
+                raise StorageClosed("the storage is closed")
             waiting = self._jobs.qsize()
             if waiting >= self._most_waiting:
-                raise ResourceExhausted(
-                    "Too many writes are waiting",
-                    {"reason": "storage_busy", "limit": self._most_waiting, "actual": waiting + 1, "retryable": True},
-                )
+                raise TooManyWrites(self._most_waiting, waiting + 1)
             if not self._is_running:
                 threading.Thread(target=self._work, name="dragoman-writer", daemon=True).start()
                 self._is_running = True
@@ -153,10 +150,10 @@ class SqliteWriter:
             connection.execute("COMMIT")
         except BaseException as error:  # Whatever it was, whoever waits must hear of it, and the thread goes on.
             for job in group:
-                job.error = job.error or storage_failure(error)
+                job.error = job.error or storage_error(error)
             self._disconnect()
         else:
-            if any(isinstance(job.error, InternalFailure) for job in group):
+            if any(isinstance(job.error, StorageFailed) for job in group):
                 self._disconnect()
 
     def _begin(self) -> sqlite3.Connection:
@@ -178,7 +175,7 @@ def _run_alone(job: Job[Transaction, Any], connection: sqlite3.Connection, trans
     count = len(transaction.later)
     job.run(transaction)
     if job.error is not None:
-        error, job.error = job.error, storage_failure(job.error)
+        error, job.error = job.error, storage_error(job.error)
         if not connection.in_transaction:
             try:
                 raise error  # SQLite has undone the whole transaction, and the others with it.

@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from dragoman import errors
+from dragoman.adapters.engines import make_storage
 from dragoman.cli.clients import CLIENTS, ClientProgram, Scope, is_command, own_command, parse, read
 from dragoman.cli.trial import first_answer, is_json_rpc
+from dragoman.clock import SystemClock
 from dragoman.config import Settings
 from dragoman.edge.http.settings import HttpConfig
-from dragoman.storage import StorageConfig, data_directory
+from dragoman.findings import Finding
+from dragoman.memories.migrations import MIGRATIONS
 
 OLDEST_PYTHON = (3, 11)
-_LITTLE_SPACE = 100 * 1024 * 1024
 _SLOW_START = 2.0
 _REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:\[[^]]*\])?\s*(?:(>=|~=)\s*([\d.]+))?")
-
-
-class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a check found, and what to do about it."""
-
-    check: str
-    verdict: Literal["ok", "warning", "problem"]
-    message: str
-    advice: str | None = None
 
 
 def all_findings(config: Path | None) -> Iterator[Finding]:
@@ -43,7 +33,7 @@ def all_findings(config: Path | None) -> Iterator[Finding]:
     settings, finding = settings_in_force(config)
     yield finding
     if settings is not None:
-        yield from storage(settings.config.storage)
+        yield from make_storage(settings.config.storage, SystemClock(), MIGRATIONS).examine()
         yield trial_start([*own_command(), "serve", *(("--config", str(config)) if config is not None else ())])
         yield port(settings.config.http)
     for client in CLIENTS.values():
@@ -108,58 +98,6 @@ def settings_in_force(config: Path | None) -> tuple[Settings | None, Finding]:
         return None, Finding("settings", "problem", "; ".join(str(error).splitlines()), "See `dragoman config check`.")
     changed = f"{len(settings.sources)} set" if settings.sources else "all as they are by default"
     return settings, Finding("settings", "ok", f"{settings.file or 'no file'}; {changed}")
-
-
-def storage(config: StorageConfig) -> Iterator[Finding]:
-    """Whether what must outlive the process can be kept."""
-    if config.engine == "memory":
-        yield Finding("storage", "ok", "in memory: nothing outlives the process")
-        return
-    advice = "Set storage.data_dir to a folder that can be written."
-    try:
-        folder = data_directory(config, os.environ)
-        there = next(place for place in (folder, *folder.absolute().parents) if _is_there(place))
-    except errors.ConfigError as error:
-        ((_, said),) = error.problems
-        yield Finding("storage", "problem", said, advice)
-    except (OSError, ValueError) as error:
-        yield Finding("storage", "problem", f"{folder!s:.200}: {getattr(error, 'strerror', None) or error}", advice)
-    else:
-        yield _room(folder, there, advice)
-    yield search_in_sqlite()
-
-
-def _is_there(path: Path) -> bool:
-    """Raises `OSError` or `ValueError` where nobody can say."""
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
-
-
-def _room(folder: Path, there: Path, advice: str) -> Finding:
-    """Whether something can be kept in a folder of which `there` exists."""
-    if not there.is_dir():
-        return Finding("storage", "problem", f"{there} is not a folder", advice)
-    if not os.access(there, os.W_OK | os.X_OK):
-        return Finding("storage", "problem", f"{there} cannot be written", advice)
-    free = shutil.disk_usage(there).free
-    if free < _LITTLE_SPACE:
-        said = f"{folder}: {free >> 20} MiB are free"
-        return Finding("storage", "warning", said, "Make room, or set storage.data_dir.")
-    state = "" if there == folder else ", created when first needed"
-    return Finding("storage", "ok", f"{folder}{state}; {free >> 30} GiB are free")
-
-
-def search_in_sqlite() -> Finding:
-    """Whether this Python has SQLite, and whether that can search text."""
-    from dragoman.adapters.sqlite_database import examine_library
-
-    try:
-        return Finding("SQLite", "ok", examine_library())
-    except Exception as error:  # No module, or a library that lacks something.
-        return Finding("SQLite", "problem", str(error), "Use a Python whose SQLite is newer, such as python.org's.")
 
 
 def trial_start(command: list[str]) -> Finding:

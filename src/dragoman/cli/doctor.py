@@ -6,6 +6,7 @@ import typer
 
 from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.output import print_json
+from dragoman.findings import Finding
 from dragoman.process.exit_codes import FAILED
 
 _PAINT = {"ok": typer.colors.GREEN, "warning": typer.colors.YELLOW, "problem": typer.colors.RED}
@@ -18,7 +19,7 @@ def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """
     from msgspec.structs import replace
 
-    from dragoman.cli.checks import Finding, all_findings
+    from dragoman.cli.checks import all_findings
     from dragoman.telemetry.clean import sanitize
 
     found: list[Finding] = []

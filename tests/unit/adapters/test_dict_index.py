@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dragoman.adapters import dict_index
 from dragoman.adapters.dict_index import Runs, Words
 from dragoman.adapters.dict_memories import DictMemories
+from dragoman.memories.port import Space
 from dragoman.testing import ManualClock
-from dragoman.tools.builtin.memory import Space
 from tests.support.words import beginnings_of
 
 LETTERS = "ab"

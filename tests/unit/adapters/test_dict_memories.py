@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import tracemalloc
+from types import FrameType
+from typing import Any
 
 import pytest
+from hypothesis import given
 
-from dragoman.adapters import dict_memories
+from dragoman.adapters import dict_index, dict_memories
 from dragoman.adapters.dict_memories import DictMemories
+from dragoman.errors import OverQuota
+from dragoman.memories.port import Matches
 from dragoman.testing import ManualClock
-from dragoman.tools.builtin.memory import Matches, Space
+from tests.contract.histories import QUOTA, compare, histories
+from tests.unit.adapters.memory_work import ADA, OPERATIONS, Operation, fill, grown
 
-ADA = Space("ada", "default")
 LONG = " ".join(f"word{number}" for number in range(2000))
 
 
@@ -82,3 +89,81 @@ async def test_a_search_for_common_words_that_are_seldom_together_holds_nobody_u
     assert ([item.key for item in second.items], second.resume) == (["k5"], None)
     assert await found(memories, "odd", "k5") == ["k5"]
     assert await found(memories, "odd", "k4") == []
+
+
+class Key(str):
+    """A key that counts how often one is compared with another."""
+
+    __slots__ = ()
+    comparisons = 0
+
+    def __lt__(self, other: str) -> bool:
+        Key.comparisons += 1
+        return str.__lt__(self, other)
+
+    def __gt__(self, other: str) -> bool:
+        Key.comparisons += 1
+        return str.__gt__(self, other)
+
+
+async def work_of(operation: Operation) -> tuple[int, int]:
+    """Steps and allocated bytes, the same every time, unlike seconds.
+
+    Steps are lines and comparisons of keys; functions written in C, such as `sorted`, run no lines, but compare or
+    allocate.
+    """
+    lines, Key.comparisons = 0, 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename not in (dict_memories.__file__, dict_index.__file__):
+            return None
+        lines += 1
+        return trace
+
+    outer = sys.gettrace()
+    tracemalloc.start()
+    sys.settrace(trace)
+    try:
+        await operation()
+    finally:
+        sys.settrace(outer)
+        allocated = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return lines + Key.comparisons, allocated
+
+
+async def work_of_each(entries: int) -> tuple[dict[str, int], dict[str, int]]:
+    """The steps of each operation among so many entries, and the bytes that each operation which reads allocates."""
+    memories = DictMemories(10**9, ManualClock())
+    await fill(memories, entries, Key)
+    works = {name: await work_of(lambda run=run: run(memories)) for name, run in OPERATIONS.items()}  # type: ignore[misc]
+    allocated = {name: size for name, (_, size) in works.items() if name not in ("store", "delete")}
+    return {name: steps for name, (steps, _) in works.items()}, allocated
+
+
+@pytest.mark.requirement("PRD-P5")
+@pytest.mark.parametrize("entries", [2000, pytest.param(20_000, marks=pytest.mark.slow)])
+async def test_no_operation_does_more_work_among_many_entries_than_among_few(entries: int) -> None:
+    few, allocated_few = await work_of_each(200)
+    many, allocated_many = await work_of_each(entries)
+    assert min(few.values()) > 0
+    assert (grown(few, many), grown(allocated_few, allocated_many)) == ({}, {})
+
+
+@given(histories)
+def test_any_history_leaves_what_a_plain_dictionary_would_hold_where_little_is_much(history: list[Any]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dict_index, "LONGEST_RUN", 2)
+        patch.setattr(dict_memories, "_LETTERS_AT_ONCE", 3)
+        patch.setattr(dict_memories, "_LOOKUPS_AT_ONCE", 2)
+        asyncio.run(compare(DictMemories(QUOTA, ManualClock()), history))
+
+
+async def test_a_smaller_value_is_taken_even_when_the_quota_is_exceeded() -> None:
+    memories = DictMemories(10**9, ManualClock())
+    await memories.store(ADA, "k", "x" * 100)
+    memories._limit = 10
+    await memories.store(ADA, "k", "x" * 50)
+    with pytest.raises(OverQuota):
+        await memories.store(ADA, "k", "x" * 51)

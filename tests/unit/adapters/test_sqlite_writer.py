@@ -15,7 +15,16 @@ from typing import Any
 import pytest
 
 from dragoman.adapters.sqlite_writer import SqliteWriter, Transaction
-from dragoman.errors import InternalFailure, NotFound, ResourceExhausted
+from dragoman.errors import (
+    NotFound,
+    OverQuota,
+    StorageBusy,
+    StorageClosed,
+    StorageFailed,
+    StorageFull,
+    StorageUnavailable,
+    TooManyWrites,
+)
 from tests.support.waiting import PATIENCE
 
 
@@ -230,9 +239,7 @@ async def test_a_full_disk_fails_the_whole_group_and_nothing_is_half_done(
     database.connections[0].execute(f"PRAGMA max_page_count = {pages}")
     small, large = await as_one_group(writer, insert("small"), insert("x" * 1_000_000))
     for error in (small, large):
-        assert isinstance(error, InternalFailure)
-        assert error.details == {"reason": "storage_full"}
-        assert str(error.__cause__) == "database or disk is full"
+        assert (type(error), str(error.__cause__)) == (StorageFull, "database or disk is full")
     assert database.items() == ["before"]
     assert await writer.run(insert("after")) == "after"
     assert database.items() == ["before", "after"]
@@ -264,11 +271,7 @@ async def test_when_the_commit_fails_nobody_is_told_of_success_and_nothing_has_h
         writer.run(insert("c")),
         return_exceptions=True,
     )
-    assert [getattr(result, "details", str(result)) for result in results] == [
-        {"reason": "storage_unavailable"},
-        "its own",
-        {"reason": "storage_unavailable"},
-    ]
+    assert [type(result) for result in results] == [StorageUnavailable, ValueError, StorageUnavailable]
     assert database.items() == []
     assert await writer.run(insert("d")) == "d"
     assert opened == [FailsToCommit, sqlite3.Connection]
@@ -283,9 +286,22 @@ async def test_a_transaction_that_sqlite_gives_up_takes_the_whole_group_with_it(
         raise sqlite3.OperationalError("disk I/O error")
 
     results = await as_one_group(writer, insert("a"), give_up, insert("b"))
-    assert [result.details for result in results] == [{"reason": "storage_failed"}] * 3
+    assert [type(result) for result in results] == [StorageFailed] * 3
     assert database.items() == []
     assert await writer.run(insert("c")) == "c"
+
+
+async def test_after_a_failure_of_the_database_in_one_function_the_connection_is_made_anew(
+    writer: SqliteWriter, database: Database
+) -> None:
+    broken = insert_and_raise("b", sqlite3.OperationalError("disk I/O error"))
+    first, second, third = await as_one_group(writer, insert("a"), broken, insert("c"))
+    assert (first, type(second), third) == ("a", StorageFailed, "c")
+    assert len(database.connections) == 1
+    with pytest.raises(OverQuota):
+        await writer.run(insert_and_raise("d", OverQuota(1, 2)))
+    assert await writer.run(insert("e")) == "e"
+    assert (len(database.connections), database.items()) == (2, ["a", "c", "e"])
 
 
 async def test_a_database_that_cannot_be_opened_is_tried_again_the_next_time(
@@ -295,12 +311,9 @@ async def test_a_database_that_cannot_be_opened_is_tried_again_the_next_time(
         raise PermissionError(13, "Permission denied", "/secret/place")
 
     database.before_connecting = refuse
-    with pytest.raises(InternalFailure) as failed:
+    with pytest.raises(StorageUnavailable) as failed:
         await writer.run(insert("a"))
-    assert (failed.value.message, failed.value.details) == (
-        "The server's storage failed",
-        {"reason": "storage_unavailable"},
-    )
+    assert isinstance(failed.value.__cause__, PermissionError)
     database.before_connecting = lambda: None
     assert await writer.run(insert("b")) == "b"
     assert database.items() == ["b"]
@@ -330,9 +343,8 @@ async def test_another_process_is_waited_for_and_not_for_ever(tmp_path: Path) ->
         assert other.stdin is not None
         assert other.stdout is not None
         assert other.stdout.readline() == "locked\n"
-        with pytest.raises(InternalFailure) as failed:
+        with pytest.raises(StorageBusy):
             await impatient.run(insert("impatient"))
-        assert failed.value.details == {"reason": "storage_busy"}
         database.busy_seconds = 30
         patient = SqliteWriter(database.connect)
         write = asyncio.create_task(patient.run(insert("patient")))
@@ -350,9 +362,9 @@ async def test_too_many_waiting_writes_are_refused_at_once(database: Database) -
     await held.begun()
     waiting = [asyncio.ensure_future(writer.run(insert(name))) for name in "abc"]
     await asyncio.sleep(0)
-    with pytest.raises(ResourceExhausted) as refused:
+    with pytest.raises(TooManyWrites) as refused:
         await writer.run(insert("d"))
-    assert refused.value.details == {"reason": "storage_busy", "limit": 3, "actual": 4, "retryable": True}
+    assert (refused.value.limit, refused.value.actual) == (3, 4)
     await held.release()
     assert await asyncio.gather(*waiting) == ["a", "b", "c"]
     await writer.close()
@@ -366,9 +378,8 @@ async def test_closing_finishes_what_is_queued_and_takes_no_more(writer: SqliteW
     await asyncio.sleep(0)
     closing = asyncio.ensure_future(writer.close())
     await asyncio.sleep(0)
-    with pytest.raises(InternalFailure) as refused:
+    with pytest.raises(StorageClosed):
         await writer.run(insert("b"))
-    assert refused.value.details == {"reason": "storage_closed"}
     await held.release()
     await closing
     assert await waiting == "a"

@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 from dragoman.errors import ConfigError
-from dragoman.storage import StorageConfig, data_directory
+from dragoman.storage.settings import StorageConfig, data_directory
 
 HOME = Path.home()
 

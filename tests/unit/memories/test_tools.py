@@ -1,4 +1,4 @@
-"""The `memory_*` tools as clients use them: through the whole pipeline, over both ways of keeping entries."""
+"""The `memory_*` tools as clients use them: through the whole pipeline, over every engine."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from dragoman import Caller
 from dragoman.adapters.dict_memories import DictMemories
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
 from dragoman.adapters.sqlite_memories import SqliteMemories
+from dragoman.memories import tools
+from dragoman.memories.migrations import MIGRATIONS
+from dragoman.memories.port import Item, Memories, Page
+from dragoman.memories.tools import memory_tools
 from dragoman.testing import ManualClock, TestServer, open_server
-from dragoman.tools.builtin import memory
-from dragoman.tools.builtin.memory import Item, Page, memory_tools
+from tests.contract.engines import ENGINES
 from tests.support.answers import error_in
 
 NOW = "2024-01-15T10:30:00.000Z"
 
 
-@pytest.fixture(params=["sqlite", "dict"])
+@pytest.fixture(params=ENGINES)
 async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TestServer]:
     clock = ManualClock()
-    database = SqliteDatabase(tmp_path / FILE_NAME)
-    sqlite = request.param == "sqlite"
-    memories = SqliteMemories(database, 100_000, clock) if sqlite else DictMemories(100_000, clock)
-    async with open_server(memory_tools(memories), clock=clock) as server:
+    storage = ENGINES[request.param](tmp_path, 100_000, clock)
+    async with open_server(memory_tools(storage.port(Memories)), clock=clock) as server:
         yield server
-    await memories.close()
-    await database.close()
+    await storage.close()
 
 
 async def call(server: TestServer, name: str, **arguments: Any) -> dict[str, Any]:
@@ -58,7 +58,7 @@ async def fill(server: TestServer, count: int) -> None:
 
 
 def test_every_tool_says_what_kind_of_work_it_does() -> None:
-    tools = memory_tools(DictMemories(1, ManualClock()))
+    made = memory_tools(DictMemories(1, ManualClock()))
     facts = {
         tool.definition.name: (
             tool.definition.category,
@@ -67,7 +67,7 @@ def test_every_tool_says_what_kind_of_work_it_does() -> None:
             tool.definition.hints.idempotent,
             tool.definition.hints.open_world,
         )
-        for tool in tools
+        for tool in made
     }
     assert facts == {
         "memory_store": ("mutation", None, True, True, False),
@@ -77,7 +77,7 @@ def test_every_tool_says_what_kind_of_work_it_does() -> None:
         "memory_delete": ("mutation", None, True, True, False),
         "memory_bulk_delete": (None, None, True, True, False),
     }
-    assert all(tool.is_async and tool.definition.description for tool in tools)
+    assert all(tool.is_async and tool.definition.description for tool in made)
 
 
 async def test_a_value_is_stored_replaced_retrieved_and_deleted(server: TestServer) -> None:
@@ -275,7 +275,7 @@ async def test_beyond_the_quota_nothing_more_is_stored(server: TestServer) -> No
 
 
 async def test_tools_that_are_never_called_create_and_start_nothing(tmp_path: Path) -> None:
-    database = SqliteDatabase(tmp_path / "data" / FILE_NAME)
+    database = SqliteDatabase(tmp_path / "data" / FILE_NAME, MIGRATIONS)
     before = set(threading.enumerate())
     async with open_server(memory_tools(SqliteMemories(database, 1000, ManualClock()))) as server:
         await (await server.client()).list_tools()
@@ -286,7 +286,7 @@ async def test_tools_that_are_never_called_create_and_start_nothing(tmp_path: Pa
 
 async def test_a_failing_store_tells_the_client_why_and_only_the_log_where(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text("not a database at all" * 100)
-    database = SqliteDatabase(tmp_path / FILE_NAME)
+    database = SqliteDatabase(tmp_path / FILE_NAME, MIGRATIONS)
     async with open_server(memory_tools(SqliteMemories(database, 1000, ManualClock()))) as server:
         for name, arguments in [("memory_store", {"key": "k", "value": 1}), ("memory_retrieve", {"key": "k"})]:
             failed = (await call(server, name, **arguments))["error"]
@@ -308,7 +308,7 @@ async def test_a_full_disk_leaves_the_old_value(tmp_path: Path) -> None:
             connection.execute(f"PRAGMA max_page_count = {pages + 10}")
             return connection
 
-    database = NearlyFull(tmp_path / FILE_NAME)
+    database = NearlyFull(tmp_path / FILE_NAME, MIGRATIONS)
     async with open_server(memory_tools(SqliteMemories(database, 10**9, ManualClock()))) as server:
         await call(server, "memory_store", key="k", value="old word")
         assert await error(server, "memory_store", key="k", value="new " * 20_000) == ("INTERNAL", "storage_full")
@@ -326,7 +326,7 @@ async def test_a_full_disk_leaves_the_old_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize("others", [1, 3, 50])
 def test_more_means_that_offset_and_items_are_less_than_the_total(has_more: bool, carried: int, others: int) -> None:
     items = (Item("k", "1", 1, NOW),) * 2
-    listing = memory._listing(Page(items, has_more, len(items) + others), 2, carried, is_filtered=False)
+    listing = tools._listing(Page(items, has_more, len(items) + others), 2, carried, is_filtered=False)
     assert listing.has_more == (listing.offset + len(items) < len(items) + others)
     assert listing.offset >= 0
 

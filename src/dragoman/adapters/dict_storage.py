@@ -1,0 +1,41 @@
+"""The storage of a process that keeps nothing: dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from dragoman.clock import Clock
+from dragoman.findings import Finding
+from dragoman.storage.migrations import Migration
+from dragoman.storage.settings import StorageConfig
+
+P = TypeVar("P")
+
+
+class DictStorage:
+    """Implements `Storage`. There is nothing to migrate, to check or to close."""
+
+    def __init__(self, config: StorageConfig, clock: Clock, migrations: Iterable[Migration] = ()) -> None:
+        self._config = config
+        self._clock = clock
+        self._ports: dict[type, Any] = {}
+
+    def port(self, kind: type[P]) -> P:
+        if not self._ports:
+            self._ports = self._make_ports()
+        port: P = self._ports[kind]
+        return port
+
+    def _make_ports(self) -> dict[type, Any]:
+        # Most servers keep nothing, and load nothing of this.
+        from dragoman.adapters.dict_memories import DictMemories
+        from dragoman.memories.port import Memories
+
+        return {Memories: DictMemories(self._config.max_bytes_per_caller, self._clock)}
+
+    def examine(self) -> Iterable[Finding]:
+        return (Finding("storage", "ok", "in memory: nothing outlives the process"),)
+
+    async def close(self) -> None:
+        """Nothing is queued."""

@@ -1,0 +1,105 @@
+"""The storage of a database in the data directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dragoman.clock import Clock
+from dragoman.errors import ConfigError
+from dragoman.findings import Finding
+from dragoman.storage.migrations import Migration, migrations_for
+from dragoman.storage.settings import StorageConfig, data_directory
+
+if TYPE_CHECKING:
+    from dragoman.adapters.sqlite_database import SqliteDatabase
+
+P = TypeVar("P")
+
+_LITTLE_SPACE = 100 * 1024 * 1024
+_ADVICE = "Set storage.data_dir to a folder that can be written."
+
+
+class SqliteStorage:
+    """Implements `Storage`. Other processes may use the same directory."""
+
+    def __init__(self, config: StorageConfig, clock: Clock, migrations: Iterable[Migration]) -> None:
+        self._config = config
+        self._clock = clock
+        self._migrations = migrations_for("sqlite", migrations)
+        self._database: SqliteDatabase | None = None
+        self._ports: dict[type, Any] = {}
+
+    def port(self, kind: type[P]) -> P:
+        if not self._ports:
+            self._ports = self._make_ports()
+        port: P = self._ports[kind]
+        return port
+
+    def _make_ports(self) -> dict[type, Any]:
+        # Most servers keep nothing, and load nothing of this.
+        from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
+        from dragoman.adapters.sqlite_memories import SqliteMemories, merge_index
+        from dragoman.memories.port import Memories
+
+        path = data_directory(self._config, os.environ) / FILE_NAME
+        self._database = SqliteDatabase(path, self._migrations, tidying=(merge_index,))
+        return {Memories: SqliteMemories(self._database, self._config.max_bytes_per_caller, self._clock)}
+
+    def examine(self) -> Iterator[Finding]:
+        yield _examine_folder(self._config)
+        yield _examine_library()
+
+    async def close(self) -> None:
+        if self._database is not None:
+            await self._database.close()
+
+
+def _examine_folder(config: StorageConfig) -> Finding:
+    try:
+        folder = data_directory(config, os.environ)
+        there = next(place for place in (folder, *folder.absolute().parents) if _is_there(place))
+    except ConfigError as error:
+        ((_, said),) = error.problems
+        return Finding("storage", "problem", said, _ADVICE)
+    except (OSError, ValueError) as error:
+        said = f"{folder!s:.200}: {getattr(error, 'strerror', None) or error}"
+        return Finding("storage", "problem", said, _ADVICE)
+    return _room(folder, there)
+
+
+def _is_there(path: Path) -> bool:
+    """Raises `OSError` or `ValueError` where nobody can say."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _room(folder: Path, there: Path) -> Finding:
+    """Whether something can be kept in a folder of which `there` exists."""
+    import shutil  # It loads five compression modules, and only doctor asks.
+
+    if not there.is_dir():
+        return Finding("storage", "problem", f"{there} is not a folder", _ADVICE)
+    if not os.access(there, os.W_OK | os.X_OK):
+        return Finding("storage", "problem", f"{there} cannot be written", _ADVICE)
+    free = shutil.disk_usage(there).free
+    if free < _LITTLE_SPACE:
+        said = f"{folder}: {free >> 20} MiB are free"
+        return Finding("storage", "warning", said, "Make room, or set storage.data_dir.")
+    state = "" if there == folder else ", created when first needed"
+    return Finding("storage", "ok", f"{folder}{state}; {free >> 30} GiB are free")
+
+
+def _examine_library() -> Finding:
+    """Whether this Python has SQLite, and whether that can search text."""
+    from dragoman.adapters.sqlite_database import describe_library
+
+    try:
+        return Finding("SQLite", "ok", describe_library())
+    except Exception as error:  # No module, or a library that lacks something.
+        return Finding("SQLite", "problem", str(error), "Use a Python whose SQLite is newer, such as python.org's.")

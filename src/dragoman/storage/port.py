@@ -1,0 +1,32 @@
+"""The port to an engine that keeps what must outlive a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+from dragoman.findings import Finding
+
+P = TypeVar("P")
+
+
+class Storage(Protocol):
+    """One engine, as one runtime uses it. Nothing is created, opened or started before a port is used.
+
+    Ports raise `StorageError`s, which say nothing about the engine; their causes do.
+    """
+
+    def port(self, kind: type[P]) -> P:
+        """The engine's implementation of a port, such as `Memories`: always the same one.
+
+        Raises `ConfigError` for settings that leave the engine no place, and `KeyError` for a port that it lacks.
+        """
+        ...
+
+    def examine(self) -> Iterable[Finding]:
+        """Check whether the engine can be used here. Changes nothing and never raises."""
+        ...
+
+    async def close(self) -> None:
+        """Finish the work that is queued, and take no more. Closing again does nothing."""
+        ...

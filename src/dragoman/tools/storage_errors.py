@@ -1,0 +1,63 @@
+"""What clients are told when storage fails: a reason from a short list; never a path, a statement or a row."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from dragoman.errors import (
+    InternalFailure,
+    OverQuota,
+    ResourceExhausted,
+    StorageBusy,
+    StorageClosed,
+    StorageCorrupt,
+    StorageError,
+    StorageFull,
+    StorageUnavailable,
+    StorageUnsupported,
+    ToolError,
+    TooManyWrites,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_REASONS: dict[type[StorageError], str] = {
+    StorageFull: "storage_full",
+    StorageBusy: "storage_busy",
+    StorageCorrupt: "storage_corrupt",
+    StorageUnavailable: "storage_unavailable",
+    StorageUnsupported: "storage_unsupported",
+    StorageClosed: "storage_closed",
+}
+
+
+def words_storage_errors(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """A handler whose storage errors become tool errors; the particulars are their cause, for the log."""
+
+    @wraps(function)
+    async def run(*arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return await function(*arguments, **named)
+        except StorageError as error:
+            raise tool_error(error) from error.__cause__ or error
+
+    return run
+
+
+def tool_error(error: StorageError) -> ToolError:
+    """What to answer a call with."""
+    if isinstance(error, OverQuota):
+        return ResourceExhausted(
+            f"This would make {error.actual} bytes, and at most {error.limit} are kept for a caller; "
+            "delete something first",
+            {"reason": "storage_quota", "limit": error.limit, "actual": error.actual, "retryable": False},
+        )
+    if isinstance(error, TooManyWrites):
+        return ResourceExhausted(
+            "Too many writes are waiting",
+            {"reason": "storage_busy", "limit": error.limit, "actual": error.actual, "retryable": True},
+        )
+    return InternalFailure("The server's storage failed", {"reason": _REASONS.get(type(error), "storage_failed")})

@@ -1,0 +1,42 @@
+"""How the contract suites make a storage of each engine. A new engine is one more entry in `ENGINES`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from dragoman.adapters.dict_storage import DictStorage
+from dragoman.adapters.sqlite_storage import SqliteStorage
+from dragoman.clock import Clock
+from dragoman.memories.migrations import MIGRATIONS
+from dragoman.memories.port import Memories
+from dragoman.storage.port import Storage
+from dragoman.storage.settings import StorageConfig
+from dragoman.testing import ManualClock
+
+PLENTY = 10**9
+MakeStorage = Callable[[Path, int, Clock], Storage]
+"""Makes a storage from a folder that it may use, the bytes that each owner may keep, and a clock."""
+
+
+def sqlite(folder: Path, quota: int = PLENTY, clock: Clock | None = None) -> Storage:
+    config = StorageConfig(data_dir=str(folder), max_bytes_per_caller=quota)
+    return SqliteStorage(config, clock or ManualClock(), MIGRATIONS)
+
+
+def dictionaries(folder: Path, quota: int = PLENTY, clock: Clock | None = None) -> Storage:
+    return DictStorage(StorageConfig(max_bytes_per_caller=quota), clock or ManualClock())
+
+
+ENGINES: dict[str, MakeStorage] = {"sqlite": sqlite, "memory": dictionaries}
+
+
+@asynccontextmanager
+async def opened(engine: str, folder: Path, quota: int = PLENTY, clock: Clock | None = None) -> AsyncIterator[Memories]:
+    """The memories of a new storage."""
+    storage = ENGINES[engine](folder, quota, clock or ManualClock())
+    try:
+        yield storage.port(Memories)
+    finally:
+        await storage.close()

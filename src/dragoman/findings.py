@@ -1,4 +1,4 @@
-"""What checks of this machine find; `dragoman doctor` prints it."""
+"""Findings of checks of this machine, as `dragoman doctor` prints them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a check found, and what to do about it."""
+    """The result of a check, and advice."""
 
     check: str
     verdict: Literal["ok", "warning", "problem"]

@@ -1,4 +1,4 @@
-"""What every `Memories` promises, whatever engine keeps the entries."""
+"""The contract of `Memories`, for every engine."""
 
 from __future__ import annotations
 

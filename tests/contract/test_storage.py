@@ -1,4 +1,4 @@
-"""What every `Storage` promises, whatever its engine."""
+"""The contract of `Storage`, for every engine."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ CREATE VIRTUAL TABLE memory_word USING fts5 (
 );
 """
 
-# What is indexed is kept with the entry, whose row is read and written anyway.
+# The words are kept with the entry, whose row is read and written anyway.
 _TERMS = """
 CREATE TABLE memory_entry_with_terms (
   id INTEGER PRIMARY KEY,

@@ -73,7 +73,7 @@ class Matches(Struct, frozen=True):
 
 
 class Memories(Protocol):
-    """Keeps entries. What has been stored when `store` returns is there for every later call.
+    """Keeps entries. An entry is there for every later call once `store` has returned.
 
     Every method raises `StorageError`s.
     """

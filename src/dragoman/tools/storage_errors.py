@@ -1,4 +1,4 @@
-"""What clients are told when storage fails: a reason from a short list; never a path, a statement or a row."""
+"""Storage errors as clients see them: a reason from a short list; never a path, a statement or a row."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def words_storage_errors(function: Callable[P, Awaitable[T]]) -> Callable[P, Awa
 
 
 def tool_error(error: StorageError) -> ToolError:
-    """What to answer a call with."""
+    """The error that answers a call."""
     if isinstance(error, OverQuota):
         return ResourceExhausted(
             f"This would make {error.actual} bytes, and at most {error.limit} are kept for a caller; "

@@ -1,4 +1,4 @@
-"""Which migrations are pending, and which tables are refused."""
+"""Pending migrations, and tables that are refused."""
 
 from __future__ import annotations
 

@@ -1,0 +1,123 @@
+"""A part of a server: two frozen values, both with optional fields.
+
+A `Part` holds what is known before there is a runtime: settings, migrations, commands, checks. Its `build` is called
+once for each runtime and returns a `Contribution`: tools, routes, gauges, loops, and how the part starts and stops.
+Parts are listed in a tuple: started in its order, and stopped in reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from dragoman.access.callers import Caller
+from dragoman.cache.bounded import BoundedCache
+from dragoman.calls.call import Outcome, Stage
+from dragoman.calls.stages.record_completion import Observer
+from dragoman.changes import Change, Publish
+from dragoman.clock import Clock
+from dragoman.config import Config
+from dragoman.ids import Ids
+from dragoman.offers.catalogue import Offered, Offers
+from dragoman.sections import Section
+from dragoman.telemetry.log import Logger
+from dragoman.telemetry.metrics import Gauge
+from dragoman.tools.catalogue import Catalogue
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Handle: TypeAlias = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
+"""An ASGI application that is also given the caller; `ANONYMOUS` if nobody is authenticated."""
+
+
+class Finding(Struct, frozen=True, omit_defaults=True):
+    """The result of one of doctor's checks, and advice."""
+
+    check: str
+    verdict: Literal["ok", "warning", "problem"]
+    message: str
+    advice: str | None = None
+
+
+Check: TypeAlias = Callable[[Any], Iterable[Finding]]
+"""Takes the part's settings. Changes nothing."""
+
+
+class Command(Struct, frozen=True):
+    """`dragoman <name>`: a function that Typer can make a command of. Its docstring is the help text."""
+
+    name: str
+    run: Callable[..., Any]
+
+
+class Route(Struct, frozen=True):
+    """An address that a part answers over HTTP."""
+
+    path: str
+    handle: Handle
+    methods: tuple[str, ...] = ("GET",)
+    is_open: bool = False
+    """Whether requests without authentication are answered, on a server that requires it."""
+    is_prefix: bool = False
+    """Whether everything below `path` is answered too."""
+
+
+class Loop(Struct, frozen=True):
+    """Work that goes on while the server runs. A loop that raises is restarted; a loop that returns has ended."""
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+
+
+class Facilities(Struct, frozen=True, kw_only=True):
+    """Everything that a runtime gives its parts."""
+
+    config: Config
+    settings: Any
+    """The part's own section; None for a part without one."""
+    clock: Clock
+    ids: Ids
+    logger: Logger
+    catalogue: Catalogue
+    offers: Offers
+    storage: Any
+    cache: BoundedCache[Any]
+    call: Callable[..., Awaitable[Outcome]]
+    """Calls a tool through the whole pipeline, as `Runtime.call` does. Refused before the server has started."""
+    publish: Publish
+    """Tells the other processes of the server about a change. They give it to `on_change`."""
+    health: Callable[[], dict[str, Any]]
+    """What the tool `health` answers."""
+
+
+class Contribution(Struct, frozen=True, kw_only=True):
+    """What a part brings to one runtime."""
+
+    tools: tuple[Offered, ...] = ()
+    """Tools, resources and prompts."""
+    routes: tuple[Route, ...] = ()
+    gauges: tuple[Gauge, ...] = ()
+    observers: tuple[Observer, ...] = ()
+    """Called with the record of each call that has ended."""
+    stages: tuple[Stage, ...] = ()
+    """Wrapped around every call, just inside of its record."""
+    on_change: Callable[[Change], None] | None = None
+    """Called with each change that another process of the server has made."""
+    loops: tuple[Loop, ...] = ()
+    start: Callable[[], Awaitable[None]] | None = None
+    stop: Callable[[], Awaitable[None]] | None = None
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """Something that a server can have: what is known of it before there is a runtime."""
+
+    name: str
+    """Also the name of its section in the settings."""
+    settings: type[Section] | None = None
+    migrations: tuple[Any, ...] = ()
+    commands: tuple[Command, ...] = ()
+    checks: tuple[Check, ...] = ()
+    build: Callable[[Facilities], Contribution] | None = None

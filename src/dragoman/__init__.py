@@ -18,7 +18,7 @@ from dragoman.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dragoman.access.callers import Caller
-    from dragoman.app import Runtime, ServerOptions, create_server, http_app, start_http_server
+    from dragoman.app import ServerOptions, create_server, http_app, start_http_server
     from dragoman.app import open_runtime as open
     from dragoman.calls.call import Outcome
     from dragoman.config import Config
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dragoman.offers.prompt import Message, Prompt, prompt
     from dragoman.offers.resource import Resource, resource
     from dragoman.openai import call_openai_tool, openai_tools
+    from dragoman.runtime import Runtime
     from dragoman.schemas.forms import choices
     from dragoman.tools.content import (
         Audio,
@@ -58,7 +59,7 @@ _HOMES = {
     "ResourceLink": "dragoman.tools.content",
     "Root": "dragoman.tools.questions",
     "Roots": "dragoman.tools.questions",
-    "Runtime": "dragoman.app",
+    "Runtime": "dragoman.runtime",
     "Sample": "dragoman.tools.questions",
     "ServerOptions": "dragoman.app",
     "Text": "dragoman.tools.content",

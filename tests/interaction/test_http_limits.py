@@ -17,9 +17,10 @@ import psutil
 import pytest
 
 import dragoman
-from dragoman.app import Runtime, ServerOptions, create_server
+from dragoman.app import ServerOptions, create_server
 from dragoman.config import make_config
 from dragoman.edge.http.server import HttpServer, bind
+from dragoman.runtime import Runtime
 from tests.interaction.http_raw import (
     INITIALIZE,
     INITIALIZED,

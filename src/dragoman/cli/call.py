@@ -13,10 +13,10 @@ from dragoman.cli.output import FAILED, INTERRUPTED, complain, kept_for_answers,
 from dragoman.workers.control import Source
 
 if TYPE_CHECKING:
-    from dragoman.app import Runtime
     from dragoman.calls.call import Outcome
     from dragoman.calls.tracing import Span
     from dragoman.config import Config
+    from dragoman.runtime import Runtime
     from dragoman.telemetry.log import Entry, Sink
 
 _LAST_MOMENT = 1.0

@@ -18,7 +18,6 @@ from dragoman.calls.call import Outcome, Stage
 from dragoman.calls.stages.record_completion import Observer
 from dragoman.changes import Change, Publish
 from dragoman.clock import Clock
-from dragoman.config import Config
 from dragoman.ids import Ids
 from dragoman.offers.catalogue import Offered, Offers
 from dragoman.sections import Section
@@ -31,6 +30,10 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Handle: TypeAlias = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
 """An ASGI application that is also given the caller; `ANONYMOUS` if nobody is authenticated."""
+
+
+Step: TypeAlias = Callable[[], Awaitable[None] | None]
+"""May be sync or async."""
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):
@@ -75,7 +78,6 @@ class Loop(Struct, frozen=True):
 class Facilities(Struct, frozen=True, kw_only=True):
     """Everything that a runtime gives its parts."""
 
-    config: Config
     settings: Any
     """The part's own section; None for a part without one."""
     clock: Clock
@@ -107,8 +109,11 @@ class Contribution(Struct, frozen=True, kw_only=True):
     on_change: Callable[[Change], None] | None = None
     """Called with each change that another process of the server has made."""
     loops: tuple[Loop, ...] = ()
-    start: Callable[[], Awaitable[None]] | None = None
-    stop: Callable[[], Awaitable[None]] | None = None
+    """They run between `start` and `stop`."""
+    start: Step | None = None
+    """If it raises, so does the start of the server, with the name of the part."""
+    stop: Step | None = None
+    """Called if `start` has succeeded, after the last call has ended. Its time is bounded."""
 
 
 class Part(Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from dragoman.adapters.dict_claims import DictClaims
@@ -371,7 +372,7 @@ async def supervise(
     config, secret = divided(config, count), secrets.token_hex(32)
 
     def welcome(name: str, changes: tuple[Change, ...]) -> Welcome:
-        return Welcome(source, config, name, str(folder), secret, changes)
+        return Welcome(source, msgspec.Raw(msgspec.json.encode(config)), name, str(folder), secret, changes)
 
     workers = Workers(count, welcome, listening, folder, logger, config.server.worker_timeout_ms / 1000)
     timeout = config.server.shutdown_timeout_ms / 1000

@@ -14,10 +14,12 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import typer
 from msgspec.structs import replace
 
 from dragoman.adapters.dict_claims import MOST_CLAIMS
+from dragoman.app import configure
 from dragoman.changes import Change
 from dragoman.cli.serve import finish, prepare, run
 from dragoman.edge.http.server import HttpServer, bind, raise_file_limit, serve
@@ -42,7 +44,7 @@ from dragoman.workers.control import (
 from dragoman.workers.folder import crash_file, hold, remove_if_unused
 
 if TYPE_CHECKING:
-    from dragoman.app import Runtime
+    from dragoman.runtime import Runtime
 
 _DAY_MS = 86_400_000
 _CLAIM_TIMEOUT = 5.0
@@ -73,7 +75,8 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
     faulthandler.enable(crashes, all_threads=False)
     in_forked_children(lambda: drop(crashes.fileno()))
     siblings = Siblings(welcome.name, folder, welcome.secret)
-    prepared = prepare(welcome.source, welcome.config, siblings)
+    config = configure(msgspec.json.decode(welcome.config))
+    prepared = prepare(welcome.source, config, siblings)
     runtime = prepared.server
     try:
         app = runtime.http(siblings=siblings)
@@ -81,14 +84,14 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
         refuse("The settings cannot be used:", *str(error).splitlines())
     for change in welcome.changes:
         _apply(runtime, change)
-    http = welcome.config.http
+    http = config.http
     if BINDS_ITSELF:
         listening = bind(http.host, listening.getsockname()[1], shared=True)
     beside = HttpServer(siblings.entrance(app), replace(http, keep_alive_ms=_DAY_MS, max_connections=1 << 20))
 
     async def serving() -> int:
         parent = await Parent.open(control, welcome.keeper)
-        runtime.publish, runtime.claims = parent.tell, parent
+        runtime.shared.publish, runtime.shared.claims = parent.tell, parent
         listening_to_it = asyncio.create_task(parent.listen(runtime))
         showing_life = asyncio.create_task(parent.show_life())
         try:
@@ -96,7 +99,7 @@ def _serve(welcome: Welcome, control: socket.socket, listening: socket.socket) -
                 app,
                 listening,
                 http,
-                welcome.config.server.shutdown_timeout_ms / 1000,
+                config.server.shutdown_timeout_ms / 1000,
                 lambda: parent.tell(Ready()),
                 beside=[(beside, siblings.listen())],
                 until=listening_to_it,

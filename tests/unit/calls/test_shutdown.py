@@ -11,11 +11,11 @@ import pytest
 
 import dragoman
 from dragoman import ServerOptions, create_server, tool
-from dragoman.app import ServerState
 from dragoman.calls.call import Outcome
 from dragoman.config import ServerConfig
 from dragoman.errors import ResourceExhausted
 from dragoman.protocol.session import State
+from dragoman.runtime import ServerState
 from dragoman.testing import ManualClock, SequentialIds, open_server
 from dragoman.tools.builtin.echo import echo_tool
 from tests.unit.calls import Held, Hung, answers, begin, error_in, happened

@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dragoman.cli import checks
-from dragoman.cli.checks import Finding
 from dragoman.cli.clients import CLIENTS
 from dragoman.cli.main import app
 from dragoman.config import HttpConfig, StorageConfig
+from dragoman.parts.part import Finding
 from tests.interaction.servers import free_port
 
 runner = CliRunner()

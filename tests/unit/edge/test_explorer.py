@@ -17,13 +17,14 @@ import pytest
 
 from dragoman import Ask, Image, ToolContext, tool
 from dragoman.access.callers import Caller
-from dragoman.app import Runtime, ServerOptions, create_server
+from dragoman.app import ServerOptions, create_server
 from dragoman.calls.call import Call
 from dragoman.config import make_config
 from dragoman.edge.http.app import HttpApp
 from dragoman.edge.http.explorer import NOT_ASKED, Explorer
 from dragoman.edge.http.recent_calls import MOST_LISTED, RecentCalls, Ring
 from dragoman.errors import ConfigError, InvalidArgument, NotFound
+from dragoman.runtime import Runtime
 from dragoman.telemetry.log import CompletionRecord
 from dragoman.tools.tool import tool_of
 from tests.waiting import PATIENCE

@@ -16,12 +16,13 @@ import msgspec
 import pytest
 
 from dragoman import tool
-from dragoman.app import Runtime, ServerOptions, create_server
+from dragoman.app import ServerOptions, create_server
 from dragoman.config import HttpConfig, make_config
 from dragoman.edge.http.app import HttpApp
 from dragoman.edge.http.forwarding import Head, Link, LinkBroken
 from dragoman.edge.http.server import HttpServer
 from dragoman.edge.http.siblings import LOCAL_ONLY, SECRET, Siblings
+from dragoman.runtime import Runtime
 from dragoman.testing.connection import ENVELOPE
 from tests.waiting import PATIENCE, until
 

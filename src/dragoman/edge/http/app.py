@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -66,6 +66,7 @@ from dragoman.errors import (
     UnsupportedVersion,
     VerifierUnavailable,
 )
+from dragoman.parts.part import Route as PartRoute
 from dragoman.protocol import headers as rules
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.jsonrpc import Answer, Id, Message, encode_error, encode_request, encode_result
@@ -141,6 +142,7 @@ class HttpApp:
         metrics: Metrics | None = None,
         join_trace: Callable[[list[Header]], Callable[[], None] | None] | None = None,
         explorer: Explorer | None = None,
+        routes: Sequence[PartRoute] = (),
         sse: bool = False,
         siblings: Siblings | None = None,
     ) -> None:
@@ -181,6 +183,8 @@ class HttpApp:
             siblings=siblings,
         )
         self._open = self._status.routes(path)
+        self._exact = {route.path: route for route in routes if not route.is_prefix}
+        self._below = tuple(route for route in routes if route.is_prefix)
         self._join_trace = join_trace
         self._endpoint = path
         self._sse: dict[str, Route] = {"/sse": self._open_sse, "/messages/": self._take_sse} if sse else {}
@@ -341,8 +345,23 @@ class HttpApp:
         if route is None:
             if self.explorer is not None and self.explorer.serves(path):
                 return self.explorer.handle(path, scope, receive, send, headers, self._caller)
+            if (of_part := self._route_of_part(path)) is not None:
+                return self._serve_part(of_part, scope, receive, send, headers)
             raise RequestRefused(404, InvalidRequest(f"Nothing is served here; MCP is at {root}{self._endpoint}"))
         return route(scope, receive, send, headers)
+
+    def _route_of_part(self, path: str) -> PartRoute | None:
+        below = (route for route in self._below if path == route.path or path.startswith(f"{route.path}/"))
+        return self._exact.get(path) or next(below, None)
+
+    async def _serve_part(self, route: PartRoute, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        """Have a part answer, under the rules for every other address."""
+        if scope["method"] not in route.methods and not (scope["method"] == "HEAD" and "GET" in route.methods):
+            allowed = ", ".join(route.methods)
+            refusal = InvalidRequest(f"Only {allowed} is allowed here")
+            raise RequestRefused(405, refusal, ((b"allow", allowed.encode()),))
+        caller = ANONYMOUS if route.is_open else await self._caller(headers)
+        await route.handle(scope, receive, send, caller)
 
     async def _forward(self, siblings: Siblings, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         """Have another worker answer, whose session it is; if that is gone, it is a session that nobody has.

@@ -41,6 +41,11 @@ class Served(Protocol):
         """Whether calls are taken."""
         ...
 
+    @property
+    def missing_parts(self) -> tuple[str, ...]:
+        """The parts of the server that have failed and are not restarted."""
+        ...
+
     async def start(self) -> None: ...
     async def stop(self, timeout: float | None = None) -> int: ...
 
@@ -92,8 +97,9 @@ class Status:
 
     async def _ready(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         _only_get(scope)
-        ready = self._runtime.is_running
-        await answer(send, 200 if ready else 503, msgspec.json.encode({"status": self._runtime.state.value}))
+        ready, missing = self._runtime.is_running, self._runtime.missing_parts
+        facts = {"status": self._runtime.state.value, **({"missingParts": missing} if missing else {})}
+        await answer(send, 200 if ready else 503, msgspec.json.encode(facts))
 
     async def _version(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         _only_get(scope)

@@ -23,12 +23,17 @@ if TYPE_CHECKING:
     from dragoman.calls.call import Outcome
     from dragoman.config import Config
     from dragoman.edge.stdio import start_server
+    from dragoman.findings import Finding
     from dragoman.offers.catalogue import Offers
     from dragoman.offers.prompt import Message, Prompt, prompt
     from dragoman.offers.resource import Resource, resource
     from dragoman.openai import call_openai_tool, openai_tools
+    from dragoman.parts.part import Command, Contribution, Facilities, Loop, Part
+    from dragoman.parts.route import HttpRequest, HttpResponse, Route
     from dragoman.runtime import Runtime
     from dragoman.schemas.forms import choices
+    from dragoman.sections import Section
+    from dragoman.telemetry.metrics import Gauge
     from dragoman.tools.content import (
         Audio,
         BlobResource,
@@ -48,19 +53,30 @@ _HOMES = {
     "BlobResource": "dragoman.tools.content",
     "Caller": "dragoman.access.callers",
     "Cancellation": "dragoman.tools.context",
+    "Command": "dragoman.parts.part",
     "Config": "dragoman.config",
+    "Contribution": "dragoman.parts.part",
     "EmbeddedResource": "dragoman.tools.content",
+    "Facilities": "dragoman.parts.part",
+    "Finding": "dragoman.findings",
+    "Gauge": "dragoman.telemetry.metrics",
+    "HttpRequest": "dragoman.parts.route",
+    "HttpResponse": "dragoman.parts.route",
     "Image": "dragoman.tools.content",
+    "Loop": "dragoman.parts.part",
     "Message": "dragoman.offers.prompt",
     "Offers": "dragoman.offers.catalogue",
     "Outcome": "dragoman.calls.call",
+    "Part": "dragoman.parts.part",
     "Prompt": "dragoman.offers.prompt",
     "Resource": "dragoman.offers.resource",
     "ResourceLink": "dragoman.tools.content",
     "Root": "dragoman.tools.questions",
     "Roots": "dragoman.tools.questions",
+    "Route": "dragoman.parts.route",
     "Runtime": "dragoman.runtime",
     "Sample": "dragoman.tools.questions",
+    "Section": "dragoman.sections",
     "ServerOptions": "dragoman.app",
     "Text": "dragoman.tools.content",
     "TextResource": "dragoman.tools.content",
@@ -87,19 +103,30 @@ __all__ = [
     "BlobResource",
     "Caller",
     "Cancellation",
+    "Command",
     "Config",
+    "Contribution",
     "EmbeddedResource",
+    "Facilities",
+    "Finding",
+    "Gauge",
+    "HttpRequest",
+    "HttpResponse",
     "Image",
+    "Loop",
     "Message",
     "Offers",
     "Outcome",
+    "Part",
     "Prompt",
     "Resource",
     "ResourceLink",
     "Root",
     "Roots",
+    "Route",
     "Runtime",
     "Sample",
+    "Section",
     "ServerOptions",
     "Text",
     "TextResource",

@@ -17,8 +17,8 @@ from dragoman.cli.clients import CLIENTS, ClientProgram, Scope, is_command, own_
 from dragoman.cli.options import load_settings
 from dragoman.cli.trial import first_answer, is_json_rpc
 from dragoman.config import HttpConfig, Settings, StorageConfig
+from dragoman.findings import Finding
 from dragoman.parts.installed import installed_parts
-from dragoman.parts.part import Finding
 from dragoman.storage import data_directory
 
 OLDEST_PYTHON = (3, 11)

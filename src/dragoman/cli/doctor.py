@@ -18,7 +18,7 @@ def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
     from msgspec.structs import replace
 
     from dragoman.cli.checks import all_findings
-    from dragoman.parts.part import Finding
+    from dragoman.findings import Finding
     from dragoman.telemetry.clean import sanitize
 
     found: list[Finding] = []

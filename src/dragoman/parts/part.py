@@ -7,42 +7,27 @@ Parts are listed in a tuple: started in its order, and stopped in reverse.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Literal, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.access.callers import Caller
 from dragoman.cache.bounded import BoundedCache
 from dragoman.calls.call import Outcome, Stage
 from dragoman.calls.stages.record_completion import Observer
 from dragoman.changes import Change, Publish
 from dragoman.clock import Clock
+from dragoman.findings import Finding
 from dragoman.ids import Ids
 from dragoman.offers.catalogue import Offered, Offers
+from dragoman.parts.route import Route
 from dragoman.sections import Section
 from dragoman.telemetry.log import Logger
 from dragoman.telemetry.metrics import Gauge
 from dragoman.tools.catalogue import Catalogue
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Handle: TypeAlias = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
-"""An ASGI application that is also given the caller; `ANONYMOUS` if nobody is authenticated."""
-
-
 Step: TypeAlias = Callable[[], Awaitable[None] | None]
 """May be sync or async."""
-
-
-class Finding(Struct, frozen=True, omit_defaults=True):
-    """The result of one of doctor's checks, and advice."""
-
-    check: str
-    verdict: Literal["ok", "warning", "problem"]
-    message: str
-    advice: str | None = None
 
 
 Check: TypeAlias = Callable[[Any], Iterable[Finding]]
@@ -54,18 +39,6 @@ class Command(Struct, frozen=True):
 
     name: str
     run: Callable[..., Any]
-
-
-class Route(Struct, frozen=True):
-    """An address that a part answers over HTTP."""
-
-    path: str
-    handle: Handle
-    methods: tuple[str, ...] = ("GET",)
-    is_open: bool = False
-    """Whether requests without authentication are answered, on a server that requires it."""
-    is_prefix: bool = False
-    """Whether everything below `path` is answered too."""
 
 
 class Loop(Struct, frozen=True):

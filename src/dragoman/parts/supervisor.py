@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from msgspec import Struct, field
 
 from dragoman.calls.interrupts import raise_if_stopped
-from dragoman.clock import Clock
+from dragoman.clock import Clock, sleep
 from dragoman.errors import InternalError, PartFailed
 from dragoman.parts.part import Contribution, Loop, Step
 from dragoman.parts.restarts import RestartLimit, delay_before_restart
@@ -111,12 +111,7 @@ class Supervisor:
                 self._logger.error("a loop failed too often and is not restarted", facts)
                 return
             self._logger.warn("a loop failed and is restarted", {**facts, "delayMs": int(delay * 1000)})
-            due = asyncio.Event()
-            timer = self._clock.call_later(delay, due.set)
-            try:
-                await due.wait()
-            finally:
-                timer.cancel()
+            await sleep(self._clock, delay)
 
 
 async def _take(step: Step | None) -> None:

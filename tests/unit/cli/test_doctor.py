@@ -16,7 +16,7 @@ from dragoman.cli import checks
 from dragoman.cli.clients import CLIENTS
 from dragoman.cli.main import app
 from dragoman.config import HttpConfig, StorageConfig
-from dragoman.parts.part import Finding
+from dragoman.findings import Finding
 from tests.interaction.servers import free_port
 
 runner = CliRunner()

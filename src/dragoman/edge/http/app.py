@@ -66,7 +66,8 @@ from dragoman.errors import (
     UnsupportedVersion,
     VerifierUnavailable,
 )
-from dragoman.parts.part import Route as PartRoute
+from dragoman.parts.route import HttpRequest, HttpResponse
+from dragoman.parts.route import Route as PartRoute
 from dragoman.protocol import headers as rules
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.jsonrpc import Answer, Id, Message, encode_error, encode_request, encode_result
@@ -183,8 +184,7 @@ class HttpApp:
             siblings=siblings,
         )
         self._open = self._status.routes(path)
-        self._exact = {route.path: route for route in routes if not route.is_prefix}
-        self._below = tuple(route for route in routes if route.is_prefix)
+        self._of_parts = tuple(routes)
         self._join_trace = join_trace
         self._endpoint = path
         self._sse: dict[str, Route] = {"/sse": self._open_sse, "/messages/": self._take_sse} if sse else {}
@@ -345,23 +345,26 @@ class HttpApp:
         if route is None:
             if self.explorer is not None and self.explorer.serves(path):
                 return self.explorer.handle(path, scope, receive, send, headers, self._caller)
-            if (of_part := self._route_of_part(path)) is not None:
-                return self._serve_part(of_part, scope, receive, send, headers)
+            for each in self._of_parts:
+                if path == each.path or (each.path.endswith("/*") and path.startswith(each.path[:-1])):
+                    return self._serve_part(each, path, scope, receive, send, headers)
             raise RequestRefused(404, InvalidRequest(f"Nothing is served here; MCP is at {root}{self._endpoint}"))
         return route(scope, receive, send, headers)
 
-    def _route_of_part(self, path: str) -> PartRoute | None:
-        below = (route for route in self._below if path == route.path or path.startswith(f"{route.path}/"))
-        return self._exact.get(path) or next(below, None)
-
-    async def _serve_part(self, route: PartRoute, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+    async def _serve_part(
+        self, route: PartRoute, path: str, scope: Scope, receive: Receive, send: Send, headers: Headers
+    ) -> None:
         """Have a part answer, under the rules for every other address."""
-        if scope["method"] not in route.methods and not (scope["method"] == "HEAD" and "GET" in route.methods):
-            allowed = ", ".join(route.methods)
-            refusal = InvalidRequest(f"Only {allowed} is allowed here")
-            raise RequestRefused(405, refusal, ((b"allow", allowed.encode()),))
-        caller = ANONYMOUS if route.is_open else await self._caller(headers)
-        await route.handle(scope, receive, send, caller)
+        if not route.allows(scope["method"]):
+            raise RequestRefused(405, InvalidRequest("This method is not allowed here"))
+        caller = await self._caller(headers) if route.needs_caller else ANONYMOUS
+        is_authenticated, read = self.is_authenticated, partial(self._read, receive)
+        request = HttpRequest(path, headers, caller, is_authenticated, self._endpoint, scope, receive, read)
+        response = await route.handler(request)
+        if isinstance(response, HttpResponse):
+            await answer(send, *response)
+        else:
+            await response(scope, receive, send)
 
     async def _forward(self, siblings: Siblings, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         """Have another worker answer, whose session it is; if that is gone, it is a session that nobody has.

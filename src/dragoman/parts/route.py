@@ -1,0 +1,73 @@
+"""An address that a part answers over HTTP.
+
+1. The application checks `Host`, `Origin`, the method, the caller and its scope before it calls a route's handler, and
+   bounds the body that the handler reads.
+2. A handler returns a whole response, or an ASGI application for a stream, which ends when the caller's token does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from dragoman.access.callers import Caller
+
+
+class HttpResponse(NamedTuple):
+    """A whole response."""
+
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[bytes, bytes], ...] = ((b"content-type", b"application/json"),)
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """A request to a route, let in and authenticated."""
+
+    path: str
+    """Below the path that the application is mounted at."""
+    headers: dict[bytes, bytes]
+    """By name in lower case; values of a repeated header are joined by commas."""
+    caller: Caller
+    """`ANONYMOUS` for a route that needs no caller."""
+    is_authenticated: bool
+    """Whether the server authenticates its callers."""
+    endpoint: str
+    """The path that clients of MCP connect to."""
+    scope: MutableMapping[str, Any]
+    receive: Callable[[], Awaitable[MutableMapping[str, Any]]]
+    """ASGI's own. A body that is longer than a request may be is refused for the handler."""
+    body: Callable[[], Awaitable[bytes]]
+    """Reads the whole body. One beyond the limits of any request is refused for the handler."""
+
+    @property
+    def method(self) -> str:
+        return str(self.scope["method"])
+
+
+Stream: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+"""An ASGI application."""
+Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse | Stream]]
+
+
+@dataclass(frozen=True)
+class Route:
+    """A path, and the handler that answers requests to it."""
+
+    path: str
+    """Such as `/figures`, or `/figures/*` for every path below `/figures/`."""
+    handler: Handler
+    methods: tuple[str, ...] | None = ("GET",)
+    """HEAD is allowed where GET is. None leaves the check to the handler."""
+    needs_caller: bool = True
+    """Whether requests have to be authenticated, if the server authenticates at all."""
+    scope: str | None = None
+    """The scope that the caller has to have."""
+    page: str | None = None
+    """The address of a page for people, from the server's root on, which the server prints when it starts."""
+
+    def allows(self, method: str) -> bool:
+        """Whether requests with this method are answered."""
+        return self.methods is None or method in self.methods or (method == "HEAD" and "GET" in self.methods)

@@ -18,16 +18,22 @@ from dragoman.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dragoman.access.callers import Caller
-    from dragoman.app import Runtime, ServerOptions, create_server, http_app, start_http_server
+    from dragoman.app import ServerOptions, create_server, http_app, start_http_server
     from dragoman.app import open_runtime as open
     from dragoman.calls.call import Call, Outcome, Stage
     from dragoman.config import Config
     from dragoman.edge.stdio import start_server
+    from dragoman.findings import Finding
     from dragoman.offers.catalogue import Offers
     from dragoman.offers.prompt import Message, Prompt, prompt
     from dragoman.offers.resource import Resource, resource
     from dragoman.openai import call_openai_tool, openai_tools
+    from dragoman.parts.part import Command, Contribution, Facilities, Loop, Part
+    from dragoman.parts.route import HttpRequest, HttpResponse, Route
+    from dragoman.runtime import Runtime
     from dragoman.schemas.forms import choices
+    from dragoman.sections import Section
+    from dragoman.telemetry.metrics import Gauge
     from dragoman.tools.content import (
         Audio,
         BlobResource,
@@ -48,19 +54,30 @@ _HOMES = {
     "Call": "dragoman.calls.call",
     "Caller": "dragoman.access.callers",
     "Cancellation": "dragoman.tools.context",
+    "Command": "dragoman.parts.part",
     "Config": "dragoman.config",
+    "Contribution": "dragoman.parts.part",
     "EmbeddedResource": "dragoman.tools.content",
+    "Facilities": "dragoman.parts.part",
+    "Finding": "dragoman.findings",
+    "Gauge": "dragoman.telemetry.metrics",
+    "HttpRequest": "dragoman.parts.route",
+    "HttpResponse": "dragoman.parts.route",
     "Image": "dragoman.tools.content",
+    "Loop": "dragoman.parts.part",
     "Message": "dragoman.offers.prompt",
     "Offers": "dragoman.offers.catalogue",
     "Outcome": "dragoman.calls.call",
+    "Part": "dragoman.parts.part",
     "Prompt": "dragoman.offers.prompt",
     "Resource": "dragoman.offers.resource",
     "ResourceLink": "dragoman.tools.content",
     "Root": "dragoman.tools.questions",
     "Roots": "dragoman.tools.questions",
-    "Runtime": "dragoman.app",
+    "Route": "dragoman.parts.route",
+    "Runtime": "dragoman.runtime",
     "Sample": "dragoman.tools.questions",
+    "Section": "dragoman.sections",
     "ServerOptions": "dragoman.app",
     "Stage": "dragoman.calls.call",
     "Text": "dragoman.tools.content",
@@ -89,19 +106,30 @@ __all__ = [
     "Call",
     "Caller",
     "Cancellation",
+    "Command",
     "Config",
+    "Contribution",
     "EmbeddedResource",
+    "Facilities",
+    "Finding",
+    "Gauge",
+    "HttpRequest",
+    "HttpResponse",
     "Image",
+    "Loop",
     "Message",
     "Offers",
     "Outcome",
+    "Part",
     "Prompt",
     "Resource",
     "ResourceLink",
     "Root",
     "Roots",
+    "Route",
     "Runtime",
     "Sample",
+    "Section",
     "ServerOptions",
     "Stage",
     "Text",

@@ -1,35 +1,28 @@
-"""The composition root: settings and tools become a runtime. The only place that chooses concrete classes."""
+"""The composition root: settings, tools and parts become a runtime. The only place that chooses concrete classes."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import logging
 import os
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragoman.access.callers import LOCAL, Caller
 from dragoman.access.quota import Quota
 from dragoman.access.seal import Seal
 from dragoman.adapters.dict_claims import DictClaims
 from dragoman.adapters.engines import make_storage
 from dragoman.cache.bounded import BoundedCache
-from dragoman.calls.answers import Claims
-from dragoman.calls.call import Call, Outcome, Stage
-from dragoman.calls.call_log import call_log
+from dragoman.calls.call import Call, Dialect, Stage
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.guards import Guards
 from dragoman.calls.intake import Intake
-from dragoman.calls.interrupts import raise_interrupt
+from dragoman.calls.lifespans import Lifespans
 from dragoman.calls.patience import Patience
 from dragoman.calls.pipeline import Common, Pipeline, Policy, build_pipeline
 from dragoman.calls.rates import Rates
@@ -41,68 +34,52 @@ from dragoman.calls.slots import Slots
 from dragoman.calls.stages.admit import Admission
 from dragoman.calls.stages.ask_client import MOST_WAITING, Waiting
 from dragoman.calls.stages.find_tool import FindOffer, FindTool
-from dragoman.calls.stages.open_span import OpenSpan
-from dragoman.calls.stages.record_completion import Observer
 from dragoman.calls.states import States
 from dragoman.calls.threads import Threads
-from dragoman.calls.tracing import Span
-from dragoman.changes import (
-    Change,
-    Publish,
-    ResourceUpdated,
-    ResultsOutdated,
-    ToolRegistered,
-    ToolRemoved,
-    keep_to_itself,
-)
 from dragoman.clock import Clock, SystemClock
 from dragoman.config import Config, make_config
-from dragoman.edge.connection import Connection, Services, Wire
+from dragoman.edge.announcer import Announcer
+from dragoman.edge.connection import Services
 from dragoman.edge.interests import Interests
 from dragoman.edge.listing import Listing
 from dragoman.edge.requests import KernelRequests, capabilities_with
 from dragoman.edge.sdk.kernel import SdkKernel
-from dragoman.errors import ConfigError, DuplicateTool, InternalError, RegistrationError
+from dragoman.errors import ConfigError
 from dragoman.ids import Ids, RandomIds
 from dragoman.lifespans import Lifespan, MakeLifespan
 from dragoman.memories.migrations import MIGRATIONS
-from dragoman.offers.catalogue import Kind, Offer, Offered, Offers, offered_by
-from dragoman.protocol.results import bytes_added_later
+from dragoman.memories.part import memories_part
+from dragoman.offers.catalogue import Offered, Offers, lifespans_of, sorted_out
+from dragoman.parts.admin import admin_part
+from dragoman.parts.artifacts import artifacts_part
+from dragoman.parts.installed import installed_parts, sections_of
+from dragoman.parts.part import Contribution, Facilities, Part
+from dragoman.parts.spans import spans_part
+from dragoman.parts.supervisor import Supervisor
+from dragoman.protocol.results import ToolResult, bytes_added_later
 from dragoman.protocol.session import Identity
 from dragoman.replies.artifacts import Artifacts, random_token
 from dragoman.replies.dialects import make_dialect
-from dragoman.replies.result_continue import result_continue_tool
+from dragoman.runtime import Calls, Edge, Runtime, Shared
 from dragoman.storage.port import Storage
 from dragoman.telemetry.load import PressureMonitor
-from dragoman.telemetry.log import Entry, Logger, StructuredLogger, exception_facts
+from dragoman.telemetry.log import Entry, Logger, StructuredLogger
 from dragoman.telemetry.metrics import Levels, Metrics
 from dragoman.telemetry.spans import join_trace, make_tracer
-from dragoman.tools.builtin.admin import admin_tools, registered_tool
-from dragoman.tools.builtin.echo import echo, echo_tool
-from dragoman.tools.builtin.health import health_handler, health_tool
+from dragoman.tools.builtin.echo import echo_tool
+from dragoman.tools.builtin.health import health_report, health_tool
 from dragoman.tools.catalogue import Catalogue
-from dragoman.tools.tool import Handler, Tool
+from dragoman.tools.tool import Tool
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import TracerProvider
+    from opentelemetry.trace import Tracer, TracerProvider
 
-    from dragoman.access.authenticator import Identify
+    from dragoman.access.authenticator import Authenticator, Identify
     from dragoman.edge.http.app import HttpApp
     from dragoman.edge.http.siblings import Siblings
-    from dragoman.edge.sdk.sessions import SdkSessions
     from dragoman.memories.port import Memories
-    from dragoman.parts.route import Route
 
-_LAST_WORDS = 0.5  # Seconds that streams are given to end in order.
-
-
-class ServerState(Enum):
-    """Where the server itself stands, whatever its connections do."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    DRAINING = "draining"
-    CLOSED = "closed"
+_LAST_WORDS = 0.5  # Seconds that the database is given to close.
 
 
 def _discard(entry: Entry) -> None:
@@ -123,10 +100,12 @@ class ServerOptions:
     memories: Memories | None = None
     tools: Iterable[Offered] = ()
     """Tools, resources and prompts, or functions that were decorated as such."""
+    parts: Sequence[Part] = ()
+    """The application's own parts. They start after the server's, and before those that `server.parts` names."""
+    stages: Sequence[Stage] = ()
+    """The application's own stages, after `CheckScopes`, in their order; see docs/stages.md."""
     offers: Offers | None = None
     """For resources and prompts that come only when the server runs: it then says that it has them from the start."""
-    stages: Sequence[Stage] = ()
-    """Stages of the application's own. Each call goes through them in this order, after `CheckScopes`."""
     tracer_provider: TracerProvider | None = None
     """Whose spans calls become. Without it, OpenTelemetry's own, if the application has set one by now."""
     memory_tools: bool = False
@@ -143,497 +122,297 @@ class ServerOptions:
     """What cursors begin with, so that other processes of a server know whose they are."""
 
 
-class Runtime:
-    """Tools and what else is offered, and the one way to call them.
+def create_server(options: ServerOptions) -> Runtime:
+    """A server from its parts. Nothing runs until it is started.
 
-    Constructing it starts nothing; `start` needs a running event loop.
+    Raises `RegistrationError` for tools that it cannot have, and `ConfigError` for settings that cannot be used.
     """
+    config, clock = options.config, options.clock
+    tools = tuple(options.tools)
+    logger = options.logger or StructuredLogger(_discard, clock, config.logging)
+    slots = options.slots or Slots(config.resources, config.tools, clock)
+    pressure = PressureMonitor(clock, config.guards.memory_budget_bytes)
+    shared = Shared(DictClaims(clock))
+    supervisor = Supervisor(clock, logger)
+    info = {"name": config.server.name, "version": config.server.version}
+    cache: BoundedCache[Any] = BoundedCache(config.cache, clock)
+    artifacts = Artifacts(cache, partial(random_token, options.cursor_mark))
+    tracer = make_tracer(options.tracer_provider)
+    parts = (*_own_parts(options, artifacts, tracer), *options.parts, *installed_parts(config.server.parts))
+    migrations = (*MIGRATIONS, *(each for part in parts for each in part.migrations))
+    storage = make_storage(config.storage, clock, dict.fromkeys(migrations))
+    supervisor.add("storage", Contribution(stop=partial(_close, storage)))
+    for name, each in (("load", slots.lag), ("pressure", pressure), ("cache", cache)):
+        supervisor.add(name, Contribution(start=each.start, stop=each.stop))
+    facilities = Facilities(
+        settings=None,
+        clock=clock,
+        ids=options.ids,
+        logger=logger,
+        catalogue=_catalogue(options, logger),
+        offers=Offers(config.tools, config.timeouts, expected=()) if options.offers is None else options.offers,
+        storage=storage,
+        cache=cache,
+        call=lambda *what, **how: runtime.call(*what, **how),
+        publish=shared.tell,
+        health=partial(health_report, info, config.tools, slots, lambda: supervisor.missing),
+    )
+    _register(tools, facilities, has_health=options.has_health)
+    for part in parts:
+        _contribute(part, config, facilities, supervisor)
+    identity = Identity(info, capabilities_with(facilities.offers), config.server.instructions)
+    dialect = make_dialect(config.response, artifacts, identity.server_info)
+    lifespan = None if options.lifespan is None else Lifespan(options.lifespan)
+    calls = _compose_calls(options, facilities, slots, pressure, dialect, supervisor, shared, lifespan)
+    edge = _compose_edge(config, facilities, calls, identity, dialect)
+    supervisor.add("announcer", Contribution(on_change=edge.announcer.on_change))
+    lifespans = (*(() if lifespan is None else (lifespan,)), *lifespans_of(tools))
+    runtime = Runtime(
+        config,
+        facilities,
+        calls,
+        edge,
+        supervisor,
+        shared,
+        Lifespans(lifespans, calls.runner, logger, config.server.shutdown_timeout_ms / 1000),
+        partial(_make_http, has_spans=tracer is not None),
+        is_owner=options.is_owner,
+    )
+    return runtime
 
-    def __init__(self, options: ServerOptions) -> None:
-        config = options.config
-        self.config = config
-        self.is_owner = options.is_owner
-        self.publish: Publish = keep_to_itself
-        """Tells the server's other processes, where there are some; what they tell is given to `apply`."""
-        self.clock = options.clock
-        self.claims: Claims = DictClaims(self.clock)
-        """Which answers were used; where a server has other processes, what they all share."""
-        self.ids = options.ids
-        self.logger: Logger = options.logger or StructuredLogger(_discard, self.clock, config.logging)
-        self.slots = options.slots or Slots(config.resources, config.tools, self.clock)
-        given = options.catalogue  # An empty one is false, and still the one to use.
-        may_change = config.is_dynamic_registration_effective()
-        self.catalogue = (
-            given
-            if given is not None
-            else Catalogue(config.tools, self.logger, config.timeouts, allows_dynamic=may_change, ids=self.ids)
+
+async def _close(storage: Storage) -> None:
+    with suppress(TimeoutError):  # A disk that hangs must not keep the process.
+        await asyncio.wait_for(storage.close(), _LAST_WORDS)
+
+
+def _catalogue(options: ServerOptions, logger: Logger) -> Catalogue:
+    if options.catalogue is not None:  # An empty one is false, and still the one to use.
+        return options.catalogue
+    config = options.config
+    may_change = config.is_dynamic_registration_effective()
+    return Catalogue(config.tools, logger, config.timeouts, allows_dynamic=may_change, ids=options.ids)
+
+
+def _register(offered: Iterable[Offered], facilities: Facilities, *, has_health: bool) -> None:
+    tools, offers = sorted_out(offered)
+    facilities.offers.replace((), offers)
+    if has_health:
+        facilities.catalogue.register(health_tool(facilities.health), is_builtin=True)
+    for tool in tools:
+        facilities.catalogue.register(tool)
+
+
+def _own_parts(options: ServerOptions, artifacts: Artifacts, tracer: Tracer | None) -> Iterator[Part]:
+    """The parts of the server itself, in the order in which they start."""
+    config = options.config
+    if config.tools.memory_enabled or options.memory_tools:
+        info = {"name": config.server.name, "version": config.server.version}
+        yield memories_part(config.response.max_value_bytes - bytes_added_later(info), options.memories)
+    if config.is_dynamic_registration_effective():
+        yield admin_part(config.tools.admin_policy)
+    if config.response.dialect == "envelope":  # The only one that leaves something to be continued.
+        yield artifacts_part(artifacts, config.response)
+    if tracer is not None:
+        yield spans_part(tracer)
+
+
+def _contribute(part: Part, config: Config, facilities: Facilities, supervisor: Supervisor) -> None:
+    """Have a part contribute what it has: its tools are registered, and the supervisor has the rest."""
+    settings = None if part.settings is None else getattr(config, part.name, None) or part.settings()
+    contribution = Contribution()
+    if part.build is not None:
+        contribution = part.build(msgspec.structs.replace(facilities, settings=settings))
+    supervisor.add(part.name, contribution)
+    tools, offers = sorted_out(contribution.tools)
+    for tool in tools:
+        facilities.catalogue.register(tool, is_builtin=True)
+    facilities.offers.replace((), offers)
+
+
+def _compose_calls(
+    options: ServerOptions,
+    facilities: Facilities,
+    slots: Slots,
+    pressure: PressureMonitor,
+    dialect: Dialect[ToolResult],
+    supervisor: Supervisor,
+    shared: Shared,
+    lifespan: Lifespan | None,
+) -> Calls:
+    """A pipeline for each kind of work, and what runs calls through them."""
+    config, clock, logger = options.config, facilities.clock, facilities.logger
+    under_way: dict[Call, Pipeline] = {}
+    deadlines = Deadlines(under_way, clock, logger)
+    threads = Threads()
+    patience = Patience(config.timeouts.input_ms, deadlines, clock)
+    seal = Seal(config.security.state_key, config.server.name)
+    results = Results(facilities.cache, facilities.publish, config.response.max_value_bytes)
+    supervisor.add("results", Contribution(on_change=results.on_change))
+    common = Common(
+        run=RunHandler(threads, logger, patience, lifespan),
+        logger=logger,
+        clock=clock,
+        admission=Admission(),
+        catalogue=facilities.catalogue,
+        guards=Guards(config.guards, config.limits, pressure),
+        states=States(seal, clock, logger, shared.get_claims, patience.limit),
+        patience=patience,
+        waiting=Waiting(Quota(config.resources.max_waiting_per_caller or MOST_WAITING // 2)),
+        deadlines=deadlines,
+        results=results,
+        under_way=under_way,
+        observers=[observer for each in supervisor for observer in each.observers],
+        around=tuple(stage for each in supervisor for stage in each.around),
+        stages=(*(stage for each in supervisor for stage in each.stages), *options.stages),
+    )
+    policy = Policy(
+        find=FindTool(facilities.catalogue),
+        limits=config.limits,
+        tools=config.tools,
+        rates=Rates(config.limits),
+        slots=slots,
+        shares=Shares(config.resources, config.limits),
+    )
+    tools = build_pipeline(policy, common)
+    offers = build_pipeline(replace(policy, find=FindOffer()), common)
+    runner = Runner(tools, under_way, deadlines, threads, logger)
+    intake = Intake(runner, facilities.ids, dialect, clock)
+    return Calls(common, policy, tools.stages, runner, intake, Intake(runner, facilities.ids, dialect, clock, offers))
+
+
+def _compose_edge(
+    config: Config, facilities: Facilities, calls: Calls, identity: Identity, dialect: Dialect[ToolResult]
+) -> Edge:
+    """What clients meet."""
+    listing = Listing(facilities.catalogue, identity)
+    interests = Interests()
+    max_bytes = config.response.max_response_bytes - bytes_added_later(identity.server_info)
+    requests = KernelRequests(calls.intake, dialect, calls.offers, facilities.offers, interests, max_bytes)
+    handlers = requests.handlers(identity.capabilities)
+    kernel = SdkKernel(identity, listing, handlers, facilities.offers.may_read)
+    services = Services(
+        intake=calls.intake,
+        catalogue=facilities.catalogue,
+        listing=listing,
+        identity=identity,
+        dialect=dialect,
+        kernel=kernel,
+        ids=facilities.ids,
+        logger=facilities.logger,
+        max_message_bytes=config.limits.max_request_bytes,
+        shape=config.limits.shape,
+    )
+    announcer = Announcer(facilities.catalogue, facilities.offers, interests, kernel)
+    return Edge(identity, kernel, services, announcer)
+
+
+def _make_http(
+    runtime: Runtime, *, sse: bool, siblings: Siblings | None, identify: Identify | None, has_spans: bool
+) -> HttpApp:
+    """A runtime as an ASGI application, with the parts that only HTTP has."""
+    from dragoman.access.metadata import resource_metadata
+    from dragoman.edge.http.access import HttpAccess
+    from dragoman.edge.http.app import HttpApp, HttpTelemetry
+    from dragoman.edge.http.origins import OriginCheck
+    from dragoman.edge.http.routes import Endpoint
+    from dragoman.edge.http.status import metadata_routes
+    from dragoman.edge.sdk.sessions import SdkSessions
+
+    config = runtime.config
+    authenticator = _authenticator(runtime, identify)
+    sessions = SdkSessions(
+        runtime.kernel,
+        config.http,
+        config.limits.max_request_bytes,
+        runtime.ids,
+        runtime.logger,
+        is_authenticated=authenticator is not None,
+        prefix="" if siblings is None else siblings.prefix,
+    )
+    runtime.edge.announcer.sessions = sessions
+    metrics = _count_calls(runtime, siblings) if config.http.metrics else None
+    if config.explorer.enabled:
+        _explore(runtime)
+    metadata = resource_metadata(config.auth)
+    routes = [route for each in runtime.supervisor for route in each.routes]
+    if metadata is not None:
+        routes += metadata_routes(metadata, config.http.path)
+    # The name that the operator listens at is the server's own, whoever else's names point here.
+    own = {config.http.host} - {"*"}
+    origins = OriginCheck((*config.http.allowed_hosts, *own), config.http.allowed_origins)
+    return HttpApp(
+        runtime,
+        runtime.edge.services,
+        sessions,
+        HttpAccess(origins, authenticator, runtime.logger),
+        Endpoint(config.http.path, has_sse=sse),
+        routes=routes,
+        siblings=siblings,
+        telemetry=HttpTelemetry(metrics, join_trace if has_spans else None),
+    )
+
+
+def _explore(runtime: Runtime) -> None:
+    from dragoman.explorer.explored import Explored
+    from dragoman.explorer.explorer import Explorer
+
+    explorer = Explorer(
+        Explored(
+            settings=runtime.config.explorer,
+            max_response_bytes=runtime.config.response.max_response_bytes,
+            catalogue=runtime.catalogue,
+            stages=runtime.stages,
+            intake=runtime.intake,
+            dialect=runtime.dialect,
+            identity=runtime.identity,
+            clock=runtime.clock,
+            ids=runtime.ids,
+            logger=runtime.logger,
+            state=lambda: runtime.state.value,
+            under_way=lambda: runtime.runner.under_way,
+            health=runtime.health,
         )
-        tools, offers = _sorted_out(options.tools)
-        self.offers = (
-            options.offers if options.offers is not None else Offers(config.tools, config.timeouts, expected=())
-        )
-        self.offers.replace((), offers)
-        self._info = {"name": config.server.name, "version": config.server.version}
-        self.memories = options.memories
-        self.storage: Storage = make_storage(config.storage, self.clock, MIGRATIONS)
-        if options.has_health:
-            self.catalogue.register(health_tool(self.health), is_builtin=True)
-        for tool in tools:
-            self.catalogue.register(tool)
-        for tool in (
-            *(self._memory_tools() if config.tools.memory_enabled or options.memory_tools else ()),
-            *(self._admin_tools() if may_change else ()),
-        ):
-            self.catalogue.register(tool, is_builtin=True)
-        self.state = ServerState.STARTING
-        own = None if options.lifespan is None else Lifespan(options.lifespan)
-        self._lifespans = [*([] if own is None else [own]), *_lifespans_of(tools, offers)]
-        """Those that are, or will be, entered."""
-        self._gate = Admission()
-        self.identity = Identity(self._info, capabilities_with(self.offers), config.server.instructions)
-        self.cache: BoundedCache[Any] = BoundedCache(config.cache, self.clock)
-        artifacts = Artifacts(self.cache, partial(random_token, options.cursor_mark))
-        self.dialect = make_dialect(config.response, artifacts, self.identity.server_info)
-        if config.response.dialect == "envelope":  # The only one that leaves something to be continued.
-            self.catalogue.register(result_continue_tool(artifacts, config.response), is_builtin=True)
-        self.connections: set[Connection] = set()
-        self.pressure = PressureMonitor(self.clock, config.guards.memory_budget_bytes)
-        self.guards = Guards(config.guards, config.limits, self.pressure)
-        self.observers: list[Observer] = []
-        under_way: dict[Call, Pipeline] = {}
-        deadlines = Deadlines(under_way, self.clock, self.logger)
-        threads = Threads()
-        self._patience = patience = Patience(config.timeouts.input_ms, deadlines, self.clock)
-        seal = Seal(config.security.state_key, config.server.name)
-        self._results = results = Results(self.cache, self._tell_others, config.response.max_value_bytes)
-        tracer = make_tracer(options.tracer_provider)
-        self._spans = None if tracer is None else OpenSpan(tracer, self.catalogue)
-        if self._spans is not None:
-            self.observers.append(self._spans.close)
-        self.common = common = Common(
-            run=RunHandler(threads, self.logger, patience, own),
-            logger=self.logger,
-            clock=self.clock,
-            admission=self._gate,
-            catalogue=self.catalogue,
-            guards=self.guards,
-            states=States(seal, self.clock, self.logger, self._get_claims, patience.limit),
-            patience=patience,
-            waiting=Waiting(Quota(config.resources.max_waiting_per_caller or MOST_WAITING // 2)),
-            deadlines=deadlines,
-            results=results,
-            under_way=under_way,
-            observers=self.observers,
-            spans=self._spans,
-            stages=tuple(options.stages),
-        )
-        """What pipelines share. With it, a part can build one for work of its own."""
-        self.policy = policy = Policy(
-            find=FindTool(self.catalogue),
-            limits=config.limits,
-            tools=config.tools,
-            rates=Rates(config.limits),
-            slots=self.slots,
-            shares=Shares(config.resources, config.limits),
-        )
-        tools_pipeline = build_pipeline(policy, common)
-        offers_pipeline = build_pipeline(replace(policy, find=FindOffer()), common)
-        self.stages = tools_pipeline.stages
-        self.runner = Runner(tools_pipeline, under_way, deadlines, threads, self.logger)
-        self.intake = Intake(self.runner, self.ids, self.dialect, self.clock)
-        offers_intake = Intake(self.runner, self.ids, self.dialect, self.clock, offers_pipeline)
-        listing = Listing(self.catalogue, self.identity)
-        self.interests = Interests()
-        max_bytes = config.response.max_response_bytes - bytes_added_later(self.identity.server_info)
-        requests = KernelRequests(self.intake, self.dialect, offers_intake, self.offers, self.interests, max_bytes)
-        handlers = requests.handlers(self.identity.capabilities)
-        self.kernel = SdkKernel(self.identity, listing, handlers, self.offers.may_read)
-        self._services = Services(
-            intake=self.intake,
-            catalogue=self.catalogue,
-            listing=listing,
-            identity=self.identity,
-            dialect=self.dialect,
-            kernel=self.kernel,
-            ids=self.ids,
-            logger=self.logger,
-            max_message_bytes=config.limits.max_request_bytes,
-            shape=config.limits.shape,
-        )
-        self.routes: list[Route] = []
-        """What is served over HTTP besides MCP; read when the application is made."""
-        self.sessions: SdkSessions | None = None
-        self.metrics: Metrics | None = None
-        """What calls add up to; where the runtime is served over HTTP."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._background: set[asyncio.Task[None]] = set()
-        self._stop_listening = (
-            self.catalogue.on_change(lambda: self._from_any_thread(self._announce_list, "tools")),
-            self.offers.on_change(lambda kind: self._from_any_thread(self._announce_list, kind)),
-        )
+    )
+    runtime.add("explorer", Contribution(routes=explorer.routes(), observers=(explorer.recent.observe,)))
 
-    @property
-    def is_running(self) -> bool:
-        """Whether calls are taken."""
-        return self.state is ServerState.RUNNING
 
-    def http(self, *, sse: bool = False, siblings: Siblings | None = None, identify: Identify | None = None) -> HttpApp:
-        """The runtime as an ASGI application, with the authentication that the settings ask for; once only.
+def _authenticator(runtime: Runtime, identify: Identify | None) -> Authenticator | None:
+    from dragoman.access.authenticator import CustomAuthenticator, make_authenticator
+    from dragoman.adapters.web_documents import WebDocuments
 
-        `siblings` are the processes that serve the same clients. `identify` authenticates requests in place of the
-        settings: it takes the headers by name, and returns the caller, or None for a request to refuse; it may be
-        async. Raises `ConfigError` for settings that cannot be used.
-        """
-        from dragoman.access.authenticator import CustomAuthenticator, make_authenticator
-        from dragoman.access.metadata import resource_metadata
-        from dragoman.adapters.web_documents import WebDocuments
-        from dragoman.edge.http.access import HttpAccess
-        from dragoman.edge.http.app import HttpApp, HttpTelemetry
-        from dragoman.edge.http.origins import OriginCheck
-        from dragoman.edge.http.routes import Endpoint
-        from dragoman.edge.http.status import metadata_routes, metrics_route
-        from dragoman.edge.sdk.sessions import SdkSessions
+    authenticator = make_authenticator(runtime.config.auth, runtime.clock, WebDocuments(), os.environ)
+    if identify is None:
+        return authenticator
+    if authenticator is not None:
+        raise ConfigError([("auth", "is set, and so is an authenticator of the application's own; use one")])
+    return CustomAuthenticator(identify, runtime.clock)
 
-        if self.sessions is not None:
-            raise RuntimeError("a runtime is served over HTTP once")
-        config = self.config
-        authenticator = make_authenticator(config.auth, self.clock, WebDocuments(), os.environ)
-        if identify is not None:
-            if authenticator is not None:
-                raise ConfigError([("auth", "is set, and so is an authenticator of the application's own; use one")])
-            authenticator = CustomAuthenticator(identify, self.clock)
-        if config.http.metrics:
-            self._count_calls()
-        is_authenticated = authenticator is not None
-        prefix = "" if siblings is None else siblings.prefix
-        self.sessions = SdkSessions(
-            self.kernel, config, self.ids, self.logger, is_authenticated=is_authenticated, prefix=prefix
-        )
-        routes = [*self.routes]
-        metadata = resource_metadata(config.auth)
-        if metadata is not None:
-            routes += metadata_routes(metadata, config.http.path)
-        if self.metrics is not None:
-            routes.append(metrics_route(self.metrics, siblings))
-        if config.explorer.enabled:
-            routes += self._explore()
-        # The name that the operator listens at is the server's own, whoever else's names point here.
-        own = {config.http.host} - {"*"}
-        origins = OriginCheck((*config.http.allowed_hosts, *own), config.http.allowed_origins)
-        return HttpApp(
-            self,
-            self._services,
-            self.sessions,
-            HttpAccess(origins, authenticator, self.logger),
-            Endpoint(config.http.path, has_sse=sse),
-            routes=routes,
-            siblings=siblings,
-            telemetry=HttpTelemetry(self.metrics, None if self._spans is None else join_trace),
-        )
 
-    def _explore(self) -> tuple[Route, ...]:
-        """The routes of the explorer, which is told of every call from now on."""
-        from dragoman.explorer.explored import Explored
-        from dragoman.explorer.explorer import Explorer
+def _count_calls(runtime: Runtime, siblings: Siblings | None) -> Metrics | None:
+    """The part that counts calls for Prometheus."""
+    from dragoman.edge.http.status import metrics_route
 
-        explored = Explored(
-            settings=self.config.explorer,
-            max_response_bytes=self.config.response.max_response_bytes,
-            catalogue=self.catalogue,
-            stages=self.stages,
-            intake=self.intake,
-            dialect=self.dialect,
-            identity=self.identity,
-            clock=self.clock,
-            ids=self.ids,
-            logger=self.logger,
-            state=lambda: self.state.value,
-            under_way=lambda: self.runner.under_way,
-            health=self.health,
-        )
-        explorer = Explorer(explored)
-        self.observers.append(explorer.recent.observe)
-        return explorer.routes()
+    if find_spec("prometheus_client") is None:
+        runtime.logger.warn("there are no metrics: prometheus-client is not installed")
+        return None
 
-    async def start(self) -> None:
-        """Begin to take calls, and enter the lifespans; once only. Raises what a lifespan raises."""
-        if self.state is not ServerState.STARTING:
-            raise RuntimeError(f"a runtime is started once, and this one is {self.state.value}")
-        self._loop = asyncio.get_running_loop()
-        self.runner.start()
-        self.slots.lag.start()
-        self.pressure.start()
-        self.cache.start()
-        self.state = ServerState.RUNNING
-        self._gate.is_open = True
-        try:
-            for lifespan in self._lifespans:
-                await lifespan.enter(self)
-        except BaseException:
-            await self.stop(0)
-            raise
-
-    async def stop(self, timeout: float | None = None) -> int:
-        """Refuse new calls, let running ones finish, close connections; how many calls had to be abandoned."""
-        if self.state in (ServerState.DRAINING, ServerState.CLOSED):
-            return 0
-        self.state = ServerState.DRAINING
-        self._gate.is_open = False
-        self._patience.stop()
-        if timeout is None:
-            timeout = self.config.server.shutdown_timeout_ms / 1000
-        end = time.monotonic() + timeout
-        await self.runner.drain(timeout)
-        abandoned = self.runner.abandon()
-        for lifespan in reversed(self._lifespans):
-            await self._leave(lifespan, max(end - time.monotonic(), _LAST_WORDS))
-        self.kernel.end_streams()
-        for connection in tuple(self.connections):
-            await connection.finish_requests(_LAST_WORDS)
-            self.disconnect(connection)
-        if self.sessions is not None:
-            await self.sessions.stop()
-        await self.kernel.close()
-        with suppress(TimeoutError):  # A disk that hangs must not keep the process.
-            await asyncio.wait_for(self.storage.close(), _LAST_WORDS)
-        self.slots.lag.stop()
-        self.pressure.stop()
-        self.cache.stop()
-        for stop in self._stop_listening:
-            stop()
-        self.state = ServerState.CLOSED
-        return abandoned
-
-    async def _leave(self, lifespan: Lifespan, timeout: float) -> None:
-        try:
-            if not await lifespan.leave(timeout):
-                self.logger.error("the end of the lifespan took too long", {"timeoutMs": int(timeout * 1000)})
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            raise_interrupt(error)
-            # It is somebody else's code, and no reason not to stop in order.
-            self.logger.error("the end of the lifespan failed", exception_facts(error, InternalError.code))
-
-    def connect(self, wire: Wire, caller: Caller = LOCAL) -> Connection:
-        """A new client, whose lines go to `wire`."""
-        connection = Connection(self._services, wire, caller)
-        self.connections.add(connection)
-        return connection
-
-    def disconnect(self, connection: Connection) -> None:
-        """The client is gone."""
-        self.connections.discard(connection)
-        connection.disconnect()
-
-    async def call(
-        self,
-        name: str,
-        arguments: dict[str, Any] | None = None,
-        *,
-        correlation_id: str | None = None,
-        caller: Caller = LOCAL,
-        trace: list[Span] | None = None,
-    ) -> Outcome:
-        """Call a tool through the whole pipeline, and wait for the outcome; `trace` gets where the time went."""
-        return await self.intake.call(name, arguments or {}, correlation_id=correlation_id, caller=caller, trace=trace)
-
-    def log_calls(self, logger: logging.Logger, package: str) -> None:
-        """Log calls of unknown tools and of tools whose handlers are in `package`, and the errors that answer them."""
-        self.runner.on_submit.append(call_log(self.catalogue, logger, package))
-
-    def resource_updated(self, uri: str) -> None:
-        """Say that something else is to be read at `uri` now: whoever subscribed to it is told. From any thread."""
-        self._from_any_thread(self._announce_update, uri)
-        self.publish(ResourceUpdated(uri))
-
-    def apply(self, change: Change) -> None:
-        """Do as another process of this server has done; its clients are told as if it had been done here."""
-        match change:
-            case ToolRegistered():
-                self._register_as_told(change)
-            case ToolRemoved():
-                known = self.catalogue.get(change.name)
-                if known is not None and not known.is_builtin:
-                    self.catalogue.unregister(change.name, is_dynamic=True, logger=self._logger_of(change))
-            case ResourceUpdated():
-                self._from_any_thread(self._announce_update, change.uri)
-            case ResultsOutdated():
-                self._results.outdate(change.tags)
-
-    def replace(self, leaving: Iterable[Offered], coming: Iterable[Offered]) -> None:
-        """Remove tools, resources and prompts and add others, all of it or, with a `RegistrationError`, nothing."""
-        old_tools, old_offers = _sorted_out(leaving)
-        new_tools, new_offers = _sorted_out(coming)
-        self.catalogue.replace(_names(old_tools), new_tools)
-        try:
-            self.offers.replace([offer.key for offer in old_offers], new_offers)
-        except RegistrationError:
-            self.catalogue.replace(_names(new_tools), old_tools)
-            raise
-
-    async def reload(self, leaving: Iterable[Tool | Offer], coming: Iterable[Tool | Offer]) -> None:
-        """As `replace`, between entering the lifespans of what is coming and leaving those of what is replaced.
-
-        The latter are left when the calls that need them have ended. Raises what a lifespan raises, too.
-        """
-        entered: list[Lifespan] = []
-        before, after = (_lifespans_of(*_sorted_out(each)) for each in (leaving, coming))
-        try:
-            for lifespan in after:
-                if lifespan not in self._lifespans:
-                    entered.append(lifespan)
-                    self._lifespans.append(lifespan)
-                    await lifespan.enter(self)
-            if self.state in (ServerState.DRAINING, ServerState.CLOSED):
-                raise RuntimeError("the server is stopping")
-            self.replace(leaving, coming)
-        except BaseException:
-            for lifespan in reversed(entered):
-                self._let_go(lifespan)
-            raise
-        for lifespan in reversed(before):
-            if lifespan not in after:
-                self._let_go(lifespan)
-
-    def _let_go(self, lifespan: Lifespan) -> None:
-        """Leave a lifespan when the calls that need it have ended, but at the latest when the server stops."""
-
-        async def leave() -> None:
-            await self.runner.ended(lifespan)
-            await self._leave(lifespan, self.config.server.shutdown_timeout_ms / 1000)
-            if self.state is ServerState.RUNNING:
-                self._lifespans.remove(lifespan)
-
-        self._in_background(leave())
-
-    def health(self) -> dict[str, Any]:
-        """What the tool `health` answers."""
-        config = self.config
-        return {
-            "server": {"name": config.server.name, "version": config.server.version},
-            "config": {
-                "toolTimeoutMs": config.tools.default_timeout_ms,
-                "maxConcurrentExecutions": self.slots.limit,
-                "maxPayloadBytes": config.tools.max_payload_bytes,
-                "maxStateBytes": config.tools.max_state_bytes,
-            },
-            "resources": msgspec.to_builtins(self.slots.get_telemetry()),
-            "status": self.slots.get_health_status(),
-        }
-
-    def _count_calls(self) -> None:
-        if find_spec("prometheus_client") is None:
-            self.logger.warn("there are no metrics: prometheus-client is not installed")
-            return
-        self.metrics = Metrics(self.catalogue.get, self._levels)
-        self.observers.append(self.metrics.observe)
-
-    def _levels(self) -> Levels:
-        """What the metrics say about this moment."""
-        now = self.slots.get_telemetry()
+    def levels() -> Levels:
+        now = runtime.slots.get_telemetry()
         return Levels(
-            in_flight=self.runner.under_way,
+            in_flight=runtime.runner.under_way,
             slots=now.max_concurrent_executions,
             slots_in_use=now.concurrent_executions,
             lag_seconds=now.event_loop_delay_ms / 1000,
             memory_bytes=now.memory_usage_bytes,
-            sessions=0 if self.sessions is None else self.sessions.count,
-            cache=self.cache.stats(),
+            sessions=0 if runtime.sessions is None else runtime.sessions.count,
+            cache=runtime.cache.stats(),
         )
 
-    def _memory_tools(self) -> tuple[Tool, ...]:
-        from dragoman.memories.port import Memories
-        from dragoman.memories.tools import memory_tools
-
-        if self.memories is None:
-            self.memories = self.storage.port(Memories)
-        response = self.config.response
-        return memory_tools(self.memories, response.max_value_bytes - bytes_added_later(self._info))
-
-    def _handlers(self) -> dict[str, Handler]:
-        """What a tool can stand for that is registered while the server runs."""
-        return {"echo": echo, "health": health_handler(self.health)}
-
-    def _admin_tools(self) -> tuple[Tool, ...]:
-        policy = self.config.tools.admin_policy
-        return admin_tools(self.catalogue, policy, self._handlers(), self._tell_others)
-
-    def _tell_others(self, change: Change) -> None:
-        self.publish(change)
-
-    def _get_claims(self) -> Claims:
-        return self.claims
-
-    def _register_as_told(self, change: ToolRegistered) -> None:
-        tool = registered_tool(change, self._handlers())
-        known = self.catalogue.get(change.name)
-        if known is not None and known.definition == tool.definition:
-            return
-        if known is not None and known.is_builtin:
-            raise DuplicateTool(change.name)
-        if known is not None:  # Registered here and there at the same time: the last word is the same for all.
-            self.catalogue.unregister(change.name)
-        logger = self._logger_of(change)
-        self.catalogue.register(tool, is_dynamic=True, tool_type=change.tool_type, logger=logger)
-
-    def _logger_of(self, change: ToolRegistered | ToolRemoved) -> Logger | None:
-        """Logs under the id of the call that another process made the change for."""
-        return None if change.correlation_id is None else self.logger.child({"correlationId": change.correlation_id})
-
-    def _from_any_thread(self, announce: Callable[[Any], None], what: str) -> None:
-        loop = self._loop
-        if loop is not None and self.state is ServerState.RUNNING:
-            loop.call_soon_threadsafe(announce, what)
-
-    def _announce_list(self, kind: Kind | Literal["tools"]) -> None:
-        """Tell every client that a list is another one now."""
-        for connection in tuple(self.connections):
-            if connection.is_listening:
-                connection.notify(f"notifications/{kind}/list_changed")
-        self._announce(self.kernel.list_changed(kind))
-        if self.sessions is not None:
-            self.sessions.list_changed(kind)
-
-    def _announce_update(self, uri: str) -> None:
-        for listener, caller in self.interests.subscribers(uri):
-            if self.offers.may_read(caller, uri):  # It may have been registered after the client subscribed.
-                listener.notify("notifications/resources/updated", {"uri": uri})
-        self._announce(self.kernel.resource_updated(uri))
-
-    def _announce(self, telling: Coroutine[Any, Any, None]) -> None:
-        """Tell the clients of the modern era, which listen through the kernel."""
-        self._in_background(telling)
-
-    def _in_background(self, doing: Coroutine[Any, Any, None]) -> None:
-        assert self._loop is not None
-        task = self._loop.create_task(doing)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-
-def create_server(options: ServerOptions) -> Runtime:
-    """A server from its parts. Nothing runs until it is started."""
-    return Runtime(options)
-
-
-def _sorted_out(offered: Iterable[Offered]) -> tuple[list[Tool], list[Offer]]:
-    tools: list[Tool] = []
-    offers: list[Offer] = []
-    for each in itertools.chain.from_iterable(map(offered_by, offered)):
-        if isinstance(each, Tool):
-            tools.append(each)
-        else:
-            offers.append(each)
-    return tools, offers
-
-
-def _lifespans_of(tools: Iterable[Tool], offers: Iterable[Offer]) -> list[Lifespan]:
-    """Each of them once, in the order of what has them."""
-    found = (each.lifespan for each in (*tools, *(offer.tool for offer in offers)))
-    return list(dict.fromkeys(lifespan for lifespan in found if lifespan is not None))
-
-
-def _names(tools: Iterable[Tool]) -> list[str]:
-    return [tool.definition.name for tool in tools]
+    gauges = [gauge for each in runtime.supervisor for gauge in each.gauges]
+    metrics = Metrics(runtime.catalogue.get, levels, gauges)
+    runtime.add("metrics", Contribution(routes=(metrics_route(metrics, siblings),), observers=(metrics.observe,)))
+    return metrics
 
 
 @asynccontextmanager
@@ -641,12 +420,20 @@ async def open_runtime(
     tools: Iterable[Offered] = (), config: Config | Mapping[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[Runtime]:
     """A running runtime inside this process: `async with dragoman.open(tools) as runtime: await runtime.call(…)`."""
-    runtime = create_server(ServerOptions(config=make_config(config), tools=tools, **options))
+    runtime = create_server(ServerOptions(config=configure(config, **options), tools=tools, **options))
     await runtime.start()
     try:
         yield runtime
     finally:
         await runtime.stop()
+
+
+def configure(config: Config | Mapping[str, Any] | None, *, parts: Sequence[Part] = (), **_: Any) -> Config:
+    """Settings from nested values, with the sections of `parts` and of those that the values name in `server.parts`.
+
+    Raises `ConfigError` with everything that is wrong.
+    """
+    return make_config(config, lambda names: sections_of((*parts, *installed_parts(names))))
 
 
 def http_app(
@@ -663,7 +450,7 @@ def http_app(
     its first request. Configure `auth`, or pass `identify`, which takes a request's headers by name and returns its
     `Caller` or None, or pass `allow_unauthenticated=True`; raises `ConfigError` otherwise.
     """
-    runtime = create_server(ServerOptions(config=make_config(config), tools=tools, **options))
+    runtime = create_server(ServerOptions(config=configure(config, **options), tools=tools, **options))
     app = runtime.http(identify=identify)
     if not (app.is_authenticated or allow_unauthenticated or runtime.config.auth.allow_unauthenticated):
         reason = "nobody is authenticated; set up auth, or pass allow_unauthenticated=True"

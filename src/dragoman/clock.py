@@ -37,6 +37,16 @@ class Clock(Protocol):
         ...
 
 
+async def sleep(clock: Clock, seconds: float) -> None:
+    """Return after so many seconds of `clock`."""
+    due = asyncio.Event()
+    timer = clock.call_later(seconds, due.set)
+    try:
+        await due.wait()
+    finally:
+        timer.cancel()
+
+
 def iso_milliseconds(moment: datetime) -> str:
     """A UTC moment the way logs and envelopes write it."""
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"

@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -22,7 +22,7 @@ from dragoman import errors
 from dragoman.access.settings import AuthConfig, SecurityConfig
 from dragoman.cache.settings import CacheConfig
 from dragoman.calls.settings import GuardsConfig, LimitsConfig, ResourcesConfig
-from dragoman.edge.http.settings import HttpConfig
+from dragoman.edge.settings import HttpConfig
 from dragoman.explorer.settings import ExplorerConfig
 from dragoman.process.settings import ServerConfig
 from dragoman.replies.settings import ResponseConfig
@@ -77,7 +77,15 @@ class Config(Section, frozen=True):
         return self.tools.admin_registration_enabled and self.security.dynamic_registration_enabled
 
 
-def make_config(values: Mapping[str, Any] | Config | None = None) -> Config:
+FindSections: TypeAlias = Callable[[Sequence[str]], Mapping[str, type[Section]]]
+"""Gives the sections of the parts that `server.parts` names, by name. Raises `ConfigError`."""
+
+
+def _no_sections(names: Sequence[str]) -> Mapping[str, type[Section]]:
+    return {}
+
+
+def make_config(values: Mapping[str, Any] | Config | None = None, find_sections: FindSections = _no_sections) -> Config:
     """Settings from nested values, as a file would hold them; what is not named keeps its default.
 
     Raises `ConfigError` with everything that is wrong.
@@ -85,11 +93,34 @@ def make_config(values: Mapping[str, Any] | Config | None = None) -> Config:
     if isinstance(values, Config):
         return values
     found: list[Problem] = []
-    config = read(Config, respell(Config, values or {}, found), found)
+    kind = _with_parts([values or {}], find_sections, found)
+    config = read(kind, respell(kind, values or {}, found), found)
     found += conflicts(config)
     if found:
         raise errors.ConfigError(found)
     return config
+
+
+def _with_parts(layers: Iterable[Mapping[str, Any]], find_sections: FindSections, found: list[Problem]) -> type[Config]:
+    """`Config` with the sections of the parts that the last layer with `server.parts` names."""
+    names: Sequence[str] = ()
+    for layer in layers:
+        section = respell(Config, layer, []).get("server")
+        given = section.get("parts", names) if isinstance(section, Mapping) else names
+        if isinstance(given, list | tuple) and all(isinstance(name, str) for name in given):
+            names = given
+    try:
+        sections = find_sections(names)
+    except errors.ConfigError as error:
+        found += error.problems
+        return Config
+    taken = [(name, "is a section of the server, and cannot be a part's") for name in sections if name in _OWN]
+    found += taken
+    if taken or not sections:
+        return Config
+    fields = [(name, section, section()) for name, section in sections.items()]
+    made: Any = msgspec.defstruct("Config", fields, bases=(Config,), frozen=True, kw_only=True)
+    return made  # type: ignore[no-any-return]
 
 
 def load_config(
@@ -119,29 +150,38 @@ class Settings(msgspec.Struct, frozen=True):
         *,
         below: Iterable[tuple[str, Mapping[str, Any]]] = (),
         searches: bool = True,
+        find_sections: FindSections = _no_sections,
     ) -> Settings:
         """Layer a file, the environment and flags (by dotted name; None is not given) over the defaults.
 
         `below` are a program's own layers, the weakest first: where each comes from, and its values as a file holds
-        them. The file comes after them. With `searches` False, no file is looked for in the working directory. Raises
-        `ConfigError` with everything that is wrong, and where it stands.
+        them. The file comes after them. With `searches` False, no file is looked for in the working directory.
+        `find_sections` gives the sections of parts. Raises `ConfigError` with everything that is wrong, and where it
+        stands.
         """
         path = file or (_found_file() if searches else None)
         found: list[Problem] = []
         values: dict[str, Any] = {}
         sources: dict[str, str] = {}
-        layers = _layers(path, os.environ if environ is None else environ, flags or {})
-        for source, raw in (*below, *layers):
+        below, environ = tuple(below), os.environ if environ is None else environ
+        is_found = file is None and path is not None
+        layers = (*below, *_layers(Config, path, environ, flags or {}))
+        # A file that was only found decides about no import, not even before it is refused.
+        trusted = [raw for source, raw in layers if not (is_found and source == str(path))]
+        kind = _with_parts(trusted, find_sections, found)
+        if kind is not Config:
+            layers = (*below, *_layers(kind, path, environ, flags or {}))
+        for source, raw in layers:
             _refuse_half_characters(raw, source)
             problems: list[Problem] = []
-            layer = respell(Config, raw, problems)
-            read(Config, layer, problems)
-            if path is not None and file is None and source == str(path):
-                problems += _refused_in(layer, path)
+            layer = respell(kind, raw, problems)
+            read(kind, layer, problems)
+            if is_found and source == str(path):
+                problems += _refused_in(kind, layer, source)
             found += [(name, f"{message} ({source})") for name, message in problems]
-            sources.update((name, source) for name, _, _ in leaves(Config, layer))
+            sources.update((name, source) for name, _, _ in leaves(kind, layer))
             merge(values, layer)
-        config = read(Config, values, [])  # Whatever is wrong with a layer has been found.
+        config = read(kind, values, [])  # Whatever is wrong with a layer has been found.
         found += [(name, f"{message} ({sources.get(name, 'default')})") for name, message in conflicts(config)]
         if found:
             raise errors.ConfigError(found)
@@ -158,7 +198,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     def get(self, section: str) -> Section:
         """One section, by its name; raises `KeyError` when there is none."""
-        if section not in Config.__struct_fields__:
+        if section not in self.config.__struct_fields__:
             raise KeyError(section)
         found: Section = getattr(self.config, section)
         return found
@@ -169,10 +209,11 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 load_settings = Settings.load
+_OWN = frozenset(Config.__struct_fields__)
 
 
 def _layers(
-    path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]
+    kind: type[Config], path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Where settings come from and what they are there, the weakest first."""
     if path is not None:
@@ -182,20 +223,20 @@ def _layers(
             continue
         names = variable[len(PREFIX) :].split("__")
         if len(names) > 1:
-            yield variable, _nest(names, _from_text(text, kind_of(Config, names)))
+            yield variable, _nest(names, _from_text(text, kind_of(kind, names)))
             continue
         section, _, rest = names[0].partition("_")
-        if section.lower() in Config.__struct_fields__:  # It would be ignored without a word.
+        if section.lower() in kind.__struct_fields__:  # It would be ignored without a word.
             raise errors.ConfigError([(variable, f"is not a setting; did you mean {PREFIX}{section}__{rest}?")])
     for name, value in flags.items():
         if value is not None:
             yield FLAGS.get(name, name), _nest(name.split("."), value)
 
 
-def _refused_in(layer: Mapping[str, Any], path: Path) -> Iterator[Problem]:
+def _refused_in(kind: type[Config], layer: Mapping[str, Any], path: str) -> Iterator[Problem]:
     """What a file that was found in the working directory sets and may not set. A default is no change."""
-    defaults = {name: value for name, value, _ in leaves(Config, msgspec.json.decode(msgspec.json.encode(Config())))}
-    for name, value, marks in leaves(Config, layer):
+    defaults = {name: value for name, value, _ in leaves(kind, msgspec.json.decode(msgspec.json.encode(kind())))}
+    for name, value, marks in leaves(kind, layer):
         if "is_harmless" in marks or (name in defaults and value == defaults[name]):
             continue
         default = defaults.get(name)

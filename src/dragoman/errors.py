@@ -56,6 +56,7 @@ DragomanError
 │       ├── StorageUnsupported
 │       └── StorageClosed
 ├── ConfigError             settings that cannot be used; names each of them
+├── PartFailed              a part of the server that cannot be started; names it
 └── TargetError             a file or module of tools that cannot be loaded
 
 A handler may raise any `ToolError`; its message is then meant for the client. Any other exception of a handler is
@@ -105,6 +106,7 @@ __all__ = [
     "NotInitialized",
     "OverQuota",
     "ParseError",
+    "PartFailed",
     "PayloadTooLarge",
     "ProtocolError",
     "RateLimited",
@@ -618,6 +620,14 @@ class ConfigError(DragomanError):
     def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
         super().__init__("\n".join(f"{setting}: {message}" for setting, message in problems))
         self.problems = tuple(problems)
+
+
+class PartFailed(DragomanError):
+    """A part of the server cannot be started. The cause is what it raised."""
+
+    def __init__(self, part: str, error: BaseException) -> None:
+        super().__init__(f"The part {part!r} cannot be started: {type(error).__name__}: {error}")
+        self.part = part
 
 
 class TargetError(DragomanError):

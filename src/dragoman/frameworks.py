@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dragoman.app import Runtime, ServerOptions, create_server
+from dragoman.app import ServerOptions, create_server
 from dragoman.config import Config, Settings
 from dragoman.errors import ConfigError
 from dragoman.offers.catalogue import Offers
+from dragoman.parts.installed import sections_of_installed
 from dragoman.process.address import is_loopback
+from dragoman.runtime import Runtime
 from dragoman.serving import serve_until_stopped
 from dragoman.telemetry.python_logging import log_to_python
 from dragoman.version import __version__
@@ -169,7 +171,8 @@ def framework_settings(
     given = {"server.name": name, "server.version": version or __version__, **(flags or {})}
     below = (framework, ("config", config or {}))
     try:
-        return Settings.load(flags=given, below=below, searches=False, **{"environ": {}, **sources}).config
+        sources = {"environ": {}, "find_sections": sections_of_installed, **sources}
+        return Settings.load(flags=given, below=below, searches=False, **sources).config
     except ConfigError as error:
         raise ValueError(str(error)) from None
 

@@ -31,8 +31,8 @@ from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.tool import Function, Tool, ToolDefinition, is_tool_name, tool_of
 
 if TYPE_CHECKING:
-    from dragoman.app import Runtime
     from dragoman.calls.call import Outcome
+    from dragoman.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from dragoman.app import Runtime
 from dragoman.edge.stdio import Streams, give_back, start_server, take_standard_streams
 from dragoman.process.loop import new_event_loop, run_to_end
+from dragoman.runtime import Runtime
 
 _LAST_WORDS = 0.5  # Seconds for what was cancelled to end.
 

@@ -61,6 +61,7 @@ def run(script: str, folder: Path) -> str:
         ("openai.md", 2),
         ("apcore.md", 1),
         ("from-apcore-mcp.md", 1),
+        ("parts.md", 1),
     ],
 )
 def test_every_file_of_a_page_prints_what_the_page_says(page: str, count: int, tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ import psutil
 import pytest
 
 import dragoman
-from dragoman.app import Runtime, ServerOptions, create_server
+from dragoman.app import ServerOptions, create_server
 from dragoman.config import make_config
 from dragoman.edge.http.server import HttpServer, bind
+from dragoman.runtime import Runtime
 from tests.support.answers import text_in
 from tests.support.asgi import Driver
 from tests.support.http_process import HttpProcess

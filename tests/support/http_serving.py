@@ -13,9 +13,10 @@ import msgspec
 from uvicorn import Config, Server
 
 from dragoman import Tool
-from dragoman.app import Runtime, ServerOptions, create_server
+from dragoman.app import ServerOptions, create_server
 from dragoman.config import make_config
 from dragoman.edge.http.server import HttpServer, bind
+from dragoman.runtime import Runtime
 from dragoman.telemetry.log import CompletionRecord, Entry, StructuredLogger
 from dragoman.testing import is_json_rpc
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE

@@ -22,6 +22,7 @@ from dragoman.errors import (
     InvalidArgument,
     InvalidTool,
     NotInitialized,
+    PartFailed,
     StructuredError,
     TargetError,
     Unauthorized,
@@ -151,6 +152,8 @@ def test_errors_say_what_is_wrong_in_words_and_keep_the_facts() -> None:
     assert invalid.problems == (("name", "is odd"), ("", "and more"))
     config = ConfigError([("a.b", "is wrong"), ("c", "too")])
     assert str(config) == "a.b: is wrong\nc: too"
+    failed = PartFailed("mail", OSError("no route"))
+    assert (str(failed), failed.part) == ("The part 'mail' cannot be started: OSError: no route", "mail")
     target = TargetError("x.py", "gone")
     assert (str(target), target.target, target.reason) == ("cannot load tools from 'x.py': gone", "x.py", "gone")
     assert (str(Aborted("deadline")), Aborted("deadline").reason) == ("aborted: deadline", "deadline")

@@ -9,8 +9,8 @@ import pytest
 
 from dragoman import ToolContext, frameworks
 from dragoman.access.callers import Caller
-from dragoman.app import Runtime
 from dragoman.frameworks import Framework, Hook, framework_settings, make_app, make_runtime, serve_framework
+from dragoman.runtime import Runtime
 from dragoman.tools.tool import Tool, ToolDefinition
 from tests.support.answers import text_in
 from tests.support.asgi import Driver

@@ -16,12 +16,13 @@ from typing import Any, NoReturn
 import pytest
 
 import dragoman
-from dragoman.app import Runtime, ServerOptions, ServerState, create_server
+from dragoman.app import ServerOptions, create_server
 from dragoman.calls.slots import Slots
 from dragoman.config import make_config
 from dragoman.edge.connection import Connection, TransportType
 from dragoman.edge.stdio import Streams, start_server
 from dragoman.protocol.session import Request, State
+from dragoman.runtime import Runtime, ServerState
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.testing import ManualClock, MemoryClient, SequentialIds, TestServer, open_server
 from dragoman.testing.connection import CLIENT_INFO

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from dragoman import Tool, ToolContext, ToolDefinition, define_tool, resource
-from dragoman.app import Runtime, ServerOptions, create_server
+from dragoman.app import ServerOptions, create_server
 from dragoman.lifespans import Lifespan
+from dragoman.runtime import Runtime
 from dragoman.testing import ManualClock, open_server
 
 

@@ -16,10 +16,10 @@ from msgspec import to_builtins
 
 import dragoman
 from dragoman import Caller, Config, ServerOptions, ToolContext, create_server, tool
-from dragoman.app import ServerState
 from dragoman.calls.settings import ResourcesConfig
 from dragoman.calls.slots import Slots
 from dragoman.errors import ConfigError, DuplicateTool, InternalFailure, InvalidArgument, NotFound, TimedOut
+from dragoman.runtime import ServerState
 from dragoman.telemetry.log import Entry, StructuredLogger
 from dragoman.testing import ManualClock, MemoryClient, SequentialIds, open_server
 from dragoman.testing.wire import MemoryWire

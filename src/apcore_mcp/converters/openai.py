@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from apcore import Executor, ModuleDescriptor, Registry
 
     from apcore_mcp.server.listener import RegistryListener
-    from dragoman.app import Runtime
+    from dragoman.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from apcore import Registry
 
     from apcore_mcp.server.factory import MCPServerFactory, ModuleTool
-    from dragoman.app import Runtime
+    from dragoman.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 

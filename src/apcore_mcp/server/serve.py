@@ -13,9 +13,9 @@ from apcore_mcp.server.listener import RegistryListener
 from apcore_mcp.server.quicken import quicken
 from apcore_mcp.server.router import ExecutionRouter
 from dragoman.access.callers import ANONYMOUS, Caller
-from dragoman.app import Runtime
 from dragoman.config import Config
 from dragoman.frameworks import Framework, Hook, call_hook, framework_settings, make_app, refuse, serve_framework
+from dragoman.runtime import Runtime
 
 if TYPE_CHECKING:
     from apcore import ACL, Executor, Identity, Middleware, Registry

@@ -20,7 +20,6 @@ from dragoman.calls.stages.check_request import CheckRequest
 from dragoman.calls.stages.check_scopes import CheckScopes
 from dragoman.calls.stages.enforce_deadline import EnforceDeadline
 from dragoman.calls.stages.limit_rate import LimitRate
-from dragoman.calls.stages.open_span import OpenSpan
 from dragoman.calls.stages.open_state import OpenState
 from dragoman.calls.stages.record_completion import Observer, RecordCompletion
 from dragoman.calls.stages.reuse_results import ReuseResults
@@ -70,9 +69,10 @@ class Common:
     results: Results
     under_way: dict[Call, Pipeline]
     observers: list[Observer]
-    spans: OpenSpan | None = None
+    around: Sequence[Stage] = ()
+    """The stages that see every call before anything is checked."""
     stages: Sequence[Stage] = ()
-    """The stages of an embedding application."""
+    """The stages of parts and of an embedding application."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def build_pipeline(policy: Policy, common: Common) -> Pipeline:
     # Refuse cheaply before taking a slot, start the clock last.
     stages: tuple[Stage, ...] = (
         record,
-        *(() if common.spans is None else (common.spans,)),
+        *common.around,
         Admit(common.admission),
         CheckRequest(policy.limits, policy.tools, common.catalogue, guards),
         policy.find,

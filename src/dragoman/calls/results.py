@@ -22,7 +22,7 @@ from msgspec import Struct
 from dragoman.cache.bounded import BoundedCache
 from dragoman.calls.call import Call, Service
 from dragoman.calls.run_handler import meaning_of
-from dragoman.changes import Publish, ResultsOutdated, keep_to_itself
+from dragoman.changes import Change, Publish, ResultsOutdated, keep_to_itself
 from dragoman.errors import ToolError
 from dragoman.tools.content import content_blocks, encode_within
 
@@ -69,6 +69,11 @@ class Results:
         tags = tuple(call.tool.definition.invalidates)
         self.outdate(tags)
         self._publish(ResultsOutdated(tags))
+
+    def on_change(self, change: Change) -> None:
+        """Another process of the server has changed something."""
+        if isinstance(change, ResultsOutdated):
+            self.outdate(change.tags)
 
     def outdate(self, tags: Iterable[str]) -> None:
         """Drop what carries one of these tags; it has changed."""

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import typer
 
-from dragoman.app import Runtime
 from dragoman.calls.call import Outcome
 from dragoman.calls.tracing import Span
 from dragoman.cli.arguments import read_arguments, read_json
@@ -18,6 +17,7 @@ from dragoman.cli.target import refuse_target, server_for
 from dragoman.clock import SystemClock
 from dragoman.config import Config
 from dragoman.errors import TargetError
+from dragoman.runtime import Runtime
 from dragoman.schemas.findings import with_place
 from dragoman.sections import nearest
 from dragoman.telemetry.clean import sanitize

@@ -14,12 +14,14 @@ from typing import Any
 from dragoman import errors
 from dragoman.adapters.engines import make_storage
 from dragoman.cli.clients import CLIENTS, ClientProgram, Scope, is_command, own_command, parse, read
+from dragoman.cli.options import load_settings
 from dragoman.cli.trial import first_answer, is_json_rpc
 from dragoman.clock import SystemClock
 from dragoman.config import Settings
-from dragoman.edge.http.settings import HttpConfig
+from dragoman.edge.settings import HttpConfig
 from dragoman.findings import Finding
 from dragoman.memories.migrations import MIGRATIONS
+from dragoman.parts.installed import installed_parts
 
 OLDEST_PYTHON = (3, 11)
 _SLOW_START = 2.0
@@ -36,6 +38,7 @@ def all_findings(config: Path | None) -> Iterator[Finding]:
         yield from make_storage(settings.config.storage, SystemClock(), MIGRATIONS).examine()
         yield trial_start([*own_command(), "serve", *(("--config", str(config)) if config is not None else ())])
         yield port(settings.config.http)
+        yield from of_parts(settings)
     for client in CLIENTS.values():
         yield from client_files(client)
 
@@ -93,7 +96,7 @@ def _missing(specifier: str) -> list[str]:
 def settings_in_force(config: Path | None) -> tuple[Settings | None, Finding]:
     """The settings, unless they cannot be used."""
     try:
-        settings = Settings.load(config)
+        settings = load_settings(config)
     except errors.ConfigError as error:
         return None, Finding("settings", "problem", "; ".join(str(error).splitlines()), "See `dragoman config check`.")
     changed = f"{len(settings.sources)} set" if settings.sources else "all as they are by default"
@@ -132,6 +135,17 @@ def port(config: HttpConfig) -> Finding:
         said = f"{place} cannot be listened on: {getattr(error, 'strerror', None) or error}"
         return Finding("port", "warning", said, "It matters for HTTP only; set http.host and http.port.")
     return Finding("port", "ok", f"{place} is free")
+
+
+def of_parts(settings: Settings) -> Iterator[Finding]:
+    """What the checks of the parts find that `server.parts` names."""
+    for part in installed_parts(settings.config.server.parts):
+        section = None if part.settings is None else settings.get(part.name)
+        for check in part.checks:
+            try:
+                yield from check(section)
+            except Exception as error:
+                yield Finding(part.name, "problem", f"the check itself failed: {type(error).__name__}: {error}")
 
 
 def client_files(client: ClientProgram) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from dragoman import errors
-from dragoman.cli.options import AsJson, ConfigFile, settings_from
+from dragoman.cli.options import AsJson, ConfigFile, load_settings, settings_from
 from dragoman.cli.output import complain, print_columns, print_json, refuse
 from dragoman.config import Config, Settings
 from dragoman.process.exit_codes import UNUSABLE
@@ -39,8 +39,9 @@ def show(
 ) -> None:
     """Show the settings in force, and where each of them came from. Secrets are masked."""
     settings = settings_from(config)
-    if section is not None and section not in Config.__struct_fields__:
-        refuse(f"there is no section {section!r}{nearest(section, Config.__struct_fields__)}")
+    sections = settings.config.__struct_fields__
+    if section is not None and section not in sections:
+        refuse(f"there is no section {section!r}{nearest(section, sections)}")
     wanted = [
         row
         for row in rows(settings)
@@ -77,7 +78,7 @@ def check(
     """Check a file, together with the environment, as `serve` would. Exit code 2 when something is wrong."""
     problems: tuple[tuple[str, str], ...] = ()
     try:
-        settings = Settings.load(file)
+        settings = load_settings(file)
         file = settings.file
     except errors.ConfigError as error:
         problems = error.problems
@@ -94,7 +95,7 @@ def check(
 def rows(settings: Settings) -> Iterator[Row]:
     """Every setting in force; what is secret is masked."""
     values = msgspec.to_builtins(settings.config)
-    for name, value in masked(Config, values):
+    for name, value in masked(type(settings.config), values):
         yield Row(name, value, settings.sources.get(name, "default"))
 
 

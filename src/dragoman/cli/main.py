@@ -14,6 +14,7 @@ from dragoman.cli.doctor import doctor
 from dragoman.cli.guards import guards
 from dragoman.cli.install import install
 from dragoman.cli.output import complain
+from dragoman.cli.parts import add_commands
 from dragoman.cli.serve import serve
 from dragoman.cli.top import top
 from dragoman.process.exit_codes import FAILED, UNUSABLE
@@ -88,7 +89,8 @@ def _answer() -> None:
         complain("stdout is closed: there is nowhere to answer to")
         sys.exit(UNUSABLE)
     try:
-        app()
+        words = sys.argv[1:]
+        app(words, obj=add_commands(app, words))
     except OSError as error:  # What else can go wrong is said where it does.
         complain(f"the answer cannot be written: {error.strerror or error}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would try again to write what is left.

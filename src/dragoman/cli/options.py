@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -13,6 +14,7 @@ import typer
 from dragoman import errors
 from dragoman.cli.output import refuse
 from dragoman.config import Settings
+from dragoman.sections import Section
 
 Target: TypeAlias = Annotated[
     str | None,
@@ -56,9 +58,22 @@ def is_file(place: str) -> bool:
     return place.endswith(".py") or os.sep in place
 
 
+def load_settings(config: Path | None, flags: dict[str, Any] | None = None) -> Settings:
+    """The settings in force, with the sections of the parts that they name. Raises `ConfigError`."""
+    return Settings.load(config, flags=flags, find_sections=_sections_of)
+
+
+def _sections_of(names: Sequence[str]) -> Mapping[str, type[Section]]:
+    if not names:
+        return {}
+    from dragoman.parts.installed import sections_of_installed  # Most commands need nothing of what parts need.
+
+    return sections_of_installed(names)
+
+
 def settings_from(config: Path | None, flags: dict[str, Any] | None = None) -> Settings:
     """The settings in force, or the end of the command."""
     try:
-        return Settings.load(config, flags=flags)
+        return load_settings(config, flags)
     except errors.ConfigError as error:
         refuse("The settings cannot be used:", *str(error).splitlines())

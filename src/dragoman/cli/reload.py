@@ -19,13 +19,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
-from dragoman.app import Runtime
 from dragoman.cli.neighbours import is_own_file
 from dragoman.cli.options import is_file, split_target
 from dragoman.cli.target import load
 from dragoman.config import Config
 from dragoman.errors import RegistrationError
 from dragoman.offers.catalogue import Offer
+from dragoman.runtime import Runtime
 from dragoman.telemetry.log import exception_facts
 from dragoman.tools.tool import Tool
 from dragoman.workers.control import Source

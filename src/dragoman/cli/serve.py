@@ -19,15 +19,15 @@ import typer
 from dragoman.cli.options import ConfigFile, ExtensionsDir, LogLevel, Target, settings_from
 from dragoman.cli.output import refuse
 from dragoman.config import Config
-from dragoman.edge.http.settings import HttpConfig
-from dragoman.errors import ConfigError, TargetError
+from dragoman.edge.settings import HttpConfig
+from dragoman.errors import ConfigError, PartFailed, TargetError
 from dragoman.process.exit_codes import ABANDONED, UNUSABLE
 from dragoman.process.signals import leave
 from dragoman.workers.control import Source
 
 if TYPE_CHECKING:
-    from dragoman.app import Runtime
     from dragoman.cli.reload import Reloader
+    from dragoman.runtime import Runtime
     from dragoman.telemetry.log import StructuredLogger
     from dragoman.telemetry.sink import DescriptorSink
     from dragoman.workers.siblings import SocketSiblings
@@ -255,13 +255,13 @@ def prepare(source: Source, settings: Config, siblings: SocketSiblings | None = 
 
 
 def run(prepared: Prepared, serving: Coroutine[Any, Any, int]) -> int:
-    """How many calls had to be abandoned; or the end of the process, if the target's lifespan fails."""
+    """How many calls had to be abandoned; or the end of the process, if a part or the target's lifespan fails."""
     from dragoman.cli.target import refuse_target
     from dragoman.process.loop import run_to_end
 
     try:
         return run_to_end(prepared.loop, serving)
-    except TargetError as error:
+    except (PartFailed, TargetError) as error:
         prepared.sink.close()
         with suppress(typer.Exit):
             refuse_target(error, prepared.server.config)

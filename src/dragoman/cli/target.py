@@ -13,17 +13,18 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from dragoman.app import Runtime, ServerOptions, builtin_tools, create_server
+from dragoman.app import ServerOptions, builtin_tools, create_server
 from dragoman.calls.interrupts import is_interrupt, raise_interrupt
 from dragoman.cli.neighbours import found_elsewhere, look_in, names_in, report_unused
 from dragoman.cli.options import is_file, split_target
 from dragoman.cli.output import refuse
 from dragoman.config import Config
-from dragoman.errors import ConfigError, RegistrationError, TargetError
+from dragoman.errors import ConfigError, PartFailed, RegistrationError, TargetError
 from dragoman.lifespans import Lifespan
 from dragoman.offers.catalogue import Offer
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
+from dragoman.runtime import Runtime
 from dragoman.sections import nearest
 from dragoman.telemetry.clean import sanitize_lines
 from dragoman.telemetry.tracebacks import Traceback
@@ -49,7 +50,7 @@ def tools_for(source: Source, config: Config) -> list[Tool | Offer]:
         refuse(str(error))
 
 
-def refuse_target(error: TargetError, config: Config) -> NoReturn:
+def refuse_target(error: TargetError | PartFailed, config: Config) -> NoReturn:
     """Say what the author's own code did, and end the command. With the log level `debug`, show every frame."""
     if error.__cause__ is not None:
         trace = Traceback.of(error.__cause__)

@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def _serve(place: Place) -> tuple[Prepared, int]:
-    prepared = prepare(place.welcome.source, place.welcome.config, place.siblings)
+    prepared = prepare(place.welcome.source, place.config, place.siblings)
     try:
         app = prepared.server.http(siblings=place.siblings)
     except ConfigError as error:

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from dragoman.config import Config
 from dragoman.edge.connection import Connection, TransportType, Wire
 from dragoman.forks import drop, in_forked_children
 from dragoman.process.signals import on_signals, start_or_stop
@@ -34,8 +33,9 @@ _GRACE = 2.0
 class Server(Protocol):
     """What is served."""
 
-    config: Config
     logger: Logger
+    shutdown_timeout: float
+    """Seconds."""
 
     async def start(self) -> None: ...
     async def stop(self, timeout: float | None = None) -> int: ...
@@ -335,7 +335,7 @@ async def start_server(
     streams = streams or taken
     assert streams is not None
     stopping = asyncio.Event()
-    stopper = on_signals(stopping.set, server.config.server.shutdown_timeout_ms / 1000 + 2 * _GRACE)
+    stopper = on_signals(stopping.set, server.shutdown_timeout + 2 * _GRACE)
     try:
         if not await start_or_stop(server.start(), stopping):
             return await server.stop()

@@ -10,13 +10,14 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from dragoman.access.callers import Caller
-from dragoman.errors import DuplicateOffer, InvalidOffer
+from dragoman.errors import DuplicateOffer, InvalidOffer, RegistrationError
+from dragoman.lifespans import Lifespan
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
 from dragoman.schemas.schema import compile_schema
 from dragoman.schemas.sensitive import is_marked
 from dragoman.tools.attached import made_of
-from dragoman.tools.catalogue import HALF_A_CHARACTER, RegisteredTool, can_be_sent
+from dragoman.tools.catalogue import HALF_A_CHARACTER, Catalogue, RegisteredTool, can_be_sent
 from dragoman.tools.settings import TimeoutsConfig, ToolsConfig
 from dragoman.tools.tool import Function, Tool, tool_of
 
@@ -33,6 +34,43 @@ def offered_by(value: Offered) -> tuple[Tool | Offer, ...]:
     if isinstance(value, Tool | Resource | Prompt):
         return (value,)
     return made_of(value) or (tool_of(value),)
+
+
+def sorted_out(offered: Iterable[Offered]) -> tuple[list[Tool], list[Offer]]:
+    """Tools apart from resources and prompts."""
+    tools: list[Tool] = []
+    offers: list[Offer] = []
+    for each in itertools.chain.from_iterable(map(offered_by, offered)):
+        if isinstance(each, Tool):
+            tools.append(each)
+        else:
+            offers.append(each)
+    return tools, offers
+
+
+def lifespans_of(offered: Iterable[Offered]) -> list[Lifespan]:
+    """The lifespans of what is offered, each once, in its order: those of tools before those of offers."""
+    tools, offers = sorted_out(offered)
+    found = (each.lifespan for each in (*tools, *(offer.tool for offer in offers)))
+    return list(dict.fromkeys(lifespan for lifespan in found if lifespan is not None))
+
+
+def replace_offered(
+    catalogue: Catalogue, offers: Offers, leaving: Iterable[Offered], coming: Iterable[Offered]
+) -> None:
+    """Remove tools, resources and prompts and add others, all of it or, with a `RegistrationError`, nothing."""
+    old_tools, old_offers = sorted_out(leaving)
+    new_tools, new_offers = sorted_out(coming)
+    catalogue.replace(_names(old_tools), new_tools)
+    try:
+        offers.replace([offer.key for offer in old_offers], new_offers)
+    except RegistrationError:
+        catalogue.replace(_names(new_tools), old_tools)
+        raise
+
+
+def _names(tools: Iterable[Tool]) -> list[str]:
+    return [tool.definition.name for tool in tools]
 
 
 class RegisteredOffer(msgspec.Struct, frozen=True, eq=False):

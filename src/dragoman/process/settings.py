@@ -17,6 +17,7 @@ class ServerConfig(Section, frozen=True):
     name: Annotated[str, Meta(min_length=1), about("The name that clients are told.")] = "dragoman"
     version: Annotated[str, about("The version that clients are told.")] = __version__
     instructions: Annotated[str | None, about("What clients may tell their model about this server.")] = None
+    parts: Annotated[tuple[str, ...], about("Parts of installed packages that the server has, by name.")] = ()
     shutdown_timeout_ms: Annotated[
         Milliseconds, about("How long running calls may take to finish at the end.", is_limit=True)
     ] = 10_000

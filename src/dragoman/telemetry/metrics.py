@@ -8,14 +8,16 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import add
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import UNSET, Struct, field
+from msgspec.structs import replace
 
 from dragoman.cache.bounded import CacheStats
 from dragoman.telemetry.log import CompletionRecord
@@ -55,7 +57,30 @@ BOUNDS_MS = (
 )
 """The upper bounds of the histogram's buckets: from what a call costs by itself to the longest deadlines."""
 
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _OPEN_METRICS = "application/openmetrics-text"
+
+
+class Gauge(Struct, frozen=True):
+    """A figure of a part, read when somebody asks for the metrics."""
+
+    name: str
+    about: str
+    read: Callable[[], float]
+    is_counter: bool = False
+    """Whether it only ever grows. Its name is then shown with `_total` at the end."""
+
+    def __post_init__(self) -> None:
+        if _NAME.fullmatch(self.name) is None:
+            raise ValueError(f"{self.name!r} is not a name that Prometheus takes")
+
+
+class _Figure(Struct, frozen=True):
+    """What a gauge showed."""
+
+    about: str
+    value: float
+    is_counter: bool
 
 
 class Levels(Struct, frozen=True, kw_only=True):
@@ -96,10 +121,13 @@ class _Series(Struct, eq=False):
 class Metrics:
     """Counts every call that it is shown. Lives on the event loop."""
 
-    def __init__(self, is_tool: Callable[[str], object], levels: Callable[[], Levels]) -> None:
+    def __init__(
+        self, is_tool: Callable[[str], object], levels: Callable[[], Levels], gauges: Sequence[Gauge] = ()
+    ) -> None:
         """`is_tool` says, by anything that is not None, whether there is a tool of a name."""
         self._is_tool = is_tool
         self._levels = levels
+        self._gauges = gauges
         self._tools: dict[str, _Series] = {OTHER: _Series()}
         self._refusals: Counter[str] = Counter()
         self._http_refusals: Counter[int] = Counter()
@@ -135,6 +163,7 @@ class Metrics:
             self._payload_bytes,
             self.received_bytes,
             self.sent_bytes,
+            {gauge.name: figure for gauge in self._gauges if (figure := _read(gauge)) is not None},
         )
 
     def _series_for(self, name: str, call: RecordedCall) -> _Series:
@@ -160,6 +189,7 @@ class Snapshot(Struct, frozen=True):
     payload_bytes: int
     received_bytes: int
     sent_bytes: int
+    gauges: dict[str, _Figure] = field(default_factory=dict)
 
     @classmethod
     def together(cls, snapshots: Sequence[Snapshot]) -> Snapshot:
@@ -201,6 +231,7 @@ class Snapshot(Struct, frozen=True):
             sum(each.payload_bytes for each in snapshots),
             sum(each.received_bytes for each in snapshots),
             sum(each.sent_bytes for each in snapshots),
+            _figures_together(each.gauges for each in snapshots),
         )
 
     @property
@@ -283,6 +314,26 @@ class Snapshot(Struct, frozen=True):
             ("dragoman_cache_evictions", "What had to make room in the cache.", cache.eviction_count),
         ):
             yield CounterMetricFamily(name, said, value=count)
+        for name, figure in self.gauges.items():
+            family = CounterMetricFamily if figure.is_counter else GaugeMetricFamily
+            yield family(name, figure.about, value=figure.value)
+
+
+def _read(gauge: Gauge) -> _Figure | None:
+    """None for a gauge that fails: one part must not take the metrics of the others away."""
+    try:
+        return _Figure(gauge.about, float(gauge.read()), gauge.is_counter)
+    except Exception:
+        return None
+
+
+def _figures_together(gauges: Iterable[Mapping[str, _Figure]]) -> dict[str, _Figure]:
+    total: dict[str, _Figure] = {}
+    for each in gauges:
+        for name, figure in each.items():
+            known = total.get(name)
+            total[name] = figure if known is None else replace(known, value=known.value + figure.value)
+    return total
 
 
 def _added(*counts: Mapping[K, int]) -> dict[K, int]:

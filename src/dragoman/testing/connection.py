@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from dragoman.access.callers import LOCAL, Caller
-from dragoman.app import Runtime, ServerOptions, create_server
-from dragoman.config import Config, make_config
+from dragoman.app import ServerOptions, configure, create_server
+from dragoman.config import Config
 from dragoman.edge.connection import TransportType
 from dragoman.offers.catalogue import Offered
 from dragoman.protocol.session import State
 from dragoman.protocol.versions import CAPABILITIES_KEY, CLIENT_INFO_KEY, VERSION_KEY
+from dragoman.runtime import Runtime
 from dragoman.telemetry.log import Entry, EntryWriter, StructuredLogger
 from dragoman.testing.wire import MemoryWire, decode, is_json_rpc
 
@@ -190,7 +191,7 @@ async def open_server(
     tools: Iterable[Offered] = (), config: Mapping[str, Any] | Config | None = None, **options: Any
 ) -> AsyncIterator[TestServer]:
     """A server to test: partial settings, and any of `ServerOptions` such as `clock` or `ids`."""
-    settings = make_config(config)
+    settings = configure(config, **options)
     entries: list[Entry] = []
     clock = options.get("clock")
     logger = StructuredLogger(entries.append, clock, settings.logging)

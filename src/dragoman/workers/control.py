@@ -8,10 +8,9 @@ import sys
 from typing import TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from dragoman.changes import Change
-from dragoman.config import Config
 
 T = TypeVar("T")
 
@@ -38,7 +37,8 @@ class Welcome(Struct, frozen=True, tag="welcome"):
     """The first thing that a worker is told: everything that it is to be."""
 
     source: Source
-    config: Config
+    config: Raw
+    """The settings as JSON: which sections they have is up to the parts that they name."""
     name: str
     """Its index, and a word that no other worker has had."""
     folder: str

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from dragoman.adapters.dict_claims import DictClaims
@@ -375,7 +376,8 @@ async def supervise(
     config, secret = divided(config, processes.count), secrets.token_hex(32)
 
     def welcome(name: str, changes: tuple[Change, ...]) -> Welcome:
-        return Welcome(source, config, name, str(processes.folder), secret, changes)
+        encoded = msgspec.Raw(msgspec.json.encode(config))
+        return Welcome(source, encoded, name, str(processes.folder), secret, changes)
 
     workers = Workers(processes, welcome, logger, config.server.worker_timeout_ms / 1000)
     timeout = config.server.shutdown_timeout_ms / 1000

@@ -16,9 +16,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from dragoman.adapters.dict_claims import MOST_CLAIMS
+from dragoman.app import configure
 from dragoman.changes import Change
 from dragoman.edge.http.server import HttpServer, bind, raise_file_limit, serve
 from dragoman.errors import NoFreeSlot, RegistrationError, ResourceExhausted
@@ -42,8 +44,9 @@ from dragoman.workers.folder import crash_file, hold, remove_if_unused
 from dragoman.workers.siblings import SocketSiblings
 
 if TYPE_CHECKING:
-    from dragoman.app import Runtime
+    from dragoman.config import Config
     from dragoman.edge.http.app import HttpApp
+    from dragoman.runtime import Runtime
 
 _DAY_MS = 86_400_000
 _CLAIM_TIMEOUT = 5.0
@@ -57,6 +60,7 @@ class Place:
     control: socket.socket
     listening: socket.socket
     welcome: Welcome
+    config: Config
     siblings: SocketSiblings
 
 
@@ -75,8 +79,9 @@ def place_at(control_descriptor: int, listening_descriptor: int) -> Iterator[Pla
     faulthandler.enable(crashes, all_threads=False)
     in_forked_children(lambda: drop(crashes.fileno()))
     siblings = SocketSiblings(welcome.name, folder, welcome.secret)
+    config = configure(msgspec.json.decode(welcome.config))
     try:
-        yield Place(control, listening, welcome, siblings)
+        yield Place(control, listening, welcome, config, siblings)
     finally:
         siblings.leave()
         let_go()
@@ -88,12 +93,12 @@ async def serve_at(place: Place, runtime: Runtime, app: HttpApp) -> int:
     welcome, siblings, listening = place.welcome, place.siblings, place.listening
     for change in welcome.changes:
         _apply(runtime, change)
-    http = welcome.config.http
+    http = place.config.http
     if BINDS_ITSELF:
         listening = bind(http.host, listening.getsockname()[1], shared=True)
     beside = HttpServer(siblings.entrance(app), replace(http, keep_alive_ms=_DAY_MS, max_connections=1 << 20))
     parent = await Parent.open(place.control, welcome.keeper)
-    runtime.publish, runtime.claims = parent.tell, parent
+    runtime.shared.publish, runtime.shared.claims = parent.tell, parent
     listening_to_it = asyncio.create_task(parent.listen(runtime))
     showing_life = asyncio.create_task(parent.show_life())
     try:
@@ -101,7 +106,7 @@ async def serve_at(place: Place, runtime: Runtime, app: HttpApp) -> int:
             app,
             listening,
             http,
-            welcome.config.server.shutdown_timeout_ms / 1000,
+            place.config.server.shutdown_timeout_ms / 1000,
             lambda: parent.tell(Ready()),
             beside=[(beside, siblings.listen())],
             until=listening_to_it,

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from dragoman import Ask, ToolContext, resource, tool
-from dragoman.app import Runtime, ServerOptions
+from dragoman.app import ServerOptions
+from dragoman.runtime import Runtime
 from dragoman.testing import MemoryClient
 
 if os.environ.get("REFUSE_TO_LOAD"):

@@ -271,7 +271,7 @@ async def test_a_yes_is_valid_only_where_it_is_remembered(is_same_start: bool) -
     registry = registry_of(a=module)
     async with serving(registry, config=config) as server, serving(registry, config=config) as other:
         if is_same_start:
-            other.runtime.claims = server.runtime.claims
+            other.runtime.shared.claims = server.runtime.shared.claims
         first, second = (each.connect(modern=True, capabilities=FORM) for each in (server, other))
         _, approved = await approval_of(first, {"name": "a", "arguments": {"width": 1}})
         assert ("result" in await second.request("tools/call", approved)) is is_same_start

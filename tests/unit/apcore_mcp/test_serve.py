@@ -23,7 +23,7 @@ import apcore_mcp
 from apcore_mcp import serve
 from apcore_mcp.server.serve import executor_of
 from dragoman import frameworks
-from dragoman.app import Runtime
+from dragoman.runtime import Runtime
 from dragoman.schemas.schema import ANY_OBJECT
 from tests.support.modules import Does, Resize, registry_of
 from tests.support.waiting import PATIENCE

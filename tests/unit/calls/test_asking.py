@@ -781,7 +781,7 @@ async def test_a_call_that_got_no_slot_has_not_used_its_answer() -> None:
 async def test_a_server_that_remembers_no_more_answers_refuses_them_as_retryable() -> None:
     clock = ManualClock()
     async with open_server(TOOLS, clock=clock) as server:
-        server.runtime.claims = DictClaims(clock, most=1)
+        server.runtime.shared.claims = DictClaims(clock, most=1)
         client = server.connect(modern=True, capabilities=FORM)
         states = [asked_in(await round_of(client, "delete", {"path": "a"}))[1] for _ in range(2)]
         for state, outcome in zip(states, ("ran", "refused"), strict=True):

@@ -163,7 +163,7 @@ async def test_a_full_cache_is_not_memory_pressure() -> None:
         for n in range(20):
             assert (await client.call_tool("read", {"n": n}))["isError"] is False
         assert server.runtime.cache.stats().eviction_count > 0
-        assert server.runtime.pressure.level in ("low", "medium")
+        assert not any("guards" in record for record in server.records)
 
 
 @pytest.mark.requirement("PRD-GUARD-05", "PRD-GUARD-07")

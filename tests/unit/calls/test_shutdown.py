@@ -11,11 +11,11 @@ import pytest
 
 import dragoman
 from dragoman import ServerOptions, create_server, tool
-from dragoman.app import ServerState
 from dragoman.calls.call import Outcome
 from dragoman.errors import ResourceExhausted
 from dragoman.process.settings import ServerConfig
 from dragoman.protocol.session import State
+from dragoman.runtime import ServerState
 from dragoman.testing import ManualClock, SequentialIds, open_server
 from dragoman.tools.builtin.echo import echo_tool
 from tests.support.answers import error_in

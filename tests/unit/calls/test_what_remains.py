@@ -18,13 +18,14 @@ from apcore import Executor
 from apcore_mcp.server.serve import attach
 from dragoman import Ask, Text, ToolContext, prompt, resource, tool
 from dragoman.access.callers import Caller
-from dragoman.app import Runtime, ServerOptions, create_server
+from dragoman.app import ServerOptions, create_server
 from dragoman.calls.call import Call, Outcome
 from dragoman.config import make_config
 from dragoman.edge.http.exchange import Exchange, SessionCall
 from dragoman.edge.http.server import HttpServer, bind
 from dragoman.errors import Failed
 from dragoman.offers.catalogue import Offers
+from dragoman.runtime import Runtime
 from dragoman.testing import MemoryClient
 from dragoman.tools.tool import tool_of
 from tests.support.asgi import Driver

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dragoman.cli import checks
-from dragoman.cli.checks import Finding
 from dragoman.cli.clients import CLIENTS
 from dragoman.cli.main import app
-from dragoman.edge.http.settings import HttpConfig
+from dragoman.edge.settings import HttpConfig
+from dragoman.findings import Finding
 from tests.support.processes import free_port
 
 runner = CliRunner()

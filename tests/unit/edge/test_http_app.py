@@ -13,11 +13,12 @@ import pytest
 import dragoman
 from dragoman.access.authenticator import Authenticator
 from dragoman.access.callers import Caller
-from dragoman.app import Runtime, ServerOptions, create_server
+from dragoman.app import ServerOptions, create_server
 from dragoman.clock import SystemClock
 from dragoman.config import make_config
 from dragoman.edge.asgi import Bodies, Disconnected, RequestRefused, TooLarge
 from dragoman.errors import ConfigError, Unauthenticated, VerifierUnavailable
+from dragoman.runtime import Runtime
 from dragoman.telemetry.log import CompletionRecord, Entry, StructuredLogger
 from dragoman.tools.tool import Tool, ToolDefinition
 from tests.support.answers import error_in, text_in

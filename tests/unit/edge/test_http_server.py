@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.edge.asgi import Header, Post
 from dragoman.edge.http.server import HttpServer, bind
-from dragoman.edge.http.settings import HttpConfig
+from dragoman.edge.settings import HttpConfig
 from tests.support.waiting import PATIENCE
 
 

@@ -591,7 +591,7 @@ async def test_subscriptions_are_bounded() -> None:
     async with serving(giving("")) as server:
         client = await server.client()
         for each in range(MOST_SUBSCRIPTIONS):
-            server.runtime.interests.subscribe(client.connection, f"x:{each}", LOCAL)
+            server.runtime.edge.announcer.interests.subscribe(client.connection, f"x:{each}", LOCAL)
         assert (await client.request("resources/subscribe", {"uri": "x:y"}))["error"]["code"] == -32602
         assert (await client.request("resources/subscribe", {"uri": "x:1"}))["result"] == {}
         assert (await client.request("resources/unsubscribe", {"uri": "x:1"}))["result"] == {}

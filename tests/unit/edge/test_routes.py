@@ -16,7 +16,7 @@ from dragoman.edge.asgi import RequestRefused
 from dragoman.edge.http.app import HttpApp
 from dragoman.edge.http.routes import Endpoint, Routes
 from dragoman.edge.http.server import HttpServer, bind
-from dragoman.edge.http.settings import HttpConfig
+from dragoman.edge.settings import HttpConfig
 from dragoman.errors import ConfigError
 from dragoman.parts.route import HttpRequest, HttpResponse, Route, Stream
 from tests.support.asgi import Driver

@@ -17,7 +17,7 @@ import pytest
 
 from dragoman import Ask, Image, ToolContext, tool
 from dragoman.access.callers import Caller
-from dragoman.app import Runtime, ServerOptions, create_server
+from dragoman.app import ServerOptions, create_server
 from dragoman.calls.call import Call
 from dragoman.calls.origin import Origin
 from dragoman.config import make_config
@@ -25,6 +25,7 @@ from dragoman.edge.http.app import HttpApp
 from dragoman.errors import ConfigError, InvalidArgument, NotFound
 from dragoman.explorer.explorer import NOT_ASKED
 from dragoman.explorer.recent_calls import MOST_LISTED, RecentCalls, Ring
+from dragoman.runtime import Runtime
 from dragoman.telemetry.log import CompletionRecord
 from dragoman.tools.tool import tool_of
 from tests.support.waiting import PATIENCE

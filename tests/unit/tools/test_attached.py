@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dragoman import Tool, ToolDefinition, define_tool, prompt, resource, tool
-from dragoman.app import Runtime, ServerOptions
+from dragoman.app import ServerOptions, create_server
 from dragoman.cli.target import load_tools
 from dragoman.errors import InvalidTool, RegistrationError
 from dragoman.testing import open_server
@@ -133,7 +133,7 @@ async def test_functions_can_be_registered_replaced_and_refused_while_a_server_r
 
 def test_an_undecorated_function_among_the_tools_is_refused_by_name() -> None:
     with pytest.raises(RegistrationError, match="tool 'counted' cannot be registered: it is not a tool; decorate it"):
-        Runtime(ServerOptions(tools=[greet, counted]))
+        create_server(ServerOptions(tools=[greet, counted]))
 
 
 async def test_a_decorator_below_is_part_of_the_tool() -> None:
@@ -156,7 +156,7 @@ def test_a_decorator_above_is_refused_as_calls_would_not_go_through_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidTool, match="'greet' cannot be registered: another decorator is above @tool"):
-        Runtime(ServerOptions(tools=[counted(greet)]))
+        create_server(ServerOptions(tools=[counted(greet)]))
     path = tmp_path / "wrapped_tools.py"
     path.write_text(
         "import functools\n"

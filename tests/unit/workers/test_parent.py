@@ -12,9 +12,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 
+from dragoman.app import configure
 from dragoman.changes import Change, ResourceUpdated, ResultsOutdated, ToolRegistered, ToolRemoved
 from dragoman.config import Config, make_config
 from dragoman.edge.http.server import bind
@@ -66,11 +68,14 @@ async def test_what_is_said_arrives_as_it_was_meant() -> None:
 
 async def test_a_welcome_carries_the_settings_and_nothing_after_it_is_read() -> None:
     config = make_config({"auth": {"callers": {"ada": {"token": "a-token-of-some-length"}}}, **SWITCHES})
-    welcome = Welcome(Source("tools.py", "folder", True), config, "0-aaaaaaaa", "/tmp/x", "secret", tuple(CHANGES))
+    settings = msgspec.Raw(msgspec.json.encode(config))
+    welcome = Welcome(Source("tools.py", "folder", True), settings, "0-aaaaaaaa", "/tmp/x", "secret", tuple(CHANGES))
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(encode(welcome) + encode(CHANGES[0]))
-        assert first_from_parent(theirs) == welcome
+        received = first_from_parent(theirs)
+        assert received == welcome
+        assert configure(msgspec.json.decode(received.config)) == config
         assert await from_parent(read_from(theirs.recv(1 << 16))) == CHANGES[0]
 
 
@@ -307,7 +312,7 @@ def without_ids(changes: list[Change]) -> list[Change]:
 async def test_what_is_known_already_is_not_announced_again() -> None:
     async with open_server([], SWITCHES) as server:
         told: list[Change] = []
-        server.runtime.publish = told.append
+        server.runtime.shared.publish = told.append
         client = await server.client()
         arguments = {"toolType": "echo", "name": "parrot", "description": "Says it again."}
         await client.call_tool("admin/registerTool", arguments)
@@ -326,7 +331,7 @@ async def test_what_is_known_already_is_not_announced_again() -> None:
 async def test_a_refused_registration_is_not_told() -> None:
     async with open_server([], SWITCHES) as server:
         told: list[Change] = []
-        server.runtime.publish = told.append
+        server.runtime.shared.publish = told.append
         client = await server.client()
         await client.call_tool("admin/registerTool", {"toolType": "echo", "name": "health"})
         await client.call_tool("admin/registerTool", {"toolType": "agentProxy", "name": "x"})

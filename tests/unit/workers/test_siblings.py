@@ -16,12 +16,13 @@ import msgspec
 import pytest
 
 from dragoman import tool
-from dragoman.app import Runtime, ServerOptions, create_server
+from dragoman.app import ServerOptions, create_server
 from dragoman.config import make_config
 from dragoman.edge.http.app import HttpApp
 from dragoman.edge.http.server import HttpServer
-from dragoman.edge.http.settings import HttpConfig
 from dragoman.edge.http.siblings import LOCAL_ONLY
+from dragoman.edge.settings import HttpConfig
+from dragoman.runtime import Runtime
 from dragoman.testing.connection import ENVELOPE
 from dragoman.workers.forwarding import Head, Link, LinkBroken
 from dragoman.workers.siblings import SECRET, SocketSiblings

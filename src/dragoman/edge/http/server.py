@@ -39,7 +39,7 @@ from dragoman.process.signals import on_signals, start_or_stop
 if TYPE_CHECKING:
     from dragoman.access.settings import AuthConfig
     from dragoman.edge.http.app import HttpApp
-    from dragoman.edge.http.settings import HttpConfig
+    from dragoman.edge.settings import HttpConfig
     from dragoman.telemetry.metrics import Metrics
 
 MOST_HEAD_BYTES = 64 * 1024

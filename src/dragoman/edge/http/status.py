@@ -37,6 +37,11 @@ class Served(Protocol):
         """Whether calls are taken."""
         ...
 
+    @property
+    def missing_parts(self) -> tuple[str, ...]:
+        """The parts of the server that have failed and are not restarted."""
+        ...
+
     async def start(self) -> None: ...
     async def stop(self, timeout: float | None = None) -> int: ...
 
@@ -64,7 +69,9 @@ class Status:
         return _json({"status": "ok", "module_count": len(self._services.catalogue), "uptime_seconds": uptime})
 
     async def _ready(self, request: HttpRequest) -> HttpResponse:
-        return _json({"status": self._runtime.state.value}, 200 if self._runtime.is_running else 503)
+        missing = self._runtime.missing_parts
+        facts = {"status": self._runtime.state.value, **({"missingParts": missing} if missing else {})}
+        return _json(facts, 200 if self._runtime.is_running else 503)
 
     async def _version(self, request: HttpRequest) -> HttpResponse:
         facts = {

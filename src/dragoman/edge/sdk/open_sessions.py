@@ -25,7 +25,6 @@ from mcp.shared.exceptions import MCPError
 
 from dragoman.access.callers import Caller
 from dragoman.access.quota import Quota
-from dragoman.config import Config
 from dragoman.edge.asgi import JSON, Receive, Scope, Send, answer
 from dragoman.edge.listing import refuse_cursor
 from dragoman.edge.peer import id_in_use, log_refusal
@@ -34,6 +33,7 @@ from dragoman.edge.sdk.lane_session import LaneSession, SseSession
 from dragoman.edge.sdk.replay import ReplayBuffer
 from dragoman.edge.sdk.session_client import CALLER, TRANSPORT, listener_of
 from dragoman.edge.sdk.transport import Manager
+from dragoman.edge.settings import HttpConfig
 from dragoman.errors import InternalError
 from dragoman.protocol.jsonrpc import Id, error_data
 from dragoman.protocol.session import Move, Session, correlation_id_in
@@ -53,7 +53,8 @@ class OpenSessions:
     def __init__(
         self,
         server: Server[Any],
-        config: Config,
+        http: HttpConfig,
+        most: int,
         new_reader: Callable[[], Session],
         logger: Logger,
         per_caller: Quota,
@@ -68,7 +69,6 @@ class OpenSessions:
         """Those of the deprecated transport, which the lane has no part in."""
         self._delivering: set[asyncio.Task[None]] = set()
         self._requests = 0
-        http, most = config.http, config.limits.max_request_bytes
         self._buffer = ReplayBuffer(http.max_replay_bytes)
         self._manager = Manager(
             server,

@@ -20,7 +20,6 @@ from pydantic import ValidationError
 
 from dragoman.access.callers import Caller
 from dragoman.access.quota import Quota
-from dragoman.config import Config
 from dragoman.edge.listing import Listing
 from dragoman.edge.peer import Peer
 from dragoman.edge.requests import Asked, Handle
@@ -28,6 +27,7 @@ from dragoman.edge.sdk.channel import Channel, served_peer
 from dragoman.edge.sdk.errors import SdkError, protocol_error_of
 from dragoman.edge.sdk.open_sessions import OpenSessions
 from dragoman.edge.sdk.session_client import CALLER, SessionClient
+from dragoman.edge.settings import HttpConfig
 from dragoman.errors import ProtocolError
 from dragoman.protocol.results import ToolResult
 from dragoman.protocol.session import Identity, Request, Session
@@ -84,10 +84,16 @@ class SdkServer:
         await self._exit.aclose()
 
     def open_sessions(
-        self, config: Config, new_reader: Callable[[], Session], logger: Logger, per_caller: Quota, prefix: str
+        self,
+        http: HttpConfig,
+        most: int,
+        new_reader: Callable[[], Session],
+        logger: Logger,
+        per_caller: Quota,
+        prefix: str,
     ) -> OpenSessions:
         """The HTTP sessions on this server."""
-        return OpenSessions(self._sdk, config, new_reader, logger, per_caller, prefix)
+        return OpenSessions(self._sdk, http, most, new_reader, logger, per_caller, prefix)
 
     async def list_changed(self, kind: str) -> None:
         """Tell the clients of the modern era that listen for it."""

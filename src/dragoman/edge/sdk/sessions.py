@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from dragoman.access.callers import Caller
 from dragoman.access.quota import Quota
-from dragoman.config import Config
 from dragoman.edge.asgi import Receive, Scope, Send, ServerStopping
 from dragoman.edge.sdk.kernel import SdkKernel
+from dragoman.edge.settings import HttpConfig
 from dragoman.errors import InternalError
 from dragoman.ids import Ids
 from dragoman.protocol.session import Session, handshake_reader
@@ -26,7 +26,8 @@ class SdkSessions:
     def __init__(
         self,
         kernel: SdkKernel,
-        config: Config,
+        http: HttpConfig,
+        most: int,
         ids: Ids,
         logger: Logger,
         *,
@@ -34,7 +35,8 @@ class SdkSessions:
         prefix: str = "",
     ) -> None:
         self._kernel = kernel
-        self._config = config
+        self._http = http
+        self._most = most
         self._ids = ids
         self._logger = logger
         self._is_authenticated = is_authenticated
@@ -103,7 +105,9 @@ class SdkSessions:
         try:
             server = await self._kernel.load()
             per_caller = self._per_caller()
-            sessions = server.open_sessions(self._config, self._new_reader, self._logger, per_caller, self._prefix)
+            sessions = server.open_sessions(
+                self._http, self._most, self._new_reader, self._logger, per_caller, self._prefix
+            )
             async with sessions.running():
                 self.open = sessions
                 if not ready.done():
@@ -120,7 +124,7 @@ class SdkSessions:
 
     def _per_caller(self) -> Quota:
         """How many sessions one caller may have; without authentication all clients are one caller."""
-        http = self._config.http
+        http = self._http
         if not self._is_authenticated:
             return Quota(http.max_sessions)
         return Quota(http.max_sessions_per_caller or max(1, http.max_sessions // 2))

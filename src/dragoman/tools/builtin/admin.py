@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from dragoman.changes import Publish, ToolRegistered, ToolRemoved, keep_to_itself
-from dragoman.errors import InvalidArgument, NotFound, RegistrationError, Unauthorized
+from dragoman.changes import Change, Publish, ToolRegistered, ToolRemoved
+from dragoman.errors import DuplicateTool, InvalidArgument, NotFound, RegistrationError, Unauthorized
+from dragoman.telemetry.log import Logger
 from dragoman.tools.builtin.echo import ECHO_SCHEMA
 from dragoman.tools.builtin.health import HEALTH_SCHEMA
 from dragoman.tools.catalogue import Catalogue
@@ -80,64 +81,101 @@ def registered_tool(change: ToolRegistered, handlers: Mapping[str, Handler]) -> 
     return Tool(definition, handlers[change.tool_type], wants_context=False)
 
 
-def admin_tools(
-    catalogue: Catalogue,
-    policy: AdminPolicy,
-    handlers: Mapping[str, Handler],
-    publish: Publish = keep_to_itself,
-) -> tuple[Tool, ...]:
-    """`admin/registerTool` and `admin/unregisterTool`; `handlers` are what a toolType can be answered by."""
+class Admin:
+    """The tools, and what they do in every process of the server; `handlers` are what a toolType is answered by."""
 
-    async def register(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-        check_admin_policy(policy, context.transport)
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        policy: AdminPolicy,
+        handlers: Mapping[str, Handler],
+        publish: Publish,
+        logger: Logger,
+    ) -> None:
+        self._catalogue = catalogue
+        self._policy = policy
+        self._handlers = handlers
+        self._publish = publish
+        self._logger = logger
+
+    def tools(self) -> tuple[Tool, Tool]:
+        """`admin/registerTool` and `admin/unregisterTool`."""
+        return (
+            Tool(
+                ToolDefinition(
+                    name="admin/registerTool",
+                    description="Registers a tool, for every client, until the server stops.",
+                    input_schema=_REGISTER_SCHEMA,
+                    category="mutation",
+                    hints=Hints(read_only=False, destructive=False, idempotent=False, open_world=False),
+                ),
+                self._register,
+            ),
+            Tool(
+                ToolDefinition(
+                    name="admin/unregisterTool",
+                    description="Removes a tool, for every client, until the server starts again.",
+                    input_schema=_UNREGISTER_SCHEMA,
+                    category="mutation",
+                    hints=Hints(read_only=False, destructive=True, idempotent=False, open_world=False),
+                ),
+                self._unregister,
+            ),
+        )
+
+    def on_change(self, change: Change) -> None:
+        """Do as another process of the server has done; raises `RegistrationError` if that cannot be."""
+        match change:
+            case ToolRegistered():
+                self._register_as_told(change)
+            case ToolRemoved():
+                known = self._catalogue.get(change.name)
+                if known is not None and not known.is_builtin:
+                    self._catalogue.unregister(change.name, is_dynamic=True, logger=self._logger_of(change))
+
+    async def _register(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+        check_admin_policy(self._policy, context.transport)
         kind, name = arguments["toolType"], arguments["name"]
         schema = CANONICAL_SCHEMAS[kind]
         if "inputSchema" in arguments and _canonical(arguments["inputSchema"]) != _canonical(schema):
             raise InvalidArgument(f"inputSchema is not the schema of {kind}", {"reason": "schema_not_canonical"})
-        if kind not in handlers:
+        if kind not in self._handlers:
             raise InvalidArgument(f"This server has nothing that a {kind} could stand for", {"reason": "no_handler"})
         said = arguments.get("description", f"A tool of type {kind}, registered while the server runs.")
         change = ToolRegistered(kind, name, said, arguments.get("version"), context.correlation_id)
         if name in _RESERVED_NAMES or name.startswith(_RESERVED_BEGINNINGS):
             raise InvalidArgument(f"The name {name[:MOST_NAME]} is reserved", {"reason": "reserved_name"})
         try:
-            tool = registered_tool(change, handlers)
-            catalogue.register(tool, is_dynamic=True, tool_type=kind, logger=context.logger)
+            tool = registered_tool(change, self._handlers)
+            self._catalogue.register(tool, is_dynamic=True, tool_type=kind, logger=context.logger)
         except RegistrationError as error:
             raise InvalidArgument(str(error), {"reason": "not_registered"}) from error
-        publish(change)
+        self._publish(change)
         return {"success": True, "name": name, "toolType": kind}
 
-    async def unregister(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-        check_admin_policy(policy, context.transport)
+    async def _unregister(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+        check_admin_policy(self._policy, context.transport)
         name = arguments["name"]
-        known = catalogue.get(name)
+        known = self._catalogue.get(name)
         if known is not None and known.is_builtin:
             raise Unauthorized(f"{name} is a tool of the server and cannot be removed", {"reason": "builtin_tool"})
-        if not catalogue.unregister(name, is_dynamic=True, logger=context.logger):
+        if not self._catalogue.unregister(name, is_dynamic=True, logger=context.logger):
             raise NotFound(f"Unknown tool: {name[:200]}")
-        publish(ToolRemoved(name, context.correlation_id))
+        self._publish(ToolRemoved(name, context.correlation_id))
         return {"success": True, "name": name}
 
-    return (
-        Tool(
-            ToolDefinition(
-                name="admin/registerTool",
-                description="Registers a tool, for every client, until the server stops.",
-                input_schema=_REGISTER_SCHEMA,
-                category="mutation",
-                hints=Hints(read_only=False, destructive=False, idempotent=False, open_world=False),
-            ),
-            register,
-        ),
-        Tool(
-            ToolDefinition(
-                name="admin/unregisterTool",
-                description="Removes a tool, for every client, until the server starts again.",
-                input_schema=_UNREGISTER_SCHEMA,
-                category="mutation",
-                hints=Hints(read_only=False, destructive=True, idempotent=False, open_world=False),
-            ),
-            unregister,
-        ),
-    )
+    def _register_as_told(self, change: ToolRegistered) -> None:
+        tool = registered_tool(change, self._handlers)
+        known = self._catalogue.get(change.name)
+        if known is not None and known.definition == tool.definition:
+            return
+        if known is not None and known.is_builtin:
+            raise DuplicateTool(change.name)
+        if known is not None:  # Registered here and there at the same time: the last word is the same for all.
+            self._catalogue.unregister(change.name)
+        logger = self._logger_of(change)
+        self._catalogue.register(tool, is_dynamic=True, tool_type=change.tool_type, logger=logger)
+
+    def _logger_of(self, change: ToolRegistered | ToolRemoved) -> Logger | None:
+        """Logs under the id of the call that another process made the change for."""
+        return None if change.correlation_id is None else self._logger.child({"correlationId": change.correlation_id})

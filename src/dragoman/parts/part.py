@@ -1,0 +1,106 @@
+"""A part of a server: two frozen values, both with optional fields.
+
+A `Part` holds what is known before there is a runtime: settings, migrations, commands, checks. Its `build` is called
+once for each runtime and returns a `Contribution`: tools, routes, gauges, loops, and how the part starts and stops.
+Parts are listed in a tuple: started in its order, and stopped in reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from dragoman.cache.bounded import BoundedCache
+from dragoman.calls.call import Outcome, Stage
+from dragoman.calls.stages.record_completion import Observer
+from dragoman.changes import Change, Publish
+from dragoman.clock import Clock
+from dragoman.findings import Finding
+from dragoman.ids import Ids
+from dragoman.offers.catalogue import Offered, Offers
+from dragoman.parts.route import Route
+from dragoman.sections import Section
+from dragoman.storage.migrations import Migration
+from dragoman.storage.port import Storage
+from dragoman.telemetry.log import Logger
+from dragoman.telemetry.metrics import Gauge
+from dragoman.tools.catalogue import Catalogue
+
+Step: TypeAlias = Callable[[], Awaitable[None] | None]
+"""May be sync or async."""
+
+
+Check: TypeAlias = Callable[[Any], Iterable[Finding]]
+"""Takes the part's settings. Changes nothing."""
+
+
+class Command(Struct, frozen=True):
+    """`dragoman <name>`: a function that Typer can make a command of. Its docstring is the help text."""
+
+    name: str
+    run: Callable[..., Any]
+
+
+class Loop(Struct, frozen=True):
+    """Work that goes on while the server runs. A loop that raises is restarted; a loop that returns has ended."""
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+
+
+class Facilities(Struct, frozen=True, kw_only=True):
+    """Everything that a runtime gives its parts."""
+
+    settings: Any
+    """The part's own section; None for a part without one."""
+    clock: Clock
+    ids: Ids
+    logger: Logger
+    catalogue: Catalogue
+    offers: Offers
+    storage: Storage
+    cache: BoundedCache[Any]
+    call: Callable[..., Awaitable[Outcome]]
+    """Calls a tool through the whole pipeline, as `Runtime.call` does. Refused before the server has started."""
+    publish: Publish
+    """Tells the other processes of the server about a change. They give it to `on_change`."""
+    health: Callable[[], dict[str, Any]]
+    """What the tool `health` answers."""
+
+
+class Contribution(Struct, frozen=True, kw_only=True):
+    """What a part brings to one runtime."""
+
+    tools: tuple[Offered, ...] = ()
+    """Tools, resources and prompts."""
+    routes: tuple[Route, ...] = ()
+    gauges: tuple[Gauge, ...] = ()
+    observers: tuple[Observer, ...] = ()
+    """Called with the record of each call that has ended."""
+    around: tuple[Stage, ...] = ()
+    """Stages that see every call before anything is checked, just inside of its record."""
+    stages: tuple[Stage, ...] = ()
+    """Stages after `CheckScopes`, before those of the application."""
+    on_change: Callable[[Change], None] | None = None
+    """Called with each change that another process of the server has made."""
+    loops: tuple[Loop, ...] = ()
+    """They run between `start` and `stop`."""
+    start: Step | None = None
+    """If it raises, so does the start of the server, with the name of the part."""
+    stop: Step | None = None
+    """Called if `start` has succeeded, after the last call has ended. Its time is bounded."""
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """Something that a server can have: what is known of it before there is a runtime."""
+
+    name: str
+    """Also the name of its section in the settings."""
+    settings: type[Section] | None = None
+    migrations: tuple[Migration, ...] = ()
+    """Of what it keeps in the storage, for each engine."""
+    commands: tuple[Command, ...] = ()
+    checks: tuple[Check, ...] = ()
+    build: Callable[[Facilities], Contribution] | None = None

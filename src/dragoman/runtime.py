@@ -1,0 +1,258 @@
+"""The runtime: what a server is made of once `app.py` has put it together, and how it starts, runs and stops."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from dragoman.access.callers import LOCAL, Caller
+from dragoman.calls.answers import Claims
+from dragoman.calls.call import Outcome, Stage
+from dragoman.calls.call_log import call_log
+from dragoman.calls.intake import Intake
+from dragoman.calls.lifespans import Lifespans
+from dragoman.calls.pipeline import Common, Policy
+from dragoman.calls.runner import Runner
+from dragoman.calls.tracing import Span
+from dragoman.changes import Change, Publish, ResourceUpdated, keep_to_itself
+from dragoman.config import Config
+from dragoman.edge.announcer import Announcer
+from dragoman.edge.connection import Connection, Services, Wire
+from dragoman.edge.sdk.kernel import SdkKernel
+from dragoman.offers.catalogue import Offered, lifespans_of, replace_offered
+from dragoman.parts.part import Contribution, Facilities
+from dragoman.parts.supervisor import Supervisor
+from dragoman.protocol.session import Identity
+
+if TYPE_CHECKING:
+    from dragoman.access.authenticator import Identify
+    from dragoman.edge.http.app import HttpApp
+    from dragoman.edge.http.siblings import Siblings
+    from dragoman.edge.sdk.sessions import SdkSessions
+
+_LAST_WORDS = 0.5  # Seconds that streams are given to end in order.
+
+
+class ServerState(Enum):
+    """Where the server itself stands, whatever its connections do."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    DRAINING = "draining"
+    CLOSED = "closed"
+
+
+@dataclass
+class Shared:
+    """What the processes of a server share; a server of one process keeps it to itself."""
+
+    claims: Claims
+    """Which answers were used."""
+    publish: Publish = keep_to_itself
+    """Tells the other processes; what they tell is given to `Runtime.apply`."""
+
+    def get_claims(self) -> Claims:
+        """What decides about answers now."""
+        return self.claims
+
+    def tell(self, change: Change) -> None:
+        """Tell the other processes, by whatever way there is now."""
+        self.publish(change)
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The way of every call."""
+
+    common: Common
+    policy: Policy
+    stages: tuple[Stage, ...]
+    """Of the pipeline for tools."""
+    runner: Runner
+    intake: Intake
+    """Makes calls of tools."""
+    offers: Intake
+    """Makes calls of resources, prompts and completions."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What clients meet."""
+
+    identity: Identity
+    kernel: SdkKernel
+    services: Services
+    announcer: Announcer
+
+
+class Runtime:
+    """Tools and what else is offered, and the one way to call them.
+
+    `create_server` makes one. That starts nothing; `start` needs a running event loop.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        facilities: Facilities,
+        calls: Calls,
+        edge: Edge,
+        supervisor: Supervisor,
+        shared: Shared,
+        lifespans: Lifespans,
+        make_http: Callable[..., HttpApp],
+        *,
+        is_owner: bool = True,
+    ) -> None:
+        self.config = config
+        self.shutdown_timeout = config.server.shutdown_timeout_ms / 1000
+        self.clock, self.ids, self.logger = facilities.clock, facilities.ids, facilities.logger
+        self.catalogue, self.offers, self.cache = facilities.catalogue, facilities.offers, facilities.cache
+        self.health = facilities.health
+        self.calls, self.runner, self.intake, self.stages = calls, calls.runner, calls.intake, calls.stages
+        self.slots, self.observers = calls.policy.slots, calls.common.observers
+        self.identity, self.kernel, self.edge = edge.identity, edge.kernel, edge
+        self.dialect = edge.services.dialect
+        self.supervisor = supervisor
+        self.shared = shared
+        self.is_owner = is_owner
+        self.state = ServerState.STARTING
+        self._announcer = edge.announcer
+        self.connections: set[Connection] = edge.announcer.connections
+        """The clients that are not connected over HTTP."""
+        self._lifespans = lifespans
+        self._make_http = make_http
+
+    @property
+    def is_running(self) -> bool:
+        """Whether calls are taken."""
+        return self.state is ServerState.RUNNING
+
+    @property
+    def missing_parts(self) -> tuple[str, ...]:
+        """The parts of the server that have failed and are not restarted."""
+        return self.supervisor.missing
+
+    @property
+    def sessions(self) -> SdkSessions | None:
+        """The sessions of the handshake era, where the runtime is served over HTTP."""
+        return self._announcer.sessions
+
+    def http(self, *, sse: bool = False, siblings: Siblings | None = None, identify: Identify | None = None) -> HttpApp:
+        """The runtime as an ASGI application, with the authentication that the settings ask for; once only.
+
+        `siblings` are the processes that serve the same clients. `identify` authenticates requests in place of the
+        settings: it takes the headers by name, and returns the caller, or None for a request to refuse; it may be
+        async. Raises `ConfigError` for settings that cannot be used.
+        """
+        if self.sessions is not None:
+            raise RuntimeError("a runtime is served over HTTP once")
+        return self._make_http(self, sse=sse, siblings=siblings, identify=identify)
+
+    async def start(self) -> None:
+        """Begin to take calls, start the parts, and enter the lifespans; once only.
+
+        Raises `PartFailed`, and what a lifespan raises.
+        """
+        if self.state is not ServerState.STARTING:
+            raise RuntimeError(f"a runtime is started once, and this one is {self.state.value}")
+        self.runner.start()
+        self._announcer.start()
+        self.state = ServerState.RUNNING
+        self.calls.common.admission.is_open = True
+        try:
+            await self.supervisor.start()
+            await self._lifespans.enter(self)
+        except BaseException:
+            await self.stop(0)
+            raise
+
+    async def stop(self, timeout: float | None = None) -> int:
+        """Refuse new calls, let running ones finish, close connections; how many calls had to be abandoned."""
+        if self.state in (ServerState.DRAINING, ServerState.CLOSED):
+            return 0
+        self.state = ServerState.DRAINING
+        self.calls.common.admission.is_open = False
+        self._announcer.stop()
+        self.calls.common.patience.stop()
+        if timeout is None:
+            timeout = self.shutdown_timeout
+        end = time.monotonic() + timeout
+        await self.runner.drain(timeout)
+        abandoned = self.runner.abandon()
+        await self._lifespans.leave(end)
+        self.kernel.end_streams()
+        for connection in tuple(self.connections):
+            await connection.finish_requests(_LAST_WORDS)
+            self.disconnect(connection)
+        if self.sessions is not None:
+            await self.sessions.stop()
+        await self.kernel.close()
+        await self.supervisor.stop(end)
+        self.state = ServerState.CLOSED
+        return abandoned
+
+    def connect(self, wire: Wire, caller: Caller = LOCAL) -> Connection:
+        """A new client, whose lines go to `wire`."""
+        connection = Connection(self.edge.services, wire, caller)
+        self.connections.add(connection)
+        return connection
+
+    def disconnect(self, connection: Connection) -> None:
+        """The client is gone."""
+        self.connections.discard(connection)
+        connection.disconnect()
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        correlation_id: str | None = None,
+        caller: Caller = LOCAL,
+        trace: list[Span] | None = None,
+    ) -> Outcome:
+        """Call a tool through the whole pipeline, and wait for the outcome; `trace` gets where the time went."""
+        return await self.intake.call(name, arguments or {}, correlation_id=correlation_id, caller=caller, trace=trace)
+
+    def log_calls(self, logger: logging.Logger, package: str) -> None:
+        """Log calls of unknown tools and of tools whose handlers are in `package`, and the errors that answer them."""
+        self.runner.on_submit.append(call_log(self.catalogue, logger, package))
+
+    def resource_updated(self, uri: str) -> None:
+        """Say that something else is to be read at `uri` now: whoever subscribed to it is told. From any thread."""
+        self._announcer.resource_updated(uri)
+        self.shared.tell(ResourceUpdated(uri))
+
+    def add(self, name: str, contribution: Contribution) -> None:
+        """Add what a part brings that only some runtimes have, such as those that are served over HTTP."""
+        self.supervisor.add(name, contribution)
+        self.observers += contribution.observers
+
+    def apply(self, change: Change) -> None:
+        """Do as another process of this server has done; its clients are told as if it had been done here."""
+        for contribution in self.supervisor:
+            if contribution.on_change is not None:
+                contribution.on_change(change)
+
+    def replace(self, leaving: Iterable[Offered], coming: Iterable[Offered]) -> None:
+        """Remove tools, resources and prompts and add others, all of it or, with a `RegistrationError`, nothing."""
+        replace_offered(self.catalogue, self.offers, leaving, coming)
+
+    async def reload(self, leaving: Iterable[Offered], coming: Iterable[Offered]) -> None:
+        """As `replace`, between entering the lifespans of what is coming and leaving those of what is replaced.
+
+        The latter are left when the calls that need them have ended. Raises what a lifespan raises, too.
+        """
+        leaving, coming = tuple(leaving), tuple(coming)
+
+        def replace() -> None:
+            if self.state in (ServerState.DRAINING, ServerState.CLOSED):
+                raise RuntimeError("the server is stopping")
+            self.replace(leaving, coming)
+
+        await self._lifespans.exchange(self, lifespans_of(leaving), lifespans_of(coming), replace)

@@ -172,7 +172,7 @@ def test_what_is_remembered_is_bounded() -> None:
         assert status(guard, b"127.0.0.1:%d" % number, b"http://localhost:%d" % number) is None
     listed = "https://" + "a" * 1000
     assert status(OriginCheck(origins=[listed]), origin=listed.encode()) is None
-    assert len(guard._let_in) <= 1024
+    assert len(guard.let_in) <= 1024
     assert status(guard, b"evil.example.org") == 421
 
 

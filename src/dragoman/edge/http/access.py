@@ -37,6 +37,7 @@ class HttpAccess:
 
     def __init__(self, origins: OriginCheck, authenticator: Authenticator | None, logger: Logger) -> None:
         self._origins = origins
+        self._let_in = origins.let_in
         self._authenticator = authenticator
         self._logger = logger
 
@@ -47,7 +48,7 @@ class HttpAccess:
 
     def known_caller(self, headers: Headers) -> Caller | None:
         """The caller of a request like one that was let in a moment ago, and not from a page; None for any other."""
-        if not self._origins.knows(headers) or b"origin" in headers:
+        if b"origin" in headers or (headers.get(b"host"), None) not in self._let_in:
             return None
         return ANONYMOUS if self._authenticator is None else self._authenticator.known_by(headers)
 

@@ -143,6 +143,7 @@ class HttpApp:
         self._sessions = sessions
         self._logger: Logger = services.logger
         self._access = access
+        self._known_caller = access.known_caller
         self._siblings = siblings
         self._modern = modern_reader(services.identity, services.ids.connection_correlation_id())
         self._accepts: dict[bytes | None, tuple[bool, bool]] = {}
@@ -204,7 +205,7 @@ class HttpApp:
             or (self._siblings is not None and self._siblings.is_for_other(headers))
         ):
             return False
-        caller = self._access.known_caller(headers)
+        caller = self._known_caller(headers)
         if caller is None:
             return False
         try:
@@ -398,7 +399,7 @@ class HttpApp:
 
     async def _read_post(self, receive: Receive, headers: Headers) -> tuple[Caller, bytes]:
         """The caller and the body of a request. Nothing is read before the caller and the headers are accepted."""
-        caller = await self._access.caller(headers)
+        caller = self._known_caller(headers) or await self._access.caller(headers)
         content_type = headers.get(b"content-type", b"")
         if content_type != b"application/json" and not _is_json(content_type):
             raise RequestRefused(415, InvalidRequest("Content-Type must be application/json"))

@@ -31,23 +31,20 @@ class OriginCheck:
     def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
         self._hosts = frozenset(host.lower() for host in hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
-        self._let_in: set[tuple[bytes | None, bytes | None]] = set()
-
-    def knows(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether a request with these has been let in before."""
-        return (headers.get(b"host"), headers.get(b"origin")) in self._let_in
+        self.let_in: set[tuple[bytes | None, bytes | None]] = set()
+        """`Host` and `Origin` of requests that were let in."""
 
     def refusal(self, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
         """The status and the reason to refuse a request with; None lets it in."""
         host, origin = headers.get(b"host"), headers.get(b"origin")
-        if (host, origin) in self._let_in:
+        if (host, origin) in self.let_in:
             return None
         if not self._is_known_host(_text(host)):
             return 421, f"Host {_shown(host)} is not served here; list it in http.allowed_hosts if it should be"
         if origin is not None and not self.is_known_origin(origin, host):
             return 403, f"Origin {_shown(origin)} may not call this server; list it in http.allowed_origins if it may"
-        if len(self._let_in) < _MOST_REMEMBERED and len(host or b"") + len(origin or b"") < _LONGEST_REMEMBERED:
-            self._let_in.add((host, origin))
+        if len(self.let_in) < _MOST_REMEMBERED and len(host or b"") + len(origin or b"") < _LONGEST_REMEMBERED:
+            self.let_in.add((host, origin))
         return None
 
     def is_known_origin(self, origin: bytes, host: bytes | None) -> bool:

@@ -13,6 +13,7 @@ import typer
 from dragoman import errors
 from dragoman.cache.bounded import BoundedCache
 from dragoman.calls.call import COMPLETION_MEANINGS, Call, Outcome
+from dragoman.calls.origin import Origin
 from dragoman.cli.main import EXIT_CODES, app
 from dragoman.config import FLAGS, PREFIX, CacheConfig, Config, ResponseConfig, ToolsConfig
 from dragoman.errors import EnvelopeCode
@@ -329,7 +330,7 @@ def worded(dialect: Dialect, outcome: Outcome) -> str:
         name="weather", description="", input_schema={"type": "object"}, hints=Hints(read_only=True), timeout_ms=10_000
     )
     catalogue.register(define_tool(definition, lambda arguments, context: None))
-    call = Call("weather", {}, "run-1", "corr-1", lambda call, outcome: None, tool=catalogue.get("weather"))
+    call = Call(Origin(), "weather", {}, "run-1", "corr-1", lambda call, outcome: None, tool=catalogue.get("weather"))
     call.duration_ms = 12.5
     artifacts = Artifacts(BoundedCache(CacheConfig()), lambda: "6Jt0mRrVqk3yN8wPzX2bLA")
     text = make_dialect(ResponseConfig(dialect=dialect), artifacts).render(call, outcome).content[0].text

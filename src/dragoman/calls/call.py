@@ -103,8 +103,6 @@ class Call(Struct, eq=False):
     """The arguments as they came, where they have been converted."""
     payload_bytes: int = 0
     started: float = 0.0
-    timeout_ms: int | None = None
-    """In place of its tool's."""
     due: float = math.inf
     """When it is answered whatever happens; never, before its time is being taken."""
     duration_ms: float = 0.0
@@ -163,7 +161,7 @@ class Call(Struct, eq=False):
         """The deadline is here: answer now, and ask the handler to stop."""
         self.expired = True
         self.cancellation.set("deadline")
-        timeout = self.timeout_ms or self.tool.timeout_ms
+        timeout = round((self.due - self.started) * 1000)
         self.duration_ms = float(timeout)
         self.answer(Outcome(error=TimedOut(f"No result within {timeout} ms", {"timeoutMs": timeout})))
 

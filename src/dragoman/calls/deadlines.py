@@ -49,8 +49,8 @@ class Deadlines:
         now = self._clock.monotonic() + _ROUNDING
         expired = [call for call in self._under_way if call.due <= now]
         for call in sorted(expired, key=_due):
-            call.due = math.inf
             self._expire(call)
+            call.due = math.inf
         following = min(map(_due, self._under_way), default=math.inf)
         if following < self.next:
             self.set_timer(following)

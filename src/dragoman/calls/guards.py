@@ -190,10 +190,9 @@ class Guards:
             total = violations.total - facts.array_size_violation_count
             raise LimitExceeded("Arguments exceed a limit", {"errors": to_builtins(rest), "total": total})
 
-    def after(self, call: Call) -> None:
+    def after(self, call: Call, timeout_ms: int) -> None:
         """Ask the gate that looks back."""
-        tool, duration, timeout = call.name, call.duration_ms, call.timeout_ms or call.tool.timeout_ms
-        verdict = _AFTER.judge(Facts(tool_name=tool, duration_ms=duration, timeout_ms=timeout))
+        verdict = _AFTER.judge(Facts(tool_name=call.name, duration_ms=call.duration_ms, timeout_ms=timeout_ms))
         if verdict.audit is not None:
             self._note(call, Decision(_AFTER.id, "audit", audit=verdict.audit))
 

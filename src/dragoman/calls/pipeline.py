@@ -89,7 +89,9 @@ class Pipeline:
 def build_pipeline(policy: Policy, common: Common) -> Pipeline:
     """The pipeline of one kind of work. The order of its stages is the contract of the ten steps."""
     clock, logger, guards, slots = common.clock, common.logger, common.guards, policy.slots
-    record = RecordCompletion(logger, clock, slots, guards, common.under_way, common.observers, policy.event)
+    record = RecordCompletion(
+        logger, clock, slots, guards, common.under_way, common.observers, policy.event, policy.timeout_ms
+    )
     take_slot = TakeSlot(slots, policy.shares, common.patience, policy.waits)
     # Refuse cheaply before taking a slot, start the clock last.
     stages: tuple[Stage, ...] = (

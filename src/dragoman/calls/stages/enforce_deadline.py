@@ -22,13 +22,9 @@ class EnforceDeadline:
         deadlines, timeout_ms = self.deadlines, self.timeout_ms
 
         def enforce(call: Call) -> Awaitable[Any]:
-            call.due = due = call.started + (call.timeout_ms or call.tool.timeout_ms) / 1000
+            call.due = due = call.started + (timeout_ms or call.tool.timeout_ms) / 1000
             if due < deadlines.next:
                 deadlines.set_timer(due)
             return proceed(call)
 
-        def enforce_own(call: Call) -> Awaitable[Any]:
-            call.timeout_ms = timeout_ms
-            return enforce(call)
-
-        return enforce if timeout_ms is None else enforce_own
+        return enforce

@@ -52,10 +52,12 @@ class RecordCompletion:
     observers: list[Observer] = field(default_factory=list)
     """Who else is shown every record, on the event loop, once it is written."""
     event: str = "tool call completed"
+    timeout_ms: int | None = None
+    """In place of each tool's own."""
 
     def __call__(self, proceed: Service, /) -> Service:
-        monotonic, record_end, ended = self.clock.monotonic, self.record, self.under_way.pop
-        audits, audit = self.guards.audits, self.guards.after
+        monotonic, record_end, under_way = self.clock.monotonic, self.record, self.under_way
+        audits, audit, timeout_ms = self.guards.audits, self.guards.after, self.timeout_ms
 
         async def record(call: Call) -> None:
             call.started = monotonic()
@@ -77,8 +79,8 @@ class RecordCompletion:
                 except ToolError as error:
                     outcome = self._outcome_of(call, error)
                     call.answer(outcome)
-                if audits and call.ran and call.duration_ms > NEAR_TIMEOUT * (call.timeout_ms or call.tool.timeout_ms):
-                    audit(call)
+                if audits and call.ran and call.duration_ms > NEAR_TIMEOUT * (timeout_ms or call.tool.timeout_ms):
+                    audit(call, timeout_ms or call.tool.timeout_ms)
                 if outcome.error is None and not call.expired and not call.disconnected:
                     record_end(call, _SUCCESS)
                 else:
@@ -88,7 +90,8 @@ class RecordCompletion:
                 raise_if_stopped(error)
                 self._failed(call, error)
             finally:
-                ended(call, None)
+                if call in under_way:  # Unless a stop of the server has given it up.
+                    del under_way[call]
                 outcome = None  # Its error leads to this frame: only the garbage collector would free the two.
 
         return record

@@ -256,6 +256,11 @@ class Snapshot(Struct, frozen=True):
 
     def collect(self) -> Iterator[Metric]:
         """As the library wants it: one family after the other."""
+        yield from self._calls()
+        yield from self._levels()
+
+    def _calls(self) -> Iterator[Metric]:
+        """What calls and requests add up to."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         info = GaugeMetricFamily("dragoman_build_info", "1, for the version that is running.", labels=["version"])
@@ -295,6 +300,11 @@ class Snapshot(Struct, frozen=True):
                 ("dragoman_http_sent_bytes", "What was sent over HTTP connections.", self.sent_bytes),
             ):
                 yield CounterMetricFamily(name, said, value=size)
+
+    def _levels(self) -> Iterator[Metric]:
+        """How things stand this moment, the cache's and the parts' figures included."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
         levels, cache = self.levels, self.levels.cache
         for name, said, level in (
             ("dragoman_calls_in_flight", "Calls that have not ended, late ones included.", levels.in_flight),

@@ -256,10 +256,10 @@ class Snapshot(Struct, frozen=True):
 
     def collect(self) -> Iterator[Metric]:
         """As the library wants it: one family after the other."""
-        yield from self._calls()
-        yield from self._levels()
+        yield from self._counts()
+        yield from self._figures()
 
-    def _calls(self) -> Iterator[Metric]:
+    def _counts(self) -> Iterator[Metric]:
         """What calls and requests add up to."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
@@ -301,7 +301,7 @@ class Snapshot(Struct, frozen=True):
             ):
                 yield CounterMetricFamily(name, said, value=size)
 
-    def _levels(self) -> Iterator[Metric]:
+    def _figures(self) -> Iterator[Metric]:
         """How things stand this moment, the cache's and the parts' figures included."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from dragoman import Ask, ToolContext, resource, tool
-from dragoman.app import ServerOptions
 from dragoman.runtime import Runtime
 from dragoman.testing import MemoryClient
 
@@ -21,8 +20,8 @@ _servers: list[Runtime] = []
 _construct = Runtime.__init__
 
 
-def _construct_and_note(self: Runtime, options: ServerOptions) -> None:
-    _construct(self, options)
+def _construct_and_note(self: Runtime, *given: Any, **named: Any) -> None:
+    _construct(self, *given, **named)
     _servers.append(self)
 
 

@@ -331,7 +331,8 @@ def _make_http(
         prefix="" if siblings is None else siblings.prefix,
     )
     runtime.edge.announcer.sessions = sessions
-    metrics = _count_calls(runtime, siblings) if config.http.metrics else None
+    if config.http.metrics:
+        _count_calls(runtime, siblings)
     if config.explorer.enabled:
         _explore(runtime)
     metadata = resource_metadata(config.auth)
@@ -349,7 +350,7 @@ def _make_http(
         Endpoint(config.http.path, has_sse=sse),
         routes=routes,
         siblings=siblings,
-        telemetry=HttpTelemetry(metrics, join_trace if has_spans else None),
+        telemetry=HttpTelemetry(runtime.metrics, join_trace if has_spans else None),
     )
 
 
@@ -389,13 +390,13 @@ def _authenticator(runtime: Runtime, identify: Identify | None) -> Authenticator
     return CustomAuthenticator(identify, runtime.clock)
 
 
-def _count_calls(runtime: Runtime, siblings: Siblings | None) -> Metrics | None:
+def _count_calls(runtime: Runtime, siblings: Siblings | None) -> None:
     """The part that counts calls for Prometheus."""
     from dragoman.edge.http.status import metrics_route
 
     if find_spec("prometheus_client") is None:
         runtime.logger.warn("there are no metrics: prometheus-client is not installed")
-        return None
+        return
 
     def levels() -> Levels:
         now = runtime.slots.get_telemetry()
@@ -410,9 +411,8 @@ def _count_calls(runtime: Runtime, siblings: Siblings | None) -> Metrics | None:
         )
 
     gauges = [gauge for each in runtime.supervisor for gauge in each.gauges]
-    metrics = Metrics(runtime.catalogue.get, levels, gauges)
+    runtime.metrics = metrics = Metrics(runtime.catalogue.get, levels, gauges)
     runtime.add("metrics", Contribution(routes=(metrics_route(metrics, siblings),), observers=(metrics.observe,)))
-    return metrics
 
 
 @asynccontextmanager

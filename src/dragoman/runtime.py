@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dragoman.edge.http.app import HttpApp
     from dragoman.edge.http.siblings import Siblings
     from dragoman.edge.sdk.sessions import SdkSessions
+    from dragoman.telemetry.metrics import Metrics
 
 _LAST_WORDS = 0.5  # Seconds that streams are given to end in order.
 
@@ -120,6 +121,8 @@ class Runtime:
         self.supervisor = supervisor
         self.shared = shared
         self.is_owner = is_owner
+        self.metrics: Metrics | None = None
+        """What calls add up to; where the runtime is served over HTTP."""
         self.state = ServerState.STARTING
         self._announcer = edge.announcer
         self.connections: set[Connection] = edge.announcer.connections

@@ -26,7 +26,7 @@ durations = st.floats(0, 1_200_000)
 
 
 class Ended(Struct):
-    tool: object
+    is_found: bool
     ran: bool = True
 
 
@@ -48,7 +48,7 @@ def test_every_call_is_counted_once_under_its_tool_or_as_one_of_no_tool(
     wanted: Counter[tuple[str, str]] = Counter()
     for name, _, outcome, duration in calls:
         record = CompletionRecord("", "info", "", "", "", name, duration, outcome.value, 1)
-        metrics.observe(record, Ended(name if name in tools else None))
+        metrics.observe(record, Ended(name in tools))
         wanted[outcome.value, name if name in tools else OTHER] += 1
     assert samples(metrics, "dragoman_calls_total") == wanted
     assert samples(metrics, "dragoman_request_bytes_total") == {(): len(calls)}
@@ -60,7 +60,7 @@ def test_every_call_is_counted_once_under_its_tool_or_as_one_of_no_tool(
 def test_a_quantile_is_in_the_bucket_of_the_call_that_it_stands_for(taken: list[float], share: float) -> None:
     metrics = Metrics(lambda name: name, lambda: LEVELS)
     for duration in taken:
-        metrics.observe(CompletionRecord("", "info", "", "", "", "add", duration, "success", 1), Ended("add"))
+        metrics.observe(CompletionRecord("", "info", "", "", "", "add", duration, "success", 1), Ended(True))
     buckets = {bound: count for (bound, _), count in samples(metrics, "dragoman_call_duration_seconds_bucket").items()}
     estimated = quantile(share, buckets)
     actual = sorted(taken)[ceil(share * len(taken)) - 1]

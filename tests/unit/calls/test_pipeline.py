@@ -34,8 +34,9 @@ class Handlings:
     def __init__(self, server: TestServer, **decided: Any) -> None:
         self._runner, clock = server.runtime.runner, server.runtime.clock
         self.slots = Slots(ONE_SLOT, clock=clock)
-        policy = replace(server.runtime.policy, slots=self.slots, shares=Shares(ONE_SLOT, LimitsConfig()), **decided)
-        self.pipeline: Pipeline = build_pipeline(policy, server.runtime.common)
+        calls, shares = server.runtime.calls, Shares(ONE_SLOT, LimitsConfig())
+        policy = replace(calls.policy, slots=self.slots, shares=shares, **decided)
+        self.pipeline: Pipeline = build_pipeline(policy, calls.common)
 
     def begin(self, name: str) -> tuple[Call, list[Outcome]]:
         """Start one; it, and what it is answered with."""
@@ -85,7 +86,7 @@ async def test_work_that_waits_for_a_slot_ends_when_it_is_no_longer_wanted(end: 
             case "withdrawn":
                 call.withdraw("client")
             case "stopped":
-                server.runtime.common.patience.stop()
+                server.runtime.calls.common.patience.stop()
             case _:
                 clock.advance(301)
         await until(lambda: server.records)

@@ -224,7 +224,7 @@ def test_a_part_cannot_take_the_name_of_a_tool_a_part_or_a_section() -> None:
 
     with pytest.raises(DuplicateTool):
         dragoman.create_server(dragoman.ServerOptions(tools=[ring], parts=[bell.part]))
-    with pytest.raises(ValueError, match="two parts called 'bell'"):
+    with pytest.raises(ConfigError, match="two parts called 'bell'"):
         dragoman.create_server(dragoman.ServerOptions(parts=[bell.part, Part(name="bell")]))
     with pytest.raises(ConfigError, match="http: is a section of the server"):
         configure({}, parts=[Part(name="http", settings=BellConfig)])

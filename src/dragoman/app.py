@@ -217,6 +217,13 @@ def _own_parts(options: ServerOptions, artifacts: Artifacts, tracer: Tracer | No
         yield spans_part(tracer)
 
 
+def parts_of(config: Config) -> tuple[Part, ...]:
+    """The parts that a server with these settings has, for what they hold without a runtime: commands and checks."""
+    options = ServerOptions(config=config)
+    artifacts = Artifacts(BoundedCache(config.cache, options.clock), random_token)
+    return (*_own_parts(options, artifacts, None), *installed_parts(config.server.parts))
+
+
 def _contribute(part: Part, config: Config, facilities: Facilities, supervisor: Supervisor) -> None:
     """Have a part contribute what it has: its tools are registered, and the supervisor has the rest."""
     settings = None if part.settings is None else getattr(config, part.name, None) or part.settings()

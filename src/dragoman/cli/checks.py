@@ -13,6 +13,7 @@ from typing import Any
 
 from dragoman import errors
 from dragoman.adapters.engines import make_storage
+from dragoman.app import parts_of
 from dragoman.cli.clients import CLIENTS, ClientProgram, Scope, is_command, own_command, parse, read
 from dragoman.cli.options import load_settings
 from dragoman.cli.trial import first_answer, is_json_rpc
@@ -21,7 +22,6 @@ from dragoman.config import Settings
 from dragoman.edge.settings import HttpConfig
 from dragoman.findings import Finding
 from dragoman.memories.migrations import MIGRATIONS
-from dragoman.parts.installed import installed_parts
 
 OLDEST_PYTHON = (3, 11)
 _SLOW_START = 2.0
@@ -138,8 +138,8 @@ def port(config: HttpConfig) -> Finding:
 
 
 def of_parts(settings: Settings) -> Iterator[Finding]:
-    """What the checks of the parts find that `server.parts` names."""
-    for part in installed_parts(settings.config.server.parts):
+    """What the checks of the parts find."""
+    for part in parts_of(settings.config):
         section = None if part.settings is None else settings.get(part.name)
         for check in part.checks:
             try:

@@ -1,9 +1,10 @@
-"""The commands of parts: `dragoman <command>`, for the parts that the settings name."""
+"""The commands of parts: `dragoman <command>`, for the parts that a server with these settings has."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 
 import typer
 
@@ -20,22 +21,21 @@ def add_commands(app: typer.Typer, words: list[str]) -> Settings | None:
     `--config` is then taken out of `words`: it says where the parts are named, and is no option of their commands.
     """
     known = {command.name or getattr(command.callback, "__name__", None) for command in app.registered_commands}
-    if not words or words[0] in known | {group.name for group in app.registered_groups}:
+    if not words or words[0] in known | {group.name for group in app.registered_groups} | {"--version"}:
         return None
     file = _take_option(words, "--config")
     try:
         settings = load_settings(None if file is None else Path(file))
     except ConfigError as error:
-        if words[:1] and not words[0].startswith("-"):  # `--help` and `--version` do not depend on settings.
+        if words[:1] and not words[0].startswith("-"):  # `--help` does not depend on settings.
             complain("The settings cannot be used:", *str(error).splitlines())
             sys.exit(UNUSABLE)
         return None
-    if settings.config.server.parts:
-        from dragoman.parts.installed import installed_parts  # Most commands need nothing of what parts need.
+    from dragoman.app import parts_of  # Most commands need nothing of what parts need.
 
-        for part in installed_parts(settings.config.server.parts):
-            for command in part.commands:
-                app.command(command.name)(command.run)
+    for part in parts_of(settings.config):
+        for command in part.commands:
+            app.command(command.name)(resolve_name(command.run) if isinstance(command.run, str) else command.run)
     return settings
 
 

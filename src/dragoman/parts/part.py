@@ -40,7 +40,8 @@ class Command(Struct, frozen=True):
     """`dragoman <name>`: a function that Typer can make a command of. Its docstring is the help text."""
 
     name: str
-    run: Callable[..., Any]
+    run: Callable[..., Any] | str
+    """The function, or `module:function`, which only the command line imports: a server does without Typer."""
 
 
 class Loop(Struct, frozen=True):

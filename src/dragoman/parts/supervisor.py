@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from dragoman.calls.interrupts import raise_if_stopped
 from dragoman.clock import Clock, sleep
-from dragoman.errors import InternalError, PartFailed
+from dragoman.errors import ConfigError, InternalError, PartFailed
 from dragoman.parts.part import Contribution, Loop, Step
 from dragoman.parts.restarts import RestartLimit, delay_before_restart
 from dragoman.telemetry.log import Logger, exception_facts
@@ -43,9 +43,9 @@ class Supervisor:
         self._missing: dict[str, None] = {}
 
     def add(self, name: str, contribution: Contribution) -> None:
-        """Add a part, behind those that are there. Raises `ValueError` for a name that is taken."""
+        """Add a part, behind those that are there. Raises `ConfigError` for a name that is taken."""
         if any(child.name == name for child in self._children):
-            raise ValueError(f"there are two parts called {name!r}")
+            raise ConfigError([("parts", f"there are two parts called {name!r}")])
         self._children.append(Child(name, contribution))
 
     def __iter__(self) -> Iterator[Contribution]:

@@ -34,6 +34,7 @@ from dragoman import (
     resource,
     tool,
 )
+from dragoman import app as composition
 from dragoman.app import configure
 from dragoman.changes import Change, ResultsOutdated
 from dragoman.cli import checks
@@ -223,7 +224,7 @@ def test_a_part_cannot_take_the_name_of_a_tool_a_part_or_a_section() -> None:
 
     with pytest.raises(DuplicateTool):
         dragoman.create_server(dragoman.ServerOptions(tools=[ring], parts=[bell.part]))
-    with pytest.raises(ValueError, match="two parts called 'bell'"):
+    with pytest.raises(ConfigError, match="two parts called 'bell'"):
         dragoman.create_server(dragoman.ServerOptions(parts=[bell.part, Part(name="bell")]))
     with pytest.raises(ConfigError, match="http: is a section of the server"):
         configure({}, parts=[Part(name="http", settings=BellConfig)])
@@ -406,7 +407,7 @@ def test_the_command_line_has_the_commands_of_a_part(words: list[str], tmp_path:
     assert (done.exit_code, done.stdout) == (0, "dongdong\n")
 
 
-@pytest.mark.parametrize("words", [[], ["serve", "--config", "gone.toml"]])
+@pytest.mark.parametrize("words", [[], ["serve", "--config", "gone.toml"], ["--version", "--config", "gone.toml"]])
 def test_a_command_of_the_server_itself_reads_no_settings_for_parts(words: list[str]) -> None:
     app = typer.Typer()
     app.command("serve")(lambda: None)
@@ -424,3 +425,36 @@ def test_settings_that_cannot_be_used_end_a_command_of_a_part_and_not_the_help(
     assert ended.value.code == 2
     assert "gone.toml" in capsys.readouterr().err
     assert add_commands(app, ["--help", "--config=gone.toml"]) is None
+
+
+# The server's own.
+
+
+def say_whose(context: typer.Context) -> None:
+    """Say whose command this is."""
+    typer.echo(f"of {context.obj.get('server').name}")
+
+
+def test_a_part_of_the_server_itself_has_its_checks_and_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = Finding("own", "ok", "it is there")
+    part = Part(name="own", checks=(lambda _: [finding],), commands=(Command("whose", f"{__name__}:say_whose"),))
+    monkeypatch.setattr(composition, "_own_parts", lambda *_: (part,))
+    app = typer.Typer()
+    app.command("serve")(lambda: None)
+    settings = add_commands(app, ["whose"])
+    assert settings is not None
+    done = CliRunner().invoke(app, ["whose"], obj=settings)
+    assert (done.exit_code, done.stdout) == (0, "of dragoman\n")
+    assert list(checks.of_parts(settings)) == [finding]
+
+
+@pytest.mark.usefixtures("package")
+def test_the_parts_of_a_server_are_its_own_and_those_that_the_settings_name() -> None:
+    values = {
+        "server": {"parts": ["bell"]},
+        "tools": {"memory_enabled": True, "admin_registration_enabled": True},
+        "security": {"dynamic_registration_enabled": True},
+        "response": {"dialect": "envelope"},
+    }
+    names = [part.name for part in composition.parts_of(make_config(values, sections_of_installed))]
+    assert names == ["memories", "admin", "artifacts", "bell"]

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dragoman.errors import PartFailed
+from dragoman.errors import ConfigError, PartFailed
 from dragoman.parts.part import Contribution, Loop
 from dragoman.parts.restarts import RestartLimit
 from dragoman.parts.supervisor import Supervisor
@@ -125,7 +125,7 @@ async def test_a_part_that_does_not_stop_in_time_is_cancelled_and_the_others_are
 async def test_two_parts_of_one_name_are_refused() -> None:
     tested = Supervised()
     tested.supervisor.add("mail", Contribution())
-    with pytest.raises(ValueError, match="two parts called 'mail'"):
+    with pytest.raises(ConfigError, match="two parts called 'mail'"):
         tested.supervisor.add("mail", Contribution())
 
 

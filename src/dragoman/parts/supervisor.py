@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -41,6 +42,8 @@ class Supervisor:
         self._children: list[Child] = []
         self._started: list[Child] = []
         self._missing: dict[str, None] = {}
+        self._starting: asyncio.Task[Any] | None = None
+        self._is_stopping = False
 
     def add(self, name: str, contribution: Contribution) -> None:
         """Add a part, behind those that are there. Raises `ConfigError` for a name that is taken."""
@@ -58,7 +61,11 @@ class Supervisor:
         return tuple(self._missing)
 
     async def start(self) -> None:
-        """Start every part, in order; raises `PartFailed` for the first that cannot be started."""
+        """Start every part, in order; raises `PartFailed` for the first that cannot be started.
+
+        Cancelled if the parts are stopped meanwhile.
+        """
+        self._starting = asyncio.current_task()
         for child in self._children:
             try:
                 await _take(child.contribution.start)
@@ -66,28 +73,36 @@ class Supervisor:
                 raise_if_stopped(error)
                 raise PartFailed(child.name, error) from error
             self._started.append(child)
+            if self._is_stopping:  # Its start has ignored the cancellation.
+                await self.stop(time.monotonic())
+                raise asyncio.CancelledError
             for loop in child.contribution.loops:
                 running = self._keep_running(child.name, loop)
                 child.tasks.append(asyncio.create_task(running, name=f"{child.name}: {loop.name}"))
+        self._starting = None
 
     async def stop(self, end: float) -> None:
         """Stop every part that was started, in reverse, until `end` by `time.monotonic`; what fails is logged."""
+        self._is_stopping = True
+        if self._starting is not None and self._starting is not asyncio.current_task():
+            self._starting.cancel()
         while self._started:
             child = self._started.pop()
             for task in child.tasks:
                 task.cancel()
+            await self._wait(child, child.tasks, end, "the loops of a part took too long to end")
             stopping = asyncio.create_task(self._stop(child), name=f"stop {child.name}")
-            timeout = max(end - time.monotonic(), _SHORTEST_STOP)
-            await asyncio.wait((stopping,), timeout=timeout)
-            if not stopping.done():
-                stopping.cancel()
-                facts = {"part": child.name, "timeoutMs": int(timeout * 1000)}
-                self._logger.error("the stop of a part took too long", facts)
+            await self._wait(child, [stopping], end, "the stop of a part took too long")
+            stopping.cancel()
+
+    async def _wait(self, child: Child, tasks: list[asyncio.Task[None]], end: float, complaint: str) -> None:
+        """Wait for tasks of a part, but not for ever."""
+        timeout = max(end - time.monotonic(), _SHORTEST_STOP)
+        if tasks and (await asyncio.wait(tasks, timeout=timeout))[1]:
+            self._logger.error(complaint, {"part": child.name, "timeoutMs": int(timeout * 1000)})
 
     async def _stop(self, child: Child) -> None:
         try:
-            if child.tasks:
-                await asyncio.wait(child.tasks)
             await _take(child.contribution.stop)
         except _FAILURES as error:
             raise_if_stopped(error)
@@ -102,10 +117,13 @@ class Supervisor:
                 return
             except _FAILURES as error:
                 raise_if_stopped(error)
+                facts = {"part": part, "loop": loop.name, **exception_facts(error, InternalError.code)}
+                if self._is_stopping:
+                    self._logger.error("the end of a loop failed", facts)
+                    return
                 now = self._clock.monotonic()
                 failures = [*failures, now][-self._limit.most - 1 :]
                 delay = delay_before_restart(failures, now, self._limit)
-                facts = {"part": part, "loop": loop.name, **exception_facts(error, InternalError.code)}
             if delay is None:
                 self._missing[part] = None
                 self._logger.error("a loop failed too often and is not restarted", facts)

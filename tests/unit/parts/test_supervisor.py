@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NoReturn
 
 import pytest
@@ -228,3 +228,69 @@ async def test_a_loop_that_waits_for_its_restart_does_not_delay_the_stop() -> No
     async with tested.running():
         await settle()
     assert [message for (message,) in tested.log()] == ["a loop failed and is restarted"]
+
+
+async def test_a_part_is_stopped_even_if_its_loop_ignores_the_cancellation() -> None:
+    seen: list[str] = []
+    tested = Supervised()
+    release = asyncio.Event()
+
+    async def run() -> None:
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await release.wait()
+
+    tested.supervisor.add("one", part("one", seen))
+    tested.supervisor.add("two", Contribution(loops=(Loop("all", run),), stop=lambda: seen.append("two stopped")))
+    await tested.supervisor.start()
+    await settle()
+    await tested.supervisor.stop(time.monotonic())
+    assert seen == ["one started", "two stopped", "one stopped"]
+    assert tested.log("part") == [("the loops of a part took too long to end", "two")]
+    release.set()
+
+
+async def test_a_loop_that_fails_at_its_end_is_not_restarted() -> None:
+    seen: list[str] = []
+    tested = Supervised()
+
+    async def run() -> None:
+        seen.append("looping")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("no route")
+
+    tested.supervisor.add("one", Contribution(loops=(Loop("all", run),), stop=lambda: seen.append("stopped")))
+    async with tested.running():
+        await settle()
+    assert seen == ["looping", "stopped"]
+    assert tested.log("part", "loop") == [("the end of a loop failed", "one", "all")]
+
+
+@pytest.mark.parametrize("is_stubborn", [False, True])
+async def test_a_stop_ends_a_start_that_is_under_way(is_stubborn: bool) -> None:
+    seen: list[str] = []
+    tested = Supervised()
+    release = asyncio.Event()
+
+    async def start() -> None:
+        seen.append("two starts")
+        try:
+            await release.wait()
+        except asyncio.CancelledError:
+            seen.append("two is cancelled")
+            if not is_stubborn:
+                raise
+
+    tested.supervisor.add("one", part("one", seen))
+    tested.supervisor.add("two", Contribution(start=start, stop=lambda: seen.append("two stopped")))
+    tested.supervisor.add("three", part("three", seen))
+    starting = asyncio.create_task(tested.supervisor.start())
+    await settle()
+    await tested.supervisor.stop(time.monotonic() + 5)
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert seen[:3] == ["one started", "two starts", "two is cancelled"]
+    assert sorted(seen[3:]) == ["one stopped", *(["two stopped"] if is_stubborn else [])]
+    assert tested.entries == []

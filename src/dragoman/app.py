@@ -312,7 +312,7 @@ def _make_http(
     """A runtime as an ASGI application, with the parts that only HTTP has."""
     from dragoman.access.metadata import resource_metadata
     from dragoman.edge.http.access import HttpAccess
-    from dragoman.edge.http.app import HttpApp, HttpTelemetry
+    from dragoman.edge.http.app import HttpApp
     from dragoman.edge.http.origins import OriginCheck
     from dragoman.edge.http.routes import Endpoint
     from dragoman.edge.http.status import metadata_routes
@@ -349,7 +349,8 @@ def _make_http(
         Endpoint(config.http.path, has_sse=sse),
         routes=routes,
         siblings=siblings,
-        telemetry=HttpTelemetry(runtime.metrics, join_trace if has_spans else None),
+        metrics=runtime.metrics,
+        join_trace=join_trace if has_spans else None,
     )
 
 

@@ -96,6 +96,7 @@ class ServerOptions:
     logger: Logger | None = None
     catalogue: Catalogue | None = None
     slots: Slots | None = None
+    agents: Any = None
     memories: Memories | None = None
     tools: Iterable[Offered] = ()
     """Tools, resources and prompts, or functions that were decorated as such."""

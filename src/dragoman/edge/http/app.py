@@ -53,8 +53,9 @@ from dragoman.edge.http.routes import Endpoint, Routes
 from dragoman.edge.http.sdk_messages import NO_BODY, decoded, reduced
 from dragoman.edge.http.siblings import LOCAL_ONLY, OwnerLost, Siblings
 from dragoman.edge.http.sse import sse_routes
-from dragoman.edge.http.status import Served, Status
+from dragoman.edge.http.status import Status
 from dragoman.edge.peer import id_in_use, log_refusal
+from dragoman.edge.served import Served
 from dragoman.errors import (
     HeaderMismatch,
     InternalError,

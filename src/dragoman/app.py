@@ -304,7 +304,7 @@ def _compose_edge(
         shape=config.limits.shape,
     )
     announcer = Announcer(facilities.catalogue, facilities.offers, interests, kernel)
-    return Edge(identity, kernel, services, announcer)
+    return Edge(kernel, services, announcer)
 
 
 def _make_http(

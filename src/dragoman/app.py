@@ -311,7 +311,7 @@ def _compose_edge(
         shape=config.limits.shape,
     )
     announcer = Announcer(facilities.catalogue, facilities.offers, interests, kernel)
-    return Edge(identity, kernel, services, announcer)
+    return Edge(kernel, services, announcer)
 
 
 def _make_http(
@@ -320,7 +320,7 @@ def _make_http(
     """A runtime as an ASGI application, with the parts that only HTTP has."""
     from dragoman.access.metadata import resource_metadata
     from dragoman.edge.http.access import HttpAccess
-    from dragoman.edge.http.app import HttpApp, HttpTelemetry
+    from dragoman.edge.http.app import HttpApp
     from dragoman.edge.http.origins import OriginCheck
     from dragoman.edge.http.routes import Endpoint
     from dragoman.edge.http.status import metadata_routes
@@ -357,7 +357,8 @@ def _make_http(
         Endpoint(config.http.path, has_sse=sse),
         routes=routes,
         siblings=siblings,
-        telemetry=HttpTelemetry(runtime.metrics, join_trace if has_spans else None),
+        metrics=runtime.metrics,
+        join_trace=join_trace if has_spans else None,
     )
 
 
@@ -369,14 +370,9 @@ def _explore(runtime: Runtime) -> None:
         Explored(
             settings=runtime.config.explorer,
             max_response_bytes=runtime.config.response.max_response_bytes,
-            catalogue=runtime.catalogue,
+            services=runtime.edge.services,
             stages=runtime.stages,
-            intake=runtime.intake,
-            dialect=runtime.dialect,
-            identity=runtime.identity,
             clock=runtime.clock,
-            ids=runtime.ids,
-            logger=runtime.logger,
             state=lambda: runtime.state.value,
             under_way=lambda: runtime.runner.under_way,
             health=runtime.health,

@@ -26,7 +26,6 @@ from dragoman.edge.sdk.kernel import SdkKernel
 from dragoman.offers.catalogue import Offered, lifespans_of, replace_offered
 from dragoman.parts.part import Contribution, Facilities
 from dragoman.parts.supervisor import Supervisor
-from dragoman.protocol.session import Identity
 
 if TYPE_CHECKING:
     from dragoman.access.authenticator import Identify
@@ -84,7 +83,6 @@ class Calls:
 class Edge:
     """What clients meet."""
 
-    identity: Identity
     kernel: SdkKernel
     services: Services
     announcer: Announcer
@@ -116,8 +114,8 @@ class Runtime:
         self.health = facilities.health
         self.calls, self.runner, self.intake, self.stages = calls, calls.runner, calls.intake, calls.stages
         self.slots, self.observers = calls.policy.slots, calls.common.observers
-        self.identity, self.kernel, self.edge = edge.identity, edge.kernel, edge
-        self.dialect = edge.services.dialect
+        self.edge, self.kernel = edge, edge.kernel
+        self.identity, self.dialect = edge.services.identity, edge.services.dialect
         self.supervisor = supervisor
         self.shared = shared
         self.is_owner = is_owner

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 
 from dragoman.errors import OverQuota
-from dragoman.memories.port import Entry, Item, Matches, Memories, Page, Space, Stored
+from dragoman.memories.port import Item, Matches, Memories, MemoryEntry, Page, Space, Stored
 from dragoman.search.words import words_in
 from dragoman.testing import ManualClock
 from tests.contract.engines import ENGINES, opened
@@ -42,7 +42,7 @@ async def test_what_is_stored_can_be_retrieved(engine: str, tmp_path: Path) -> N
         entry = await memories.retrieve(ADA, "person")
     size = len("persondefault") + len(f'{{"name":"Ada","born":1815,"works":[1.5,null,true,"Notes"],"huge":{2**80}}}')
     assert stored == Stored("person", True, size, NOW)
-    assert entry == Entry("person", value, size, NOW)
+    assert entry == MemoryEntry("person", value, size, NOW)
 
 
 async def test_storing_again_replaces_and_says_so(engine: str, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ async def test_storing_again_replaces_and_says_so(engine: str, tmp_path: Path) -
         await memories.store(ADA, "k", "old words")
         clock.advance(1.5)
         assert await memories.store(ADA, "k", "new") == Stored("k", False, 13, "2024-01-15T10:30:01.500Z")
-        assert await memories.retrieve(ADA, "k") == Entry("k", "new", 13, "2024-01-15T10:30:01.500Z")
+        assert await memories.retrieve(ADA, "k") == MemoryEntry("k", "new", 13, "2024-01-15T10:30:01.500Z")
         assert (await memories.list(ADA, 10)).total == 1
         assert keys(await memories.search(ADA, ("old",), 10)) == []
         assert keys(await memories.search(ADA, ("new",), 10)) == ["k"]

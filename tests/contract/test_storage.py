@@ -9,7 +9,7 @@ from typing import Protocol
 import pytest
 
 from dragoman.adapters import engines
-from dragoman.memories.port import Entry, Memories, Space
+from dragoman.memories.port import Memories, MemoryEntry, Space
 from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
 from tests.contract.engines import ENGINES, PLENTY
@@ -33,7 +33,7 @@ def test_every_engine_is_in_the_suite() -> None:
 async def test_a_port_is_always_the_same(storage: Storage) -> None:
     await storage.port(Memories).store(ADA, "k", 1)
     assert storage.port(Memories) is storage.port(Memories)
-    assert await storage.port(Memories).retrieve(ADA, "k") == Entry("k", 1, 9, "2024-01-15T10:30:00.000Z")
+    assert await storage.port(Memories).retrieve(ADA, "k") == MemoryEntry("k", 1, 9, "2024-01-15T10:30:00.000Z")
     await storage.close()
 
 

@@ -291,6 +291,26 @@ def test_no_function_has_more_than_60_lines_and_no_class_more_than_15_public_met
     assert found == TOO_LARGE
 
 
+def types_in(path: Path) -> Iterator[str]:
+    """The public classes and type aliases that a module defines."""
+    for node in parsed(path).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (each.id for each in node.targets if isinstance(each, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+def test_no_two_modules_define_a_type_of_the_same_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for name in types_in(path):
+            if re.fullmatch(r"[A-Z][A-Za-z]*[a-z][A-Za-z]*", name):
+                homes.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
 def test_marks_are_looked_for_where_pytest_looks_for_tests() -> None:
     options = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]["ini_options"]
     assert [ROOT / folder for folder in options["testpaths"]] == list(requirements.FOLDERS)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from apcore_mcp.adapters.schema import Schema
+from apcore_mcp.adapters.schema import ModuleSchema
 from dragoman.schemas.rules import explain, rule_in_words
 from dragoman.schemas.sensitive import Hide, hiding
 from dragoman.telemetry.clean import one_line
@@ -41,7 +41,7 @@ class ErrorMapper:
     """Turns what the executor raised into the answer to a call."""
 
     def to_mcp_error(
-        self, error: Exception, schema: Schema | None = None, arguments: Mapping[str, Any] | None = None
+        self, error: Exception, schema: ModuleSchema | None = None, arguments: Mapping[str, Any] | None = None
     ) -> CallToolResult:
         """A result with `isError`. What nobody foresaw is logged as a whole.
 
@@ -57,7 +57,7 @@ class ErrorMapper:
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 
     def text(
-        self, error: BaseException, schema: Schema | None = None, arguments: Any = None, hide: Hide | None = None
+        self, error: BaseException, schema: ModuleSchema | None = None, arguments: Any = None, hide: Hide | None = None
     ) -> str:
         """The text of `to_mcp_error`'s answer. `hide` removes sensitive values from it."""
         try:
@@ -67,7 +67,7 @@ class ErrorMapper:
         return text if hide is None else hide(text)
 
 
-def _worded(error: BaseException, schema: Schema, arguments: Any) -> str:
+def _worded(error: BaseException, schema: ModuleSchema, arguments: Any) -> str:
     from apcore import errors
 
     wrapped = error.cause if isinstance(error, errors.ModuleExecuteError) else None
@@ -105,7 +105,7 @@ def _is_about_the_arguments(error: ModuleError) -> bool:
     )
 
 
-def _findings(error: SchemaValidationError, schema: Schema, arguments: Any) -> list[str]:
+def _findings(error: SchemaValidationError, schema: ModuleSchema, arguments: Any) -> list[str]:
     """A line for each rule that is not kept, as far as there is room. Names come from clients: none can add a line."""
     reported = _details(error).get("errors")
     entries = [each for each in reported if isinstance(each, Mapping)] if isinstance(reported, list) else []
@@ -125,7 +125,7 @@ def _as_written(entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield str(entry["field"]), rule_in_words(code, []) if not message or _QUOTATION.search(message) else message, code
 
 
-def _as_validated(entry: Mapping[str, Any], schema: Schema, arguments: Any) -> Iterator[tuple[str, str, str]]:
+def _as_validated(entry: Mapping[str, Any], schema: ModuleSchema, arguments: Any) -> Iterator[tuple[str, str, str]]:
     """An entry of apcore's. If it is about fields that are missing or too many, it does not say which: all are."""
     keyword, path = str(entry.get("keyword", "invalid")), str(entry.get("path", ""))
     try:

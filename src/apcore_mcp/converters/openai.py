@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _MOST_RUNTIMES = 16
 
 
-class Remark(NamedTuple):
+class ModuleRemark(NamedTuple):
     """Something about a module's tool that is not as its author wrote it."""
 
     module_id: str
@@ -54,10 +54,10 @@ class OpenAIConverter:
 
     def convert_registry(
         self, registry: Registry, tags: list[str] | None = None, prefix: str | None = None
-    ) -> tuple[list[dict[str, Any]], list[Remark]]:
+    ) -> tuple[list[dict[str, Any]], list[ModuleRemark]]:
         """A tool for each module, and what is not as its author wrote it. One that can have none is left out."""
         tools: list[dict[str, Any]] = []
-        remarks: list[Remark] = []
+        remarks: list[ModuleRemark] = []
         named, problems = self._ids.names(registry.list())  # Of all, so that a filter changes nobody's name.
         names = {module_id: name for name, module_id in named.items()}
         for module_id in registry.list(tags=tags, prefix=prefix):
@@ -69,11 +69,11 @@ class OpenAIConverter:
             except Exception as error:  # One broken module is no reason to do without the others.
                 reason = f"there is no definition {error}" if isinstance(error, KeyError) else error
                 logger.warning("Module %s cannot be a tool; skipped: %s", module_id, reason)
-                remarks.append(Remark(module_id, "", f"skipped: {reason}"))
+                remarks.append(ModuleRemark(module_id, "", f"skipped: {reason}"))
         return tools, remarks
 
     def convert_descriptor(
-        self, descriptor: ModuleDescriptor, name: str | None = None, remarks: list[Remark] | None = None
+        self, descriptor: ModuleDescriptor, name: str | None = None, remarks: list[ModuleRemark] | None = None
     ) -> dict[str, Any]:
         """The tool of one module. Raises `ValueError` or `KeyError` for an id or a schema that cannot be had there."""
         parameters = self._schemas.convert_input_schema(descriptor)
@@ -87,7 +87,7 @@ class OpenAIConverter:
             if not is_harmless:
                 logger.warning("Schema for module '%s' uses %s, which is %s: %s", descriptor.module_id, what, why, path)
             if remarks is not None:
-                remarks.append(Remark(descriptor.module_id, path, f"{what} is {why}"))
+                remarks.append(ModuleRemark(descriptor.module_id, path, f"{what} is {why}"))
         return function_tool(name, description, parameters, self._api, strict=self._strict)
 
 
@@ -99,7 +99,7 @@ def to_openai_tools(
     tags: list[str] | None = None,
     prefix: str | None = None,
     api: Api = "chat",
-    report: list[Remark] | None = None,
+    report: list[ModuleRemark] | None = None,
 ) -> list[dict[str, Any]]:
     """The modules as `tools=` for OpenAI's Chat Completions or, with `api="responses"`, its Responses.
 

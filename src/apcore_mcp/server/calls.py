@@ -17,8 +17,8 @@ from dragoman.tools.context import Cancellation, ToolContext
 
 logger = logging.getLogger(__name__)
 
-Ask: TypeAlias = Callable[..., Awaitable[Any]]
-way_back: ContextVar[Ask | None] = ContextVar("way_back", default=None)
+Elicit: TypeAlias = Callable[..., Awaitable[Any]]
+way_back: ContextVar[Elicit | None] = ContextVar("way_back", default=None)
 """How the person behind the call under way is asked, for a module that calls another one without its context."""
 FREE_FORM = {"type": "object", "properties": {"response": {"type": "string", "title": "Response"}}}
 

@@ -14,7 +14,7 @@ from apcore.utils.redaction import REDACTED_VALUE
 from msgspec import Raw
 
 from apcore_mcp.adapters.errors import UNEXPECTED, ErrorMapper
-from apcore_mcp.adapters.schema import Schema
+from apcore_mcp.adapters.schema import ModuleSchema
 from apcore_mcp.server.approval import calls_under_way, take_decision
 from apcore_mcp.server.calls import make_context, way_back
 from dragoman import errors as ours
@@ -58,9 +58,9 @@ class _Module(NamedTuple):
     """A module and its schemas; those that mark sensitive values are there for that, and None if they mark nothing."""
 
     id: str
-    schema: Schema | None = None
-    marked: Schema | None = None
-    marked_output: Schema | None = None
+    schema: ModuleSchema | None = None
+    marked: ModuleSchema | None = None
+    marked_output: ModuleSchema | None = None
 
     def shown(self, output: Any) -> str:
         """An output as JSON, with marked values replaced."""
@@ -102,7 +102,7 @@ class ExecutionRouter:
             text, is_error = UNEXPECTED, True
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error)
 
-    def handler(self, descriptor: ModuleDescriptor, schema: Schema, *, is_asked: bool) -> Handler:
+    def handler(self, descriptor: ModuleDescriptor, schema: ModuleSchema, *, is_asked: bool) -> Handler:
         """The handler of a module. `is_asked`: whether a person's decision comes with the arguments.
 
         `schema` is the module's input schema as clients are shown it, without the marks of sensitive fields. What the
@@ -190,7 +190,7 @@ class ExecutionRouter:
         return output
 
 
-def _module_of(descriptor: ModuleDescriptor, schema: Schema) -> _Module:
+def _module_of(descriptor: ModuleDescriptor, schema: ModuleSchema) -> _Module:
     return _Module(
         descriptor.module_id, schema, if_marked(descriptor.input_schema), if_marked(descriptor.output_schema)
     )

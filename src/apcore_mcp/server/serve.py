@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Authenticator(Protocol):
+class HeaderAuthenticator(Protocol):
     """Tells who sends a request, by its headers, whose names are in lower case."""
 
     def authenticate(self, headers: dict[str, str], /) -> Identity | Awaitable[Identity | None] | None: ...
@@ -83,7 +83,7 @@ def app(
     explorer: bool = False,
     explorer_prefix: str = "/explorer",
     allow_execute: bool = False,
-    authenticator: Authenticator | None = None,
+    authenticator: HeaderAuthenticator | None = None,
     require_auth: bool = True,
     acl: ACL | None = None,
     middleware: Sequence[Middleware] = (),

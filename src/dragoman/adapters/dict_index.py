@@ -24,7 +24,7 @@ T = TypeVar("T", str, int)
 LONGEST_RUN = 1000
 
 
-class Runs(Generic[T]):
+class SortedRuns(Generic[T]):
     """Different values in ascending order, in runs of which none is empty: what comes or goes moves only its run."""
 
     __slots__ = ("runs", "starts")
@@ -71,8 +71,8 @@ class Runs(Generic[T]):
         self.starts.pop()
         return self.runs.pop()
 
-    def copy(self) -> Runs[T]:
-        copy: Runs[T] = Runs()
+    def copy(self) -> SortedRuns[T]:
+        copy: SortedRuns[T] = SortedRuns()
         copy.runs = [run[:] for run in self.runs]
         copy.starts = self.starts[:]
         return copy
@@ -104,7 +104,7 @@ class Numbers(Array):
 
     __slots__ = ("before", "beginning", "below", "length")
 
-    before: Runs[int] | None
+    before: SortedRuns[int] | None
     beginning: str
     length: int
     below: dict[str, Numbers] | None
@@ -114,7 +114,7 @@ class Numbers(Array):
         if self[-1] == number:
             return
         if len(self) == LONGEST_RUN:
-            self.before = self.before or Runs()
+            self.before = self.before or SortedRuns()
             self.before.append(self[:])
             del self[:]
         self.append(number)
@@ -151,7 +151,7 @@ class Numbers(Array):
         return len(self) + (len(self.before.runs) * LONGEST_RUN if self.before else 0)
 
 
-class Words:
+class WordTree:
     """The numbers of the entries that a word finds: those with a word that begins with it.
 
     A tree, in which words share the way as far as they begin alike. There is something in it only where words part or
@@ -197,7 +197,7 @@ class Words:
         return numbers
 
 
-def _numbers(beginning: str, last: array[int], before: Runs[int] | None = None) -> Numbers:
+def _numbers(beginning: str, last: array[int], before: SortedRuns[int] | None = None) -> Numbers:
     made = Numbers("q", last)
     made.beginning, made.length = beginning, len(beginning)
     made.before = before

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.adapters.dict_index import Numbers, Runs, Words
+from dragoman.adapters.dict_index import Numbers, SortedRuns, WordTree
 from dragoman.clock import Clock
 from dragoman.errors import OverQuota
-from dragoman.memories.port import Entry, Item, Matches, Page, Space, Stored, draft
+from dragoman.memories.port import Item, Matches, MemoryEntry, Page, Space, Stored, draft
 
 _LETTERS_AT_ONCE = 10_000
 _LOOKUPS_AT_ONCE = 10_000
@@ -46,8 +46,8 @@ class _Shelf:
         self.count = count(1)
         self.by_key: dict[str, _Kept] = {}
         self.by_number: dict[int, _Kept] = {}
-        self.keys: Runs[str] = Runs()
-        self.words = Words()
+        self.keys: SortedRuns[str] = SortedRuns()
+        self.words = WordTree()
         self.gone: deque[_Kept] = deque()
         """What was removed, and is not found, but has its words in the index still."""
 
@@ -132,12 +132,12 @@ class DictMemories:
         self._bytes[space.owner] = actual
         return Stored(key, replaced is None, entry.bytes, now)
 
-    async def retrieve(self, space: Space, key: str) -> Entry | None:
+    async def retrieve(self, space: Space, key: str) -> MemoryEntry | None:
         shelf = self._shelves.get(space)
         kept = shelf and shelf.by_key.get(key)
         if not kept:
             return None
-        return Entry(key, msgspec.json.decode(kept.value), kept.size, kept.updated_at)
+        return MemoryEntry(key, msgspec.json.decode(kept.value), kept.size, kept.updated_at)
 
     async def list(self, space: Space, limit: int, *, prefix: str = "", after: str | None = None) -> Page:
         shelf = self._shelves.get(space) or _Shelf()

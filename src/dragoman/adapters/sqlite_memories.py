@@ -13,7 +13,7 @@ from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import Clock
 from dragoman.errors import OverQuota
 from dragoman.memories.migrations import SPACE_DIGITS
-from dragoman.memories.port import Draft, Entry, Item, Matches, Page, Space, Stored, draft
+from dragoman.memories.port import Draft, Item, Matches, MemoryEntry, Page, Space, Stored, draft
 from dragoman.search.words import finds_longer_words
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class SqliteMemories:
         entry = await draft(space, key, value)
         return await self._database.write(partial(self._store, space, key, entry, self._clock.timestamp()))
 
-    async def retrieve(self, space: Space, key: str) -> Entry | None:
+    async def retrieve(self, space: Space, key: str) -> MemoryEntry | None:
         return await self._database.read(partial(_retrieve, space, key))
 
     async def list(self, space: Space, limit: int, *, prefix: str = "", after: str | None = None) -> Page:
@@ -115,13 +115,13 @@ def merge_index(connection: sqlite3.Connection) -> bool:
     return connection.total_changes - before > 1  # One is this statement itself.
 
 
-def _retrieve(space: Space, key: str, connection: sqlite3.Connection) -> Entry | None:
+def _retrieve(space: Space, key: str, connection: sqlite3.Connection) -> MemoryEntry | None:
     kept = _find(connection, space)
     row = kept and connection.execute(_VALUE, (kept.id, key)).fetchone()
     if not row:
         return None
     value, size, updated_at = row
-    return Entry(key, msgspec.json.decode(value), size, updated_at)
+    return MemoryEntry(key, msgspec.json.decode(value), size, updated_at)
 
 
 def _list(space: Space, limit: int, prefix: str, after: str | None, connection: sqlite3.Connection) -> Page:

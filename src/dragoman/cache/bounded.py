@@ -75,7 +75,7 @@ class CacheStats(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     last_cleanup_at: int | None = None
 
 
-class Found(Struct, Generic[V], frozen=True):
+class Lookup(Struct, Generic[V], frozen=True):
     """What `get` came back with: a miss has neither value nor entry."""
 
     hit: bool
@@ -100,7 +100,7 @@ class Found(Struct, Generic[V], frozen=True):
         )
 
 
-_MISS: Found[Any] = Found(False)
+_MISS: Lookup[Any] = Lookup(False)
 
 
 class BoundedCache(Generic[V]):
@@ -129,7 +129,7 @@ class BoundedCache(Generic[V]):
         # without `with`, which on CPython 3.11 costs as much again as the lock itself.
         self._lock = RLock()
 
-    def get(self, key: str) -> Found[V]:
+    def get(self, key: str) -> Lookup[V]:
         """Look up, and count as a use."""
         self._lock.acquire()
         try:
@@ -141,7 +141,7 @@ class BoundedCache(Generic[V]):
                     held.last_accessed = now
                     held.uses = uses = held.uses + 1
                     self._orders[held.priority].touch(key, uses)
-                    return Found(True, held.value, held, self._epoch)
+                    return Lookup(True, held.value, held, self._epoch)
                 self._drop(held)
             self._misses += 1
             return _MISS

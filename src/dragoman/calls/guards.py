@@ -33,7 +33,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     audit: Mapping[str, Any] | None = None
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class GateFacts(Struct, frozen=True, kw_only=True):
     """What gates may look at; what is not known is None, and then they let the call pass."""
 
     tool_name: str = ""
@@ -53,14 +53,14 @@ class Gate(Struct, frozen=True):
     id: str
     name: str
     description: str
-    judge: Callable[[Facts], Verdict]
+    judge: Callable[[GateFacts], Verdict]
 
-    async def check(self, facts: Facts) -> Verdict:
+    async def check(self, facts: GateFacts) -> Verdict:
         """`judge`, for those who await every gate."""
         return self.judge(facts)
 
 
-class Policy(Struct, frozen=True):
+class GatePolicy(Struct, frozen=True):
     """Gates in the order in which they are asked."""
 
     id: str
@@ -72,7 +72,7 @@ class Policy(Struct, frozen=True):
 _PASS = Verdict(True)
 
 
-def _memory_pressure(facts: Facts) -> Verdict:
+def _memory_pressure(facts: GateFacts) -> Verdict:
     match facts.pressure_level:
         case "critical":
             return Verdict(False, "Memory pressure is critical", "Wait for cache eviction or increase maxSizeBytes")
@@ -81,21 +81,21 @@ def _memory_pressure(facts: Facts) -> Verdict:
     return _PASS
 
 
-def _request_size(facts: Facts) -> Verdict:
+def _request_size(facts: GateFacts) -> Verdict:
     size, limit = facts.request_size_bytes, facts.max_request_bytes
     if size is None or limit is None or size <= limit:
         return _PASS
     return Verdict(False, f"Request size ({size} bytes) exceeds limit ({limit} bytes)", "Reduce request payload size")
 
 
-def _array_size(facts: Facts) -> Verdict:
+def _array_size(facts: GateFacts) -> Verdict:
     if not facts.array_size_violations:
         return _PASS
     said = ", ".join(f"{each.path} has {each.actual} items (max: {each.limit})" for each in facts.array_size_violations)
     return Verdict(False, f"Array size violations: {said}", "Reduce array sizes or paginate requests")
 
 
-def _timeout_audit(facts: Facts) -> Verdict:
+def _timeout_audit(facts: GateFacts) -> Verdict:
     if not facts.duration_ms or not facts.timeout_ms or facts.duration_ms / facts.timeout_ms <= NEAR_TIMEOUT:
         return _PASS
     audit = {
@@ -108,7 +108,7 @@ def _timeout_audit(facts: Facts) -> Verdict:
     return Verdict(True, audit=audit)
 
 
-POLICY = Policy(
+POLICY = GatePolicy(
     "mcp-runtime-policy",
     "MCP Runtime Governance",
     "Ensures MCP operations meet runtime governance requirements",
@@ -163,7 +163,7 @@ class Guards:
 
     def before(self, call: Call, violations: Violations) -> None:
         """Ask the gates that stand before the handler; raises what the first that fails and is enforced says."""
-        facts = Facts(
+        facts = GateFacts(
             tool_name=call.name,
             pressure_level=self.pressure.level,
             request_size_bytes=call.payload_bytes,
@@ -192,7 +192,7 @@ class Guards:
 
     def after(self, call: Call, timeout_ms: int) -> None:
         """Ask the gate that looks back."""
-        verdict = _AFTER.judge(Facts(tool_name=call.name, duration_ms=call.duration_ms, timeout_ms=timeout_ms))
+        verdict = _AFTER.judge(GateFacts(tool_name=call.name, duration_ms=call.duration_ms, timeout_ms=timeout_ms))
         if verdict.audit is not None:
             self._note(call, Decision(_AFTER.id, "audit", audit=verdict.audit))
 
@@ -201,14 +201,14 @@ class Guards:
         call.decisions = (*call.decisions, decision)
 
 
-def _for_the_record(gate: Gate, verdict: Verdict, facts: Facts) -> str | None:
+def _for_the_record(gate: Gate, verdict: Verdict, facts: GateFacts) -> str | None:
     """What a gate said, without the names of members, which are the client's data."""
     if gate.judge is _array_size:
         return f"Array size violations: {facts.array_size_violation_count}"
     return verdict.warning or verdict.reason
 
 
-def _refusal(gate: Gate, verdict: Verdict, facts: Facts) -> ToolError:
+def _refusal(gate: Gate, verdict: Verdict, facts: GateFacts) -> ToolError:
     said: dict[str, Any] = {"gate": gate.id, "recommendation": verdict.recommendation}
     assert verdict.reason is not None
     if gate.judge is _array_size:

@@ -30,7 +30,7 @@ from dragoman.tools.client import Client
 from dragoman.tools.context import Progress
 
 T = TypeVar("T")
-Reply: TypeAlias = Callable[[Call, Outcome], None]
+SendReply: TypeAlias = Callable[[Call, Outcome], None]
 Word: TypeAlias = Callable[[Call, Outcome], T | ProtocolError]
 """Words an outcome; an error that it returns is raised. As `Call.reply`, raises what the call is to fail with."""
 
@@ -64,7 +64,7 @@ class Intake:
         self._render = dialect.render
         self._clock = clock
 
-    def make(self, request: ToolCall, origin: Origin, reply: Reply = _not_awaited) -> Call:
+    def make(self, request: ToolCall, origin: Origin, reply: SendReply = _not_awaited) -> Call:
         """The call that a client's request asks for."""
         meta = request.meta
         call = Call(

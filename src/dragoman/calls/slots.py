@@ -18,7 +18,7 @@ from dragoman.telemetry.load import LagMonitor, process_memory
 from dragoman.tools.settings import ToolsConfig
 
 Release: TypeAlias = Callable[[], None]
-Status: TypeAlias = Literal["healthy", "degraded", "unhealthy"]
+HealthStatus: TypeAlias = Literal["healthy", "degraded", "unhealthy"]
 
 DEGRADED_LAG_MS = 100
 UNHEALTHY_LAG_MS = 500
@@ -110,7 +110,7 @@ class Slots:
     def get_telemetry(self) -> Telemetry:
         return Telemetry(process_memory(), self.lag.p99_ms(), self.in_use, self.limit)
 
-    def get_health_status(self) -> Status:
+    def get_health_status(self) -> HealthStatus:
         """The worst that any measure says."""
         lag = self.lag.p99_ms()
         if self.in_use >= self.limit or lag > UNHEALTHY_LAG_MS or self.consecutive_refusals >= UNHEALTHY_REFUSALS:

@@ -14,9 +14,9 @@ from typing import Any
 from dragoman import errors
 from dragoman.adapters.engines import make_storage
 from dragoman.app import parts_of
-from dragoman.cli.clients import CLIENTS, ClientProgram, Scope, is_command, own_command, parse, read
+from dragoman.cli.clients import CLIENTS, ClientProgram, EntryScope, is_command, own_command, parse, read
 from dragoman.cli.options import load_settings
-from dragoman.cli.trial import first_answer, is_json_rpc
+from dragoman.cli.trial import first_answer, is_protocol_line
 from dragoman.clock import SystemClock
 from dragoman.config import Settings
 from dragoman.edge.settings import HttpConfig
@@ -111,7 +111,7 @@ def trial_start(command: list[str]) -> Finding:
         return Finding("trial start", "problem", str(error), f"Run `{' '.join(command)}` and see what it says.")
     except OSError as error:
         return Finding("trial start", "problem", f"{command[0]}: {error.strerror or error}")
-    strange = [line for line in lines if not is_json_rpc(line)]
+    strange = [line for line in lines if not is_protocol_line(line)]
     if strange:
         said = f"stdout carries what is not JSON-RPC: {strange[0][:80]!r}"
         advice = "Something prints when Python starts, such as sitecustomize or a .pth file; make it use stderr."
@@ -150,7 +150,7 @@ def of_parts(settings: Settings) -> Iterator[Finding]:
 
 def client_files(client: ClientProgram) -> Iterator[Finding]:
     """Whether a client's files can be read, and whether what they say of Dragoman can be started."""
-    files = [path for scope in Scope if (path := client.file(scope)) is not None]
+    files = [path for scope in EntryScope if (path := client.file(scope)) is not None]
     found = [finding for path in files for finding in _client_file(client, path)]
     yield from found or [Finding(client.name, "ok", "no configuration here")]
 

@@ -18,7 +18,7 @@ from dragoman.files import read_regular_file
 _MOST_BYTES = 1 << 26
 
 
-class Scope(StrEnum):
+class EntryScope(StrEnum):
     """Who a client's entry is for."""
 
     PROJECT = "project"
@@ -39,9 +39,9 @@ class ClientProgram:
     is_typed: bool = False
     """Whether an entry says which transport it is for."""
 
-    def file(self, scope: Scope, platform: str = sys.platform) -> Path | None:
+    def file(self, scope: EntryScope, platform: str = sys.platform) -> Path | None:
         """Where the entries of a scope are kept; None when the client has no such scope, or the user no home."""
-        if scope is Scope.PROJECT:
+        if scope is EntryScope.PROJECT:
             return Path(self.project) if self.project is not None else None
         try:
             return self._user_file(platform)

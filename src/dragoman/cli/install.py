@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from dragoman.cli.clients import CLIENTS, ClientProgram, Scope, own_command, parse, read
+from dragoman.cli.clients import CLIENTS, ClientProgram, EntryScope, own_command, parse, read
 from dragoman.cli.options import ConfigFile, Target, is_file, split_target
 from dragoman.cli.output import complain, print_json, refuse
 from dragoman.files import create_file, refuse_links
@@ -84,13 +84,13 @@ def install(
     typer.echo(f"Next: {known.next_step}")
 
 
-class Change(NamedTuple):
+class WrittenFile(NamedTuple):
     """A file that was written, and where the earlier one is, if there was one."""
 
     backup: Path | None
 
 
-def add_entry(path: Path, client: ClientProgram, snippet: dict[str, Any], *, force: bool) -> Change | None:
+def add_entry(path: Path, client: ClientProgram, snippet: dict[str, Any], *, force: bool) -> WrittenFile | None:
     """Add what `snippet` says to the file; None when it says so already. A relative path is one in a project.
 
     Raises `ValueError` or `OSError`, and has then changed nothing.
@@ -112,7 +112,7 @@ def add_entry(path: Path, client: ClientProgram, snippet: dict[str, Any], *, for
         raise ValueError(f"it has another {name!r}; --force replaces it, --name gives this one another name")
     servers[name] = entry
     path.parent.mkdir(exist_ok=True)
-    return Change(_replace(path, before, _written(document, before or b""), 0o600 if "env" in entry else 0o644))
+    return WrittenFile(_replace(path, before, _written(document, before or b""), 0o600 if "env" in entry else 0o644))
 
 
 def _written(document: dict[str, Any], before: bytes) -> bytes:
@@ -169,13 +169,13 @@ def _keep(path: Path, content: bytes) -> Path:
 
 def _file(client: ClientProgram, for_project: bool | None) -> Path:
     knows_projects = client.project is not None
-    scope = Scope.PROJECT if (knows_projects if for_project is None else for_project) else Scope.USER
+    scope = EntryScope.PROJECT if (knows_projects if for_project is None else for_project) else EntryScope.USER
     path = client.file(scope)
-    if path is None and scope is Scope.PROJECT:
+    if path is None and scope is EntryScope.PROJECT:
         refuse(f"{client.name} knows no projects; leave --project out")
     if path is None:
         refuse("there is no home directory; --print prints the entry, to add it by hand", code=FAILED)
-    if scope is Scope.USER and not os.path.isdir(path.parent):
+    if scope is EntryScope.USER and not os.path.isdir(path.parent):
         refuse(
             f"{path.parent} is not there; is {client.name} installed, and has it been started once?",
             "--print prints the entry, to add it by hand.",

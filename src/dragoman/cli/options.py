@@ -27,7 +27,7 @@ ConfigFile: TypeAlias = Annotated[
         help="Settings, as TOML or JSON. Without it, ./dragoman.toml or ./dragoman.json, which can only be stricter.",
     ),
 ]
-LogLevel: TypeAlias = Annotated[str | None, typer.Option("--log-level", help="debug, info, warn or error.")]
+LogLevelOption: TypeAlias = Annotated[str | None, typer.Option("--log-level", help="debug, info, warn or error.")]
 
 
 def _folder(given: str | None) -> str | None:

@@ -30,7 +30,7 @@ from dragoman.telemetry.log import exception_facts
 from dragoman.tools.tool import Tool
 from dragoman.workers.control import Source
 
-Snapshot: TypeAlias = dict[Path, tuple[int, int]]
+FileStamps: TypeAlias = dict[Path, tuple[int, int]]
 
 _INTERVAL = 0.3
 _OURS = frozenset({"dragoman", "apcore_mcp"})
@@ -57,14 +57,14 @@ class Reloader:
         seen = {path: self._first.get(path, stamp) for path, stamp in self.snapshot().items()}
         threading.Thread(target=self._watch, args=(server, loop, seen), name="dragoman-reload", daemon=True).start()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> FileStamps:
         """Age and size of every file that the tools may depend on."""
         files = {Path(module.__file__ or "") for module in self._modules().values()}
         if self._source.target is not None:
             files.update(_folder_of(self._source).glob("*.py"))
         if self._source.extensions is not None:
             files.update(_files_within(Path(self._source.extensions).resolve()))
-        found: Snapshot = {}
+        found: FileStamps = {}
         for path in files:
             try:
                 status = path.stat()
@@ -99,7 +99,7 @@ class Reloader:
             self._loaded = tools
         server.logger.info("tools reloaded", {**self._facts, "tools": sum(isinstance(each, Tool) for each in tools)})
 
-    def _watch(self, server: Runtime, loop: asyncio.AbstractEventLoop, seen: Snapshot) -> None:
+    def _watch(self, server: Runtime, loop: asyncio.AbstractEventLoop, seen: FileStamps) -> None:
         for _ in self._changes(seen):
             try:
                 tools = self.load()
@@ -112,7 +112,7 @@ class Reloader:
         code = error.code if isinstance(error, RegistrationError) else "TARGET"
         server.logger.error("tools not reloaded", {**self._facts, **exception_facts(error.__cause__ or error, code)})
 
-    def _changes(self, seen: Snapshot) -> Iterator[None]:
+    def _changes(self, seen: FileStamps) -> Iterator[None]:
         """One for each change, once it has settled: editors write in several steps."""
         pause = threading.Event()
         while not pause.wait(_INTERVAL):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from dragoman.cli.options import ConfigFile, ExtensionsDir, LogLevel, Target, settings_from
+from dragoman.cli.options import ConfigFile, ExtensionsDir, LogLevelOption, Target, settings_from
 from dragoman.cli.output import refuse
 from dragoman.config import Config
 from dragoman.edge.settings import HttpConfig
@@ -47,7 +47,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="The address to listen on. [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="The port to listen on. [default: 8000]")] = None,
     config: ConfigFile = None,
-    log_level: LogLevel = None,
+    log_level: LogLevelOption = None,
     allow_unauthenticated: Annotated[
         bool, typer.Option("--allow-unauthenticated", help="Let anybody call who can reach the address.")
     ] = False,

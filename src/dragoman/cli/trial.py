@@ -65,7 +65,7 @@ def _read_in_background(stream: IO[bytes]) -> queue.Queue[bytes | None]:
     return lines
 
 
-def is_json_rpc(line: bytes) -> bool:
+def is_protocol_line(line: bytes) -> bool:
     """Whether a line of stdout is the protocol's."""
     try:
         message = msgspec.json.decode(line)

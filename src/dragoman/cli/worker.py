@@ -10,7 +10,7 @@ from dragoman.cli.output import refuse
 from dragoman.cli.serve import Prepared, finish, prepare, run
 from dragoman.errors import ConfigError
 from dragoman.workers.control import Garbled
-from dragoman.workers.worker import Place, place_at, serve_at
+from dragoman.workers.worker import WorkerPlace, place_at, serve_at
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     finish(prepared, abandoned)
 
 
-def _serve(place: Place) -> tuple[Prepared, int]:
+def _serve(place: WorkerPlace) -> tuple[Prepared, int]:
     prepared = prepare(place.welcome.source, place.config, place.siblings)
     try:
         app = prepared.server.http(siblings=place.siblings)

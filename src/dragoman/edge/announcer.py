@@ -10,13 +10,13 @@ from dragoman.changes import Change, ResourceUpdated
 from dragoman.edge.connection import Connection
 from dragoman.edge.interests import Interests
 from dragoman.edge.sdk.kernel import SdkKernel
-from dragoman.offers.catalogue import Kind, Offers
+from dragoman.offers.catalogue import OfferKind, Offers
 from dragoman.tools.catalogue import Catalogue
 
 if TYPE_CHECKING:
     from dragoman.edge.sdk.sessions import SdkSessions
 
-List: TypeAlias = Kind | Literal["tools"]
+List: TypeAlias = OfferKind | Literal["tools"]
 
 
 class Announcer:

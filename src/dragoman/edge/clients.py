@@ -22,13 +22,13 @@ from dragoman.protocol.versions import CAPABILITIES_KEY, LOG_LEVEL_KEY
 MOST_QUESTIONS = 256
 """Of one connection, at a time: each is somebody's attention, and a call that waits."""
 
-Send: TypeAlias = Callable[[bytes], None]
+SendLine: TypeAlias = Callable[[bytes], None]
 
 
 class Questions:
     """What a connection has asked its client, and not been answered yet. Lives on the event loop."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: SendLine) -> None:
         self._send = send
         self._ids = count(1)
         self._asked: dict[Id, asyncio.Future[Answer]] = {}

@@ -17,30 +17,16 @@ import stat
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from dragoman.edge.connection import Connection, TransportType, Wire
+from dragoman.edge.connection import TransportType
+from dragoman.edge.served import Served
 from dragoman.forks import drop, in_forked_children
 from dragoman.process.signals import on_signals, start_or_stop
-from dragoman.telemetry.log import Logger
 
 _CHUNK = 64 * 1024  # What a pipe holds; a larger buffer would be mapped and unmapped for every read.
 _HIGH_WATER = 4 * 1024 * 1024
 _PRESSURE_POLL = 0.01
 _GRACE = 2.0
-
-
-class Server(Protocol):
-    """What is served."""
-
-    logger: Logger
-    shutdown_timeout: float
-    """Seconds."""
-
-    async def start(self) -> None: ...
-    async def stop(self, timeout: float | None = None) -> int: ...
-    def connect(self, wire: Wire) -> Connection: ...
-    def disconnect(self, connection: Connection) -> None: ...
 
 
 def _nothing() -> None:
@@ -250,7 +236,7 @@ class ThreadedReader:
 class StdioSession:
     """One client on one pair of descriptors, from the first byte to the last."""
 
-    def __init__(self, server: Server, streams: Streams, log_is_full: Callable[[], bool], ended: asyncio.Event) -> None:
+    def __init__(self, server: Served, streams: Streams, log_is_full: Callable[[], bool], ended: asyncio.Event) -> None:
         """Setting `ended` asks for an orderly stop."""
         self._server = server
         self._log_is_full = log_is_full
@@ -320,7 +306,7 @@ def _never() -> bool:
 
 
 async def start_server(
-    server: Server,
+    server: Served,
     streams: Streams | None = None,
     *,
     log_is_full: Callable[[], bool] = _never,

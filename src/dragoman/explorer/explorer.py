@@ -73,11 +73,12 @@ class Explorer:
         self._prefix = runtime.settings.prefix.rstrip("/")
         self._token = secrets.token_urlsafe(24)
         self._runtime = runtime
+        self._services = runtime.services
         self._may_execute = runtime.settings.allow_execute
         self._read_answer = Bodies(MOST_ANSWER, MOST_READ_AT_ONCE).read
         self._page = HttpResponse(200, *_load_page())
         self._runs = Runs(runtime)
-        self._reader = modern_reader(runtime.identity, runtime.ids.connection_correlation_id())
+        self._reader = modern_reader(self._services.identity, self._services.ids.connection_correlation_id())
 
     def routes(self) -> tuple[Route, ...]:
         """The page is for everybody, and what it fetches is for callers. Where tools can be run, the address of the
@@ -118,7 +119,7 @@ class Explorer:
         whose = caller if request.is_authenticated else None
         match kind:
             case "tools" if is_whole:
-                definitions = (registered.definition for registered in self._runtime.catalogue)
+                definitions = (registered.definition for registered in self._services.catalogue)
                 return _json([_summary(each) for each in definitions if caller.may_call(each.name)])
             case "tools":
                 return self._show_tool(rest, caller)
@@ -140,7 +141,7 @@ class Explorer:
         return _error(404, "Nothing is served here")
 
     def _show_tool(self, name: str, caller: Caller) -> HttpResponse:
-        found = self._runtime.catalogue.get(name)
+        found = self._services.catalogue.get(name)
         if found is None or not caller.may_call(name):
             return _not_found(name)
         definition = found.definition
@@ -158,14 +159,14 @@ class Explorer:
         return {
             "state": self._runtime.state(),
             "health": self._runtime.health(),
-            "tools": self._runtime.catalogue.version,
+            "tools": self._services.catalogue.version,
             "underWay": self._runtime.under_way(),
             "completed": recent.total,
             "failed": recent.failed,
         }
 
     def _server(self, request: HttpRequest) -> dict[str, Any]:
-        info = self._runtime.identity.server_info
+        info = self._services.identity.server_info
         return {
             "name": info["name"],
             "version": info["version"],
@@ -193,7 +194,7 @@ class Explorer:
     def _refuse(self, status: int, error: ProtocolError, headers: Headers, saying: str | None = None) -> HttpResponse:
         """Answer with `saying`, or the message of `error`; both have the correlation id of the log entry."""
         refusal = self._reader.refuse(error, None, _meta_in(headers))
-        log_refusal(self._runtime.logger, refusal, {"status": status})
+        log_refusal(self._services.logger, refusal, {"status": status})
         reply = _error(status, saying or error.message)
         return reply._replace(headers=(*_DATA, (CORRELATION_ID, refusal.correlation_id.encode())))
 

@@ -133,7 +133,7 @@ class Runs:
         """Call a tool, traced, and wait for the answer. Raises `Disconnected` when whoever asked has left."""
         is_followed = correlation_id is not None and correlation_id not in self._open
         run = Run(caller, is_followed=is_followed)
-        intake = self._runtime.intake
+        intake = self._runtime.services.intake
         call = intake.make_local(name, arguments, Origin(caller, "explorer", run, headers=headers), correlation_id)
         call.progress, call.trace = run.progress, []
         is_first = self._open.setdefault(call.correlation_id, run) is run
@@ -163,7 +163,7 @@ class Runs:
     def _encoded(self, call: Call, outcome: Outcome) -> bytes:
         """A result as JSON. Raises, for the call to fail, where a client could not be sent it either."""
         if not isinstance(outcome.error, ProtocolError):
-            self._runtime.dialect.render(call, outcome)
+            self._runtime.services.dialect.render(call, outcome)
         if outcome.error is not None:
             return b""
         most = self._runtime.max_response_bytes

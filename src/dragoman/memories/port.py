@@ -39,7 +39,7 @@ class Stored(Struct, frozen=True, rename="camel"):
     updated_at: str
 
 
-class Entry(Struct, frozen=True, rename="camel"):
+class MemoryEntry(Struct, frozen=True, rename="camel"):
     """A key with its whole value."""
 
     key: str
@@ -82,7 +82,7 @@ class Memories(Protocol):
         """Keep `value` under `key`, in place of what was there; raises `OverQuota`."""
         ...
 
-    async def retrieve(self, space: Space, key: str) -> Entry | None: ...
+    async def retrieve(self, space: Space, key: str) -> MemoryEntry | None: ...
 
     async def list(self, space: Space, limit: int, *, prefix: str = "", after: str | None = None) -> Page:
         """The first keys that begin with `prefix` and come after `after`, by code point."""

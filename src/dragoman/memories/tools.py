@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dragoman.errors import InvalidArgument, NotFound, ResourceExhausted
 from dragoman.memories.cursors import HIGHEST, ListCursor, SearchCursor, read_cursor, write_cursor
-from dragoman.memories.port import Entry, Item, Memories, Page, Space, Stored
+from dragoman.memories.port import Item, Memories, MemoryEntry, Page, Space, Stored
 from dragoman.search.words import words_in
 from dragoman.tools.context import ToolContext
 from dragoman.tools.pages import ANSWER_FRAME, weight_in_answer
@@ -22,7 +22,7 @@ DEFAULT_ITEMS = 20
 DEFAULT_NAMESPACE = "default"
 
 
-class Listing(Struct, frozen=True, rename="camel"):
+class MemoryListing(Struct, frozen=True, rename="camel"):
     """A page of entries by key."""
 
     items: tuple[Item, ...]
@@ -57,7 +57,7 @@ class DeletedCount(Struct, frozen=True):
 
 
 _Name = Annotated[str, Meta(min_length=1, max_length=256)]
-Key = Annotated[_Name, Meta(description="What the entry is called.")]
+EntryKey = Annotated[_Name, Meta(description="What the entry is called.")]
 Namespace = Annotated[_Name, Meta(description="Keeps entries apart that have nothing to do with each other.")]
 Limit = Annotated[int, Meta(ge=1, le=MOST_ITEMS, description="The most entries to answer with.")]
 Cursor = Annotated[str, Meta(max_length=4096, description="The `nextCursor` of the page before.")]
@@ -75,7 +75,7 @@ class MemoryTools:
 
     async def memory_store(
         self,
-        key: Key,
+        key: EntryKey,
         value: Annotated[Any, Meta(description="Any JSON value.")],
         context: ToolContext,
         namespace: Namespace = DEFAULT_NAMESPACE,
@@ -88,7 +88,9 @@ class MemoryTools:
             _check_readable(key, value, self._most_bytes)
         return await self._memories.store(_space(context, namespace), key, value)
 
-    async def memory_retrieve(self, key: Key, context: ToolContext, namespace: Namespace = DEFAULT_NAMESPACE) -> Entry:
+    async def memory_retrieve(
+        self, key: EntryKey, context: ToolContext, namespace: Namespace = DEFAULT_NAMESPACE
+    ) -> MemoryEntry:
         """Reads back the value that was stored under a key. An unknown key is an error, NOT_FOUND."""
         entry = await self._memories.retrieve(_space(context, namespace), key)
         if entry is None:
@@ -130,7 +132,7 @@ class MemoryTools:
         prefix: Annotated[str, Meta(max_length=256, description="Only keys that begin with it.")] = "",
         limit: Limit = DEFAULT_ITEMS,
         cursor: Cursor | None = None,
-    ) -> Listing:
+    ) -> MemoryListing:
         """Lists stored entries in the order of their keys, a page at a time.
 
         Answers with previews: read whole values with memory_retrieve.
@@ -141,13 +143,15 @@ class MemoryTools:
         )
         return _listing(page, limit, start.offset, is_filtered=bool(prefix))
 
-    async def memory_delete(self, key: Key, context: ToolContext, namespace: Namespace = DEFAULT_NAMESPACE) -> Deleted:
+    async def memory_delete(
+        self, key: EntryKey, context: ToolContext, namespace: Namespace = DEFAULT_NAMESPACE
+    ) -> Deleted:
         """Deletes the entry of a key. To delete what is not there is no error."""
         return Deleted(await self._memories.delete(_space(context, namespace), (key,)) > 0)
 
     async def memory_bulk_delete(
         self,
-        keys: Annotated[list[Key], Meta(min_length=1, max_length=MOST_KEYS)],
+        keys: Annotated[list[EntryKey], Meta(min_length=1, max_length=MOST_KEYS)],
         context: ToolContext,
         namespace: Namespace = DEFAULT_NAMESPACE,
     ) -> DeletedCount:
@@ -184,7 +188,7 @@ def _space(context: ToolContext, namespace: str) -> Space:
 
 def _check_readable(key: str, value: Any, limit: int) -> None:
     """Raise `ResourceExhausted` for what `memory_retrieve` could not answer with."""
-    weight = weight_in_answer(Entry(key, value, HIGHEST, "0000-00-00T00:00:00.000Z")) + ANSWER_FRAME
+    weight = weight_in_answer(MemoryEntry(key, value, HIGHEST, "0000-00-00T00:00:00.000Z")) + ANSWER_FRAME
     if weight > limit:
         raise ResourceExhausted(
             f"To read this back would take {weight} bytes, and at most {limit} are sent; store it in parts",
@@ -192,7 +196,7 @@ def _check_readable(key: str, value: Any, limit: int) -> None:
         )
 
 
-def _listing(page: Page, limit: int, offset: int, *, is_filtered: bool) -> Listing:
+def _listing(page: Page, limit: int, offset: int, *, is_filtered: bool) -> MemoryListing:
     """The answer to a list, in which `hasMore` is exactly `offset + len(items) < total`.
 
     The offset comes with the cursor. If entries before it came or went in the meantime it is no longer right, and is
@@ -201,7 +205,7 @@ def _listing(page: Page, limit: int, offset: int, *, is_filtered: bool) -> Listi
     count = len(page.items)
     if not is_filtered:
         offset = min(offset, page.total - count - 1) if page.has_more else page.total - count
-    return Listing(
+    return MemoryListing(
         page.items,
         limit,
         offset,

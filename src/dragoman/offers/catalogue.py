@@ -15,7 +15,7 @@ from dragoman.lifespans import Lifespan
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
 from dragoman.schemas.schema import compile_schema
-from dragoman.schemas.sensitive import is_marked
+from dragoman.schemas.sensitive import may_be_marked
 from dragoman.tools.attached import made_of
 from dragoman.tools.catalogue import HALF_A_CHARACTER, Catalogue, RegisteredTool, can_be_sent
 from dragoman.tools.settings import TimeoutsConfig, ToolsConfig
@@ -24,7 +24,7 @@ from dragoman.tools.tool import Function, Tool, tool_of
 Offer: TypeAlias = Resource | Prompt
 Offered: TypeAlias = Tool | Offer | Function
 """A tool, a resource, a prompt, or a function that was decorated as one."""
-Kind: TypeAlias = Literal["resources", "prompts"]
+OfferKind: TypeAlias = Literal["resources", "prompts"]
 
 _serials = itertools.count()
 
@@ -81,7 +81,7 @@ class RegisteredOffer(msgspec.Struct, frozen=True, eq=False):
     completers: Mapping[str, RegisteredTool]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> OfferKind:
         """Which list it is on."""
         return "prompts" if isinstance(self.offer, Prompt) else "resources"
 
@@ -94,7 +94,7 @@ class Offers:
         tools: ToolsConfig | None = None,
         timeouts: TimeoutsConfig | None = None,
         *,
-        expected: Iterable[Kind] = ("resources", "prompts"),
+        expected: Iterable[OfferKind] = ("resources", "prompts"),
     ) -> None:
         self.expected = frozenset(expected)
         """The lists that clients may ask for from the start, though there may be nothing on them yet."""
@@ -103,7 +103,7 @@ class Offers:
         self._offers: Mapping[str, RegisteredOffer] = {}  # Never changed, only replaced: readers need no lock.
         self._templates: list[tuple[Resource, RegisteredTool]] = []
         self._changing = threading.Lock()
-        self._listeners: list[Callable[[Kind], None]] = []
+        self._listeners: list[Callable[[OfferKind], None]] = []
         self.version = 0
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class Offers:
         return iter([registered.offer for _, registered in sorted(self._offers.items())])
 
     @property
-    def kinds(self) -> set[Kind]:
+    def kinds(self) -> set[OfferKind]:
         """Which lists have anything on them."""
         return {registered.kind for registered in self._offers.values()}
 
@@ -185,7 +185,7 @@ class Offers:
         found = self.at(uri)
         return found is None or caller.may_call(found[1].definition.name)
 
-    def on_change(self, listener: Callable[[Kind], None]) -> Callable[[], None]:
+    def on_change(self, listener: Callable[[OfferKind], None]) -> Callable[[], None]:
         """Call `listener` with each list that has changed, on the thread that did it; returns how to stop that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
@@ -213,6 +213,6 @@ class Offers:
             timeout_ms=timeout_ms,
             is_dynamic=False,
             touches_results=False,
-            is_marked=is_marked(definition.input_schema),
+            may_be_marked=may_be_marked(definition.input_schema),
             serial=next(_serials),
         )

@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 
 from dragoman.errors import InvalidOffer, InvalidTool
 from dragoman.offers.parameters import Parameter, parameters_of
-from dragoman.tools.tool import MOST_NAME, Function, Hints, Tool, ToolDefinition
-from dragoman.tools.tool import make_tool as make_function_tool
+from dragoman.tools.tool import MOST_NAME, Function, Hints, Tool, ToolDefinition, make_tool
 
 Completer: TypeAlias = (
     Callable[[str, Mapping[str, str]], Iterable[str]] | Callable[[str, Mapping[str, str]], Awaitable[Iterable[str]]]
@@ -25,14 +24,14 @@ def call_name(method: str, key: str) -> str:
     return f"{method} {key}"[:MOST_NAME]
 
 
-def make_tool(kind: str, key: str, name: str, function: Function, timeout_ms: int | None) -> Tool:
+def make_offer_tool(kind: str, key: str, name: str, function: Function, timeout_ms: int | None) -> Tool:
     """What runs when the offer is taken up; raises `InvalidOffer`."""
     if not callable(function):
         raise InvalidOffer(kind, key, [("", "it must be a function")])
     if timeout_ms is not None and timeout_ms < 1:
         raise InvalidOffer(kind, key, [("timeout_ms", "must be at least 1")])
     try:
-        return make_function_tool(function, name=name, timeout_ms=timeout_ms, read_only=True)
+        return make_tool(function, name=name, timeout_ms=timeout_ms, read_only=True)
     except InvalidTool as error:
         raise InvalidOffer(kind, key, error.problems) from error.__cause__
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 import msgspec
 
 from dragoman.errors import InvalidOffer
-from dragoman.offers.making import Completions, call_name, make_completers, make_parameters, make_tool
+from dragoman.offers.making import Completions, call_name, make_completers, make_offer_tool, make_parameters
 from dragoman.offers.parameters import Parameter
 from dragoman.tools.attached import F, attach
 from dragoman.tools.content import Content
@@ -94,7 +94,7 @@ def prompt(
         key: str = name if name is not None else getattr(function, "__name__", "")
         if not is_tool_name(key):
             raise InvalidOffer(KIND, key, [("name", "must be 1 to 128 letters, digits, or any of _ . / -")])
-        made = make_tool(KIND, key, call_name("prompts/get", key), function, timeout_ms)
+        made = make_offer_tool(KIND, key, call_name("prompts/get", key), function, timeout_ms)
         parameters = make_parameters(KIND, key, made)
         offer = Prompt(
             name=key,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import InvalidOffer
-from dragoman.offers.making import Completions, call_name, make_completers, make_parameters, make_tool
+from dragoman.offers.making import Completions, call_name, make_completers, make_offer_tool, make_parameters
 from dragoman.offers.parameters import Parameter
 from dragoman.offers.template import UriTemplate
 from dragoman.schemas.schema import DRAFT_2020_12
@@ -81,7 +81,7 @@ def resource(
 
     def decorate(function: F) -> F:
         template = _template(uri)
-        made = make_tool(KIND, uri, call_name("resources/read", uri), function, timeout_ms)
+        made = make_offer_tool(KIND, uri, call_name("resources/read", uri), function, timeout_ms)
         parameters = make_parameters(KIND, uri, made)
         problems = [
             *(

@@ -49,7 +49,7 @@ class HttpRequest:
 
 Stream: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 """An ASGI application."""
-Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse | Stream]]
+RouteHandler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse | Stream]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Route:
 
     path: str
     """Such as `/figures`, or `/figures/*` for every path below `/figures/`."""
-    handler: Handler
+    handler: RouteHandler
     methods: tuple[str, ...] | None = ("GET",)
     """HEAD is allowed where GET is. None leaves the check to the handler."""
     needs_caller: bool = True

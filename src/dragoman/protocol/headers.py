@@ -90,7 +90,7 @@ def check_routing(
         raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
     if _text(headers.get(METHOD)) != method:
         raise HeaderMismatch("Header mismatch: Mcp-Method is not the request's method")
-    if name is not None and decode_value(headers.get(NAME)) != name:
+    if name is not None and decode_header(headers.get(NAME)) != name:
         raise HeaderMismatch(f"Header mismatch: Mcp-Name is not params.{NAMED_BY[method]}")
 
 
@@ -118,7 +118,7 @@ def check_parameters(
                 raise HeaderMismatch(f"Header mismatch: {name} has no argument {'.'.join(each.path)} to repeat")
         elif given is None:
             raise HeaderMismatch(f"Header mismatch: {name} is missing, argument {'.'.join(each.path)} is not")
-        elif not _agree(each.kind, decode_value(given), expected):
+        elif not _agree(each.kind, decode_header(given), expected):
             raise HeaderMismatch(f"Header mismatch: {name} is not argument {'.'.join(each.path)}")
 
 
@@ -141,7 +141,7 @@ def parameter_headers(schema: Mapping[str, Any]) -> tuple[ParameterHeader, ...]:
     return tuple(found.values())
 
 
-def decode_value(value: bytes | None) -> str | None:
+def decode_header(value: bytes | None) -> str | None:
     """A header's text, unwrapped when it is `=?base64?…?=`; None when it is absent or cannot be read."""
     if value is None:
         return None

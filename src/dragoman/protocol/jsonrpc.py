@@ -19,7 +19,7 @@ _MOST_SMALL = 6 * MOST_ID + 2  # Each character may be escaped.
 encode = msgspec.json.Encoder().encode
 
 
-class Message(Struct, gc=False):
+class RpcMessage(Struct, gc=False):
     """A request, or a notification when it has no id. `params` is left unread until somebody needs it."""
 
     method: str
@@ -54,14 +54,14 @@ class _CorrelationOnly(Struct, gc=False):
     id: Raw = msgspec.field(default=_NOTHING, name="correlationId")
 
 
-_decode_message = msgspec.json.Decoder(Message).decode
+_decode_message = msgspec.json.Decoder(RpcMessage).decode
 _decode_heading = msgspec.json.Decoder(_Heading).decode
 _decode_meta = msgspec.json.Decoder(_MetaOnly).decode
 _decode_correlation = msgspec.json.Decoder(_CorrelationOnly).decode
 _decode_any = msgspec.json.Decoder().decode
 
 
-def decode(line: bytes) -> Message | Answer:
+def decode(line: bytes) -> RpcMessage | Answer:
     """Read one line.
 
     Raises `ParseError` or `InvalidRequest`; the latter carries the id to echo as `error.id`, None where it has none.

@@ -34,7 +34,7 @@ from dragoman.errors import (
 )
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.framing import LineBuffer, Oversized
-from dragoman.protocol.jsonrpc import Answer, Id, Message
+from dragoman.protocol.jsonrpc import Answer, Id, RpcMessage
 from dragoman.protocol.kept import ClientInfo, known_params, known_subscription
 from dragoman.protocol.results import InputRequired, ResultMeta, ToolResult
 from dragoman.protocol.shape import UNLIMITED, Shape
@@ -324,7 +324,7 @@ class Session:
             return None  # A notification.
         return self.refuse(error, heading.id, heading.correlation)
 
-    def _request(self, message: Message, request_id: Id) -> Event:
+    def _request(self, message: RpcMessage, request_id: Id) -> Event:
         method = message.method
         if self.era is Era.MODERN:
             return self._modern_request(message, request_id)
@@ -347,7 +347,7 @@ class Session:
             return self._modern_request(message, request_id)
         raise NotInitialized
 
-    def _initialize(self, message: Message, request_id: Id) -> Reply:
+    def _initialize(self, message: RpcMessage, request_id: Id) -> Reply:
         if self.state is not State.STARTING:
             raise InvalidRequest("Invalid request: initialize was sent already")
         self.client = client = initialize_params(message)  # First: it may refuse, and then nothing has changed.
@@ -381,7 +381,7 @@ class Session:
                 call.request_state = _state(params.request_state)
         return call
 
-    def _modern_request(self, message: Message, request_id: Id) -> ToolCall | Request:
+    def _modern_request(self, message: RpcMessage, request_id: Id) -> ToolCall | Request:
         method = message.method
         if method == "initialize":
             raise UnsupportedVersion(
@@ -401,7 +401,7 @@ class Session:
             params = _kept(known_subscription, message)
         return Request(request_id, method, params, True)
 
-    def _notification(self, message: Message) -> Event | None:
+    def _notification(self, message: RpcMessage) -> Event | None:
         if message.method in ("initialized", "notifications/initialized"):
             if self.era is Era.HANDSHAKE and self.move(Move.INITIALIZED):
                 return Initialized()
@@ -414,7 +414,7 @@ class Session:
         return None
 
 
-def initialize_params(message: Message) -> dict[str, Any]:
+def initialize_params(message: RpcMessage) -> dict[str, Any]:
     """What is kept of an `initialize`; raises `InvalidParams`."""
     if not message.has_params:
         raise InvalidParams("Invalid params: initialize needs protocolVersion, capabilities, clientInfo")
@@ -510,13 +510,13 @@ def _state(given: Any) -> str:
     return given
 
 
-def _call_params(message: Message) -> _CallParams:
+def _call_params(message: RpcMessage) -> _CallParams:
     if not message.has_params:
         raise InvalidParams("Invalid params: tools/call needs params with a name")
     return _decoded(_decode_call, message)
 
 
-def _params(message: Message) -> dict[str, Any] | None:
+def _params(message: RpcMessage) -> dict[str, Any] | None:
     if not message.has_params:
         return None
     params = _decoded(_decode_params, message)
@@ -525,7 +525,7 @@ def _params(message: Message) -> dict[str, Any] | None:
     return params
 
 
-def _decoded(decode: Callable[[bytes], T], message: Message) -> T:
+def _decoded(decode: Callable[[bytes], T], message: RpcMessage) -> T:
     try:
         return decode(message.params)
     except msgspec.ValidationError as error:
@@ -534,7 +534,7 @@ def _decoded(decode: Callable[[bytes], T], message: Message) -> T:
         raise jsonrpc.unreadable(error) from None
 
 
-def _kept(reduce: Callable[[bytes], dict[str, Any]], message: Message) -> dict[str, Any]:
+def _kept(reduce: Callable[[bytes], dict[str, Any]], message: RpcMessage) -> dict[str, Any]:
     """What outlives the request."""
     try:
         return _decoded(reduce, message)
@@ -546,7 +546,7 @@ def _meta_in(params: dict[str, Any] | None) -> Mapping[str, Any]:
     return params.get("_meta", _NO_META) if params is not None else _NO_META
 
 
-def _meta_of(message: Message) -> Mapping[str, Any]:
+def _meta_of(message: RpcMessage) -> Mapping[str, Any]:
     """`params._meta` where there is one that can be read, whatever else is wrong with the params."""
     return jsonrpc.meta_in(message.params) if message.has_params else _NO_META
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 from dragoman.access.callers import Caller
 from dragoman.errors import NotFound
 
-Kind: TypeAlias = Literal["list", "string", "json"]
+ArtifactKind: TypeAlias = Literal["list", "string", "json"]
 """What is read part by part: a list, a string, or anything at all as its JSON text."""
 
 CURSOR_PATTERN = r"^[A-Za-z0-9_-]{22}\.[0-9]{1,4}\.[0-9]{1,15}(\.[0-9]{1,15})?$"
@@ -39,17 +39,17 @@ _Trie: TypeAlias = dict[str | int, Any]
 class Place(Struct, frozen=True):
     """Where in a result something can be continued: the keys and indices that lead there."""
 
-    kind: Kind
+    kind: ArtifactKind
     path: tuple[str | int, ...] = ()
 
 
 WHOLE = Place("json")
 
 
-class Source(Struct, frozen=True):
+class ArtifactSource(Struct, frozen=True):
     """The list or text at a place in a result, and how many items or characters it has."""
 
-    kind: Kind
+    kind: ArtifactKind
     text: str
     total: int
 
@@ -58,13 +58,13 @@ class Artifact(Struct, frozen=True):
     """A whole result, and whose it is."""
 
     owner: str
-    sources: tuple[Source, ...]
+    sources: tuple[ArtifactSource, ...]
 
 
 class Position(Struct, frozen=True):
     """Where a cursor leads: what is there, and how much of it has been read."""
 
-    source: Source
+    source: ArtifactSource
     offset: int
     _place: str
     _at: int = 0
@@ -113,17 +113,17 @@ class Artifacts:
         token = self._new_token()
         whole = msgspec.json.encode(value).decode()
         starts = _starts(value, [place.path for place, _ in places if place.kind == "list"])
-        sources: list[Source] = []
+        sources: list[ArtifactSource] = []
         cursors: list[str] = []
         size = _ENTRY + sys.getsizeof(whole)
         for number, (place, offset) in enumerate(places):
             found = whole if place.kind == "json" else _value_at(value, place.path)
             cursor = f"{token}.{number}.{offset}"
             if place.kind == "list":
-                sources.append(Source("list", whole, len(found)))
+                sources.append(ArtifactSource("list", whole, len(found)))
                 cursor += f".{starts[place.path] + (_length(found[:offset]) if offset else 1)}"
             else:
-                sources.append(Source(place.kind, found, len(found)))
+                sources.append(ArtifactSource(place.kind, found, len(found)))
                 size += 0 if found is whole else sys.getsizeof(found)
             size += _PLACE
             cursors.append(cursor)

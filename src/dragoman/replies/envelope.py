@@ -16,7 +16,7 @@ from dragoman.calls.call import Call, Outcome
 from dragoman.errors import ResultTooLarge, ToolError
 from dragoman.protocol.results import TextBlock, ToolResult
 from dragoman.replies import truncation
-from dragoman.replies.artifacts import WHOLE, Artifacts, Kind, Place
+from dragoman.replies.artifacts import WHOLE, ArtifactKind, Artifacts, Place
 from dragoman.replies.encoding import Encoded, SizeLimit, check_value, decode_value, encode_value, meta_of
 from dragoman.replies.failures import ever_smaller
 from dragoman.replies.settings import ResponseConfig
@@ -31,7 +31,7 @@ class Continuation(Struct, rename="camel"):
     """Something that was cut: where (a JSON pointer), how long it was, how much was kept, and how to go on."""
 
     path: str
-    kind: Kind
+    kind: ArtifactKind
     total: int
     kept: int
     cursor: str

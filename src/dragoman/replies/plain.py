@@ -47,13 +47,13 @@ class Plain:
         return result
 
     def _failure(self, call: Call, error: ToolError) -> ToolResult:
-        text = clean_message(text_of(error, call), self._size.most)
+        text = clean_message(sentence_for(error, call), self._size.most)
         lengths = (len(text), 10_000, 1000, 250, 60, len(CUT))
         forms = (ToolResult([TextBlock(clean_message(text, most))], True, meta_of(call)) for most in lengths)
         return self._size.first_that_fits(forms)
 
 
-def text_of(error: ToolError, call: Call) -> str:
+def sentence_for(error: ToolError, call: Call) -> str:
     """The sentence for an error: its own, a more particular one where the error knows more, or that of its class."""
     if error.plain is not None:
         return error.plain

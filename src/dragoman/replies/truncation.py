@@ -23,7 +23,7 @@ from msgspec import Struct
 MOST_CUTS = 20
 """How many cuts are told one by one."""
 
-Kind: TypeAlias = Literal["list", "string"]
+CutKind: TypeAlias = Literal["list", "string"]
 _Link: TypeAlias = tuple[Any, str | int] | None
 _ANY = sys.maxsize
 _ATOMS = frozenset({type(None), bool, int, float})
@@ -40,7 +40,7 @@ class Caps(Struct, frozen=True):
 class Cut(Struct, frozen=True):
     """Where something was cut, how long it was, and how much of it was kept, without the suffix."""
 
-    kind: Kind
+    kind: CutKind
     total: int
     kept: int
     _link: _Link

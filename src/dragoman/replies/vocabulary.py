@@ -1,7 +1,7 @@
 """What each tool error is called in each dialect: a row for every class of the tree in `errors.py`.
 
 The `structured` dialect uses an error's own `code`. A dialect may use a more particular word for an error that knows
-more: see `failures.code_of` and `plain.text_of`.
+more: see `failures.code_of` and `plain.sentence_for`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Words(NamedTuple):
 
     envelope: EnvelopeCode
     plain: str = "Module error: {code}"
-    """The specification's sentence, or the nearest one that it has; `plain.text_of` fills it in."""
+    """The specification's sentence, or the nearest one that it has; `plain.sentence_for` fills it in."""
 
 
 _SERVER_STOPS = "Server is shutting down: "

@@ -27,14 +27,14 @@ _DEEPEST = 2
 _MOST_KNOWN = 200
 _NEAR = 0.6
 
-Finding = dict[str, str]
+SchemaFinding = dict[str, str]
 
 
 def findings_of(
     errors: Iterable[jsonschema_rs.ValidationError], schema: Mapping[str, Any]
-) -> tuple[list[Finding], tuple[str, ...]]:
+) -> tuple[list[SchemaFinding], tuple[str, ...]]:
     """Findings, each with `path`, a JSON pointer, and `message`; and for each the code of the rule that it breaks."""
-    found: list[Finding] = []
+    found: list[SchemaFinding] = []
     rules: list[str] = []
     for error in errors:
         rule = rule_code(error.kind.name, getattr(error.kind, "types", ()))

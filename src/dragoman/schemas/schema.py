@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import jsonschema_rs
 
 from dragoman.errors import InvalidArgument
-from dragoman.schemas.findings import MOST_FINDINGS, Finding, findings_of, without_branches
+from dragoman.schemas.findings import MOST_FINDINGS, SchemaFinding, findings_of, without_branches
 
 Schema: TypeAlias = Mapping[str, Any]
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
@@ -65,7 +65,7 @@ class Validator:
 
 
 def _refusal(
-    errors: list[jsonschema_rs.ValidationError], found: list[Finding], rules: tuple[str, ...]
+    errors: list[jsonschema_rs.ValidationError], found: list[SchemaFinding], rules: tuple[str, ...]
 ) -> InvalidArgument:
     refusal = InvalidArgument("Arguments do not match the tool's schema", {"errors": found})
     refusal.keywords = frozenset(each.kind.name for each in errors)

@@ -32,7 +32,7 @@ _NAMED = NAMED_SCHEMAS | {"$defs", "definitions"}
 Hide: TypeAlias = Callable[[str], str]
 
 
-def is_marked(schema: Schema) -> bool:
+def may_be_marked(schema: Schema) -> bool:
     """Whether anything in a schema may be marked; looked at once, when a tool is registered."""
     try:
         return MARK in json.dumps(schema)
@@ -42,7 +42,7 @@ def is_marked(schema: Schema) -> bool:
 
 def if_marked(schema: Any) -> dict[str, Any] | None:
     """The schema, if it is one and anything in it may be marked."""
-    return schema if isinstance(schema, dict) and is_marked(schema) else None
+    return schema if isinstance(schema, dict) and may_be_marked(schema) else None
 
 
 def hiding(schema: Schema | None, arguments: Any) -> Hide | None:
@@ -99,7 +99,7 @@ def redact(schema: Schema | None, value: Any, token: str = REDACTED) -> Any:
 
 def open_marked(schema: Schema) -> Schema:
     """A copy of a schema that accepts any value, and so the token of `redact`, wherever it marks one."""
-    return _opened(schema, schema) if is_marked(schema) else schema
+    return _opened(schema, schema) if may_be_marked(schema) else schema
 
 
 def _redacted(schemas: list[Any], value: Any, root: Schema, token: str) -> Any:
@@ -115,7 +115,7 @@ def _redacted(schemas: list[Any], value: Any, root: Schema, token: str) -> Any:
         return [_redacted(_of_item(applying, index), item, root, token) for index, item in enumerate(value)]
     if isinstance(value, str | int | float):
         return value
-    return token if any(is_marked(each) or "$ref" in json.dumps(each, default=str) for each in applying) else value
+    return token if any(may_be_marked(each) or "$ref" in json.dumps(each, default=str) for each in applying) else value
 
 
 def _opened(schema: Any, root: Schema) -> Any:

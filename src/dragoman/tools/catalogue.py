@@ -14,7 +14,7 @@ from dragoman.ids import Ids, RandomIds
 from dragoman.lifespans import Lifespan
 from dragoman.schemas.returns import AS_JSON, Returns
 from dragoman.schemas.schema import ANY_OBJECT, Validator, compile_schema
-from dragoman.schemas.sensitive import is_marked
+from dragoman.schemas.sensitive import may_be_marked
 from dragoman.sections import ValidationResult
 from dragoman.telemetry.log import Logger
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
@@ -53,7 +53,7 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     """How its results become text and structured content."""
     speaks: bool = True
     """Whether the handler may send the client log messages."""
-    is_marked: bool = False
+    may_be_marked: bool = False
     """Whether its schema marks arguments as sensitive."""
     is_builtin: bool = False
     """Whether it belongs to the server, so that no client can remove or replace it."""
@@ -165,7 +165,7 @@ class Catalogue:
             returns=tool.returns,
             speaks=tool.speaks,
             is_builtin=is_builtin,
-            is_marked=is_marked(definition.input_schema),
+            may_be_marked=may_be_marked(definition.input_schema),
             touches_results=definition.cache_ttl_ms is not None or bool(definition.invalidates),
             serial=next(_serials),
         )

@@ -12,7 +12,16 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-from dragoman.tools.media import MOST_BYTES, FilePath, Kind, checked_type, file_type, first_bytes, found_type, read_file
+from dragoman.tools.media import (
+    MOST_BYTES,
+    FilePath,
+    MediaKind,
+    checked_type,
+    file_type,
+    first_bytes,
+    found_type,
+    read_file,
+)
 
 
 class Text(Struct, tag_field="type", tag="text", omit_defaults=True, rename="camel"):
@@ -26,7 +35,7 @@ class Text(Struct, tag_field="type", tag="text", omit_defaults=True, rename="cam
 class _Media(Struct, rename="camel"):
     """Bytes that go out as base64. The default media type is what the first bytes show."""
 
-    _kind: ClassVar[Kind]
+    _kind: ClassVar[MediaKind]
     _otherwise: ClassVar[str]
 
     data: bytes

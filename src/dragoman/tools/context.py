@@ -17,7 +17,7 @@ from dragoman.schemas.forms import form_of, make_form
 from dragoman.telemetry.log import Logger
 from dragoman.tools.client import Client
 from dragoman.tools.content import encode_within
-from dragoman.tools.questions import NO_ANSWER, FormKind, Kind, Root, RootsKind, SampleKind, is_offered
+from dragoman.tools.questions import NO_ANSWER, FormKind, QuestionKind, Root, RootsKind, SampleKind, is_offered
 
 Progress: TypeAlias = Callable[[float, float | None, str | None], None]
 Asking: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
@@ -212,7 +212,7 @@ class ToolContext:
         answer: list[Root] | None = await self._answer(RootsKind(), "")
         return answer
 
-    async def _answer(self, kind: Kind, text: str) -> Any:
+    async def _answer(self, kind: QuestionKind, text: str) -> Any:
         self.cancellation.raise_if_set()
         if self._ask is None or self._client is None:
             raise ClientCannotBeAsked(kind.method, "no MCP client made this call")

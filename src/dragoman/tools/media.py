@@ -10,13 +10,13 @@ from typing import Literal, TypeAlias
 
 from dragoman.errors import NotFound, ResultTooLarge
 
-Kind: TypeAlias = Literal["image", "audio"]
+MediaKind: TypeAlias = Literal["image", "audio"]
 FilePath: TypeAlias = str | os.PathLike[str]
 
 MOST_BYTES = 8 * 1024 * 1024
 """Of a file, unless a tool says otherwise. What may be sent is a setting: `response.max_response_bytes`."""
 
-_BEGINNINGS: dict[Kind, tuple[tuple[bytes, str], ...]] = {
+_BEGINNINGS: dict[MediaKind, tuple[tuple[bytes, str], ...]] = {
     "image": (
         (b"\x89PNG\r\n\x1a\n", "image/png"),
         (b"\xff\xd8\xff", "image/jpeg"),
@@ -32,8 +32,8 @@ _BEGINNINGS: dict[Kind, tuple[tuple[bytes, str], ...]] = {
         (b"fLaC", "audio/flac"),
     ),
 }
-_IN_RIFF: dict[Kind, tuple[bytes, str]] = {"image": (b"WEBP", "image/webp"), "audio": (b"WAVE", "audio/wav")}
-_SUFFIXES: dict[Kind, dict[str, str]] = {  # `mimetypes` differs between versions of Python.
+_IN_RIFF: dict[MediaKind, tuple[bytes, str]] = {"image": (b"WEBP", "image/webp"), "audio": (b"WAVE", "audio/wav")}
+_SUFFIXES: dict[MediaKind, dict[str, str]] = {  # `mimetypes` differs between versions of Python.
     "image": {
         ".png": "image/png",
         ".jpg": "image/jpeg",
@@ -85,7 +85,7 @@ def first_bytes(data: bytes | str) -> bytes:
     return bytes(data[:16])
 
 
-def found_type(kind: Kind, data: bytes, name: str = "") -> str | None:
+def found_type(kind: MediaKind, data: bytes, name: str = "") -> str | None:
     """The media type of an image or a sound, from its first bytes or else from its file's name; None: unknown."""
     for beginning, mime_type in _BEGINNINGS[kind]:
         if data.startswith(beginning):
@@ -96,7 +96,7 @@ def found_type(kind: Kind, data: bytes, name: str = "") -> str | None:
     return _SUFFIXES[kind].get(Path(name).suffix.lower())
 
 
-def checked_type(kind: Kind, data: bytes, path: FilePath) -> str:
+def checked_type(kind: MediaKind, data: bytes, path: FilePath) -> str:
     """As `found_type`; raises `ValueError` when the type is unknown."""
     found = found_type(kind, data, Path(path).name)
     if found is None:

@@ -72,7 +72,7 @@ class _NoAnswer:
 NO_ANSWER = _NoAnswer()
 
 
-class Kind(Protocol):
+class QuestionKind(Protocol):
     """One of the three things that MCP lets a server ask."""
 
     method: str
@@ -146,7 +146,7 @@ class RootsKind:
             raise InvalidArgument("The answer is not a list of roots") from None
 
 
-def is_offered(kind: Kind, capabilities: Mapping[str, Any]) -> bool:
+def is_offered(kind: QuestionKind, capabilities: Mapping[str, Any]) -> bool:
     """Whether a client with these capabilities can be asked this; elicitation without a mode is by form."""
     (name,) = kind.required
     offered = capabilities.get(name)
@@ -159,7 +159,7 @@ class Question(Struct, frozen=True):
     """A parameter that its tool's client is asked for."""
 
     name: str
-    kind: Kind
+    kind: QuestionKind
     needs: frozenset[str]
     """The questions whose answers its wording looks at."""
     default: Any
@@ -250,7 +250,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return (typing.Union[rest] if rest else hint), len(rest) < len(kinds)  # noqa: UP007
 
 
-def _kind(annotated: Any, bare: Any, marker: Marker, name: str) -> Kind:
+def _kind(annotated: Any, bare: Any, marker: Marker, name: str) -> QuestionKind:
     match marker:
         case Ask():
             return FormKind(make_form(annotated, name))

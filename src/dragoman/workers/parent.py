@@ -34,6 +34,7 @@ from dragoman.clock import SystemClock
 from dragoman.config import Config
 from dragoman.edge.http.server import bind
 from dragoman.errors import ConfigError, ResourceExhausted
+from dragoman.parts.restarts import RestartLimit, delay_before_restart
 from dragoman.process.exit_codes import ABANDONED, FAILED, UNUSABLE
 from dragoman.process.signals import on_signals
 from dragoman.telemetry.log import Logger
@@ -52,11 +53,8 @@ from dragoman.workers.control import (
 )
 from dragoman.workers.folder import crash_file
 
-WITHIN = 60.0
-"""Seconds for which a death makes the next pause longer."""
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 5.0
-_MOST_DEATHS = 8
+RESTARTS = RestartLimit(most=8, longest_delay=5.0)
+"""`most` only bounds the deaths that are remembered: a worker is never given up."""
 _LONGEST_STACK = 4000
 _MOST_UNREAD = 1 << 22
 _LAST_MOMENT = 6.0  # Seconds that a worker may take to end, beyond what its calls may take.
@@ -128,7 +126,7 @@ class Workers:
         self._ready = [asyncio.Event() for _ in range(count)]
         """By index, whether a worker was ever ready."""
         self._there: dict[int, Worker] = {}
-        self._deaths = [deque[float](maxlen=_MOST_DEATHS) for _ in range(count)]
+        self._deaths = [deque[float](maxlen=RESTARTS.most) for _ in range(count)]
         self._changes: dict[str, Change] = {}
         """What happened to each tool last."""
         self._claims = DictClaims(SystemClock())
@@ -196,8 +194,7 @@ class Workers:
         """Seconds before a worker that died is started again."""
         now, deaths = time.monotonic(), self._deaths[index]
         deaths.append(now)
-        recent = sum(now - death < WITHIN for death in deaths)
-        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (recent - 1))
+        return delay_before_restart(deaths, now, RESTARTS) or RESTARTS.longest_delay
 
     def _stack_of(self, worker: Worker) -> dict[str, str]:
         """What the interpreter of a worker that crashed wrote at its end: the functions that its thread was in."""

@@ -54,7 +54,7 @@ _CLAIM_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerPlace:
     """The place of this process among the workers: its sockets, and what the parent has told it."""
 
     control: socket.socket
@@ -65,7 +65,7 @@ class Place:
 
 
 @contextmanager
-def place_at(control_descriptor: int, listening_descriptor: int) -> Iterator[Place]:
+def place_at(control_descriptor: int, listening_descriptor: int) -> Iterator[WorkerPlace]:
     """Take the place that the parent gives to this process, and leave it at the end. Raises `Garbled`."""
     control, listening = (socket.socket(fileno=each) for each in (control_descriptor, listening_descriptor))
     for each in (control, listening):
@@ -81,14 +81,14 @@ def place_at(control_descriptor: int, listening_descriptor: int) -> Iterator[Pla
     siblings = SocketSiblings(welcome.name, folder, welcome.secret)
     config = configure(msgspec.json.decode(welcome.config))
     try:
-        yield Place(control, listening, welcome, config, siblings)
+        yield WorkerPlace(control, listening, welcome, config, siblings)
     finally:
         siblings.leave()
         let_go()
         remove_if_unused(folder)
 
 
-async def serve_at(place: Place, runtime: Runtime, app: HttpApp) -> int:
+async def serve_at(place: WorkerPlace, runtime: Runtime, app: HttpApp) -> int:
     """Serve until the parent says otherwise, or is gone; how many calls had to be abandoned."""
     welcome, siblings, listening = place.welcome, place.siblings, place.listening
     for change in welcome.changes:

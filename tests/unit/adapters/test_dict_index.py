@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.adapters import dict_index
-from dragoman.adapters.dict_index import Runs, Words
+from dragoman.adapters.dict_index import SortedRuns, WordTree
 from dragoman.adapters.dict_memories import DictMemories
 from dragoman.memories.port import Space
 from dragoman.testing import ManualClock
@@ -30,7 +30,7 @@ def short_runs() -> Iterator[None]:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30))))
 def test_runs_keep_different_values_in_order(steps: list[tuple[bool, int]]) -> None:
-    runs: Runs[int] = Runs()
+    runs: SortedRuns[int] = SortedRuns()
     model: set[int] = set()
     for is_added, value in steps:
         if not is_added:
@@ -50,7 +50,7 @@ def test_runs_keep_different_values_in_order(steps: list[tuple[bool, int]]) -> N
 
 @given(st.lists(st.one_of(notes, st.integers(0, 20)), max_size=60), words, st.integers(0, 60))
 def test_words_find_the_numbers_of_what_begins_with_them(steps: list[list[str] | int], wanted: str, end: int) -> None:
-    index = Words()
+    index = WordTree()
     kept: dict[int, list[str]] = {}
     for number, step in enumerate(steps):
         if isinstance(step, list):
@@ -69,7 +69,7 @@ def test_words_find_the_numbers_of_what_begins_with_them(steps: list[list[str] |
 
 @given(st.lists(notes, min_size=1, max_size=40), st.randoms())
 def test_nothing_is_left_of_words_that_are_gone(added: list[list[str]], order: Random) -> None:
-    index = Words()
+    index = WordTree()
     for number, note in enumerate(added):
         for word in note:
             index.add(word, number)

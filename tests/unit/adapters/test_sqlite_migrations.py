@@ -20,7 +20,7 @@ from dragoman.adapters.sqlite_memories import SqliteMemories
 from dragoman.adapters.sqlite_migrations import migrate
 from dragoman.errors import StorageFailed, StorageFull, StorageUnsupported
 from dragoman.memories.migrations import MIGRATIONS
-from dragoman.memories.port import Entry, Item, Space
+from dragoman.memories.port import Item, MemoryEntry, Space
 from dragoman.storage.migrations import Migration
 from dragoman.testing import ManualClock
 from tests.support.waiting import PATIENCE
@@ -185,7 +185,7 @@ async def test_a_database_of_the_landed_version_keeps_its_memories(landed: Path)
     database = SqliteDatabase(landed, MIGRATIONS)
     memories = SqliteMemories(database, 10**9, ManualClock())
     rollback = {"how": "make rollback", "when": "the error rate is above 2 %"}
-    assert await memories.retrieve(ADA, "rollback") == Entry("rollback", rollback, 75, "2024-01-15T10:30:00.000Z")
+    assert await memories.retrieve(ADA, "rollback") == MemoryEntry("rollback", rollback, 75, "2024-01-15T10:30:00.000Z")
     assert await memories.retrieve(ADA, "gone") is None
     port = Item("port", '{"http":8443}', 24, "2024-01-15T10:31:00.000Z")
     page = await memories.list(ADA, 9)

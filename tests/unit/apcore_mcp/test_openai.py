@@ -30,7 +30,7 @@ import dragoman
 from apcore_mcp import attach, call_openai_tool, to_openai_tools
 from apcore_mcp.adapters.schema import SchemaConverter
 from apcore_mcp.converters import openai
-from apcore_mcp.converters.openai import OpenAIConverter, Remark
+from apcore_mcp.converters.openai import ModuleRemark, OpenAIConverter
 from dragoman.schemas.schema import DRAFT_2020_12
 from tests.support.modules import serving
 
@@ -76,12 +76,12 @@ class Picture(BaseModel):
 REFUSED = "refused by OpenAI in strict mode"
 
 
-def parameters(schema: Any, report: list[Remark] | None = None, **options: Any) -> Any:
+def parameters(schema: Any, report: list[ModuleRemark] | None = None, **options: Any) -> Any:
     [tool] = to_openai_tools(registry_of(a__module=Module(schema)), report=report, **options)
     return tool["function"]["parameters"]
 
 
-def strict(property: Any, *, is_required: bool = False, report: list[Remark] | None = None) -> Any:
+def strict(property: Any, *, is_required: bool = False, report: list[ModuleRemark] | None = None) -> Any:
     schema = {"type": "object", "properties": {"p": property}, "required": ["p"] if is_required else []}
     made = parameters(schema, report, strict=True)
     assert {key: made[key] for key in made if key != "properties"} == {
@@ -135,10 +135,10 @@ def test_there_are_as_many_tools_as_modules(count: int) -> None:
     ],
 )
 def test_a_module_whose_schema_fails_is_left_out(schema: Any, reason: str, caplog: pytest.LogCaptureFixture) -> None:
-    report: list[Remark] = []
+    report: list[ModuleRemark] = []
     tools = to_openai_tools(registry_of(good=Module(), bad=Module(schema)), report=report)
     assert [tool["function"]["name"] for tool in tools] == ["good"]
-    assert report == [Remark("bad", "", f"skipped: {reason}")]
+    assert report == [ModuleRemark("bad", "", f"skipped: {reason}")]
     [record] = caplog.records
     assert (record.name.partition(".")[0], record.levelno) == ("apcore_mcp", logging.WARNING)
     assert record.getMessage() == f"Module bad cannot be a tool; skipped: {reason}"
@@ -181,15 +181,15 @@ class Shelf:
 
 
 def test_long_names_are_cut_and_collisions_reported(caplog: pytest.LogCaptureFixture) -> None:
-    report: list[Remark] = []
+    report: list[ModuleRemark] = []
     shelf: Any = Shelf("a.b", "a/b", "x-y", "long." * 30 + "a", "long." * 30 + "b")
     names = [tool["function"]["name"] for tool in to_openai_tools(shelf, report=report)]
     assert names[0] == "a-b"
     assert len(set(names)) == 3
     assert [len(name) for name in names[1:]] == [64, 64]
     assert report == [
-        Remark("a/b", "", "skipped: its function name 'a-b' is that of 'a.b' already"),
-        Remark("x-y", "", "skipped: the module id 'x-y' has a hyphen, and those stand for its dots"),
+        ModuleRemark("a/b", "", "skipped: its function name 'a-b' is that of 'a.b' already"),
+        ModuleRemark("x-y", "", "skipped: the module id 'x-y' has a hyphen, and those stand for its dots"),
     ]
     assert len(caplog.records) == 2
     assert to_openai_tools(shelf, prefix="a/") == []
@@ -277,7 +277,7 @@ def test_strict_mode_reaches_every_branch(keyword: str) -> None:
 
 @pytest.mark.requirement("FR-OPENAI-003")
 def test_what_strict_mode_does_not_know_is_dropped_and_reported() -> None:
-    report: list[Remark] = []
+    report: list[ModuleRemark] = []
     schema = {
         "type": "object",
         "x-order": 1,
@@ -300,12 +300,12 @@ def test_what_strict_mode_does_not_know_is_dropped_and_reported() -> None:
         "additionalProperties": False,
     }
     assert report == [
-        Remark("a.module", "/x-order", "x-order is dropped"),
-        Remark("a.module", "/properties/default/default", "default is dropped"),
-        Remark("a.module", "/properties/default/format", "format uri is dropped"),
-        Remark("a.module", "/properties/x-real/items/x-unit", "x-unit is dropped"),
-        Remark("a.module", "/properties/x-real/uniqueItems", "uniqueItems is dropped"),
-        Remark("a.module", "/if", "if is dropped"),
+        ModuleRemark("a.module", "/x-order", "x-order is dropped"),
+        ModuleRemark("a.module", "/properties/default/default", "default is dropped"),
+        ModuleRemark("a.module", "/properties/default/format", "format uri is dropped"),
+        ModuleRemark("a.module", "/properties/x-real/items/x-unit", "x-unit is dropped"),
+        ModuleRemark("a.module", "/properties/x-real/uniqueItems", "uniqueItems is dropped"),
+        ModuleRemark("a.module", "/if", "if is dropped"),
     ]
 
 
@@ -341,11 +341,11 @@ def test_what_strict_mode_does_not_know_is_dropped_and_reported() -> None:
 def test_a_schema_that_is_not_for_strict_mode_is_there_with_a_warning(
     property: Any, what: str, why: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    report: list[Remark] = []
+    report: list[ModuleRemark] = []
     made = strict(property, is_required=True, report=report)
     closed = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
     assert made == (closed if what.startswith("additionalProperties") else property)
-    assert report == [Remark("a.module", path, f"{what} is {why}")]
+    assert report == [ModuleRemark("a.module", path, f"{what} is {why}")]
     [record] = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == f"Schema for module 'a.module' uses {what}, which is {why}: {path}"
@@ -395,11 +395,11 @@ async def test_parameters_are_an_object_whatever_the_root_of_a_schema_is_and_the
 def test_what_openai_refuses_only_at_the_top_is_warned_of_there_and_nowhere_else(
     keyword: str, value: Any, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    report: list[Remark] = []
+    report: list[ModuleRemark] = []
     schema = {"type": "object", "properties": {}, "required": [], "additionalProperties": False, keyword: value}
     made = parameters(schema, report, strict=True)
     assert made[keyword] == value or keyword == "anyOf"
-    assert report == [Remark("a.module", f"/{keyword}", f"{what} is {REFUSED}")]
+    assert report == [ModuleRemark("a.module", f"/{keyword}", f"{what} is {REFUSED}")]
     assert caplog.messages == [f"Schema for module 'a.module' uses {what}, which is {REFUSED}: /{keyword}"]
     strict(schema, is_required=True, report=report)
     assert len(report) == 1
@@ -411,10 +411,10 @@ def test_what_openai_refuses_only_at_the_top_is_warned_of_there_and_nowhere_else
     [("^a+$", True), (r"\(?=x", True), ("a(?=b)", False), ("(?<!a)b", False), ("(?:a|b)", True), (5, True)],
 )
 def test_a_pattern_that_looks_around_is_dropped(pattern: Any, is_kept: bool) -> None:
-    report: list[Remark] = []
+    report: list[ModuleRemark] = []
     made = strict({"type": "string", "pattern": pattern}, is_required=True, report=report)
     assert made == ({"type": "string", "pattern": pattern} if is_kept else {"type": "string"})
-    dropped = Remark("a.module", "/properties/p/pattern", "pattern that looks around is dropped")
+    dropped = ModuleRemark("a.module", "/properties/p/pattern", "pattern that looks around is dropped")
     assert report == ([] if is_kept else [dropped])
 
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from dragoman.cache import bounded as cache_module
-from dragoman.cache.bounded import PRESSURE_FROM, BoundedCache, CacheEntry, CacheStats, Found
+from dragoman.cache.bounded import PRESSURE_FROM, BoundedCache, CacheEntry, CacheStats, Lookup
 from dragoman.cache.settings import CacheConfig
 from dragoman.config import make_config
 from dragoman.errors import ConfigError
@@ -85,7 +85,7 @@ def test_what_was_found_stays_as_it_was_whatever_takes_its_place(policy: str, th
 def test_miss_has_neither_value_nor_entry() -> None:
     found = small().get("a")
     assert (found.hit, found.value, found.entry) == (False, None, None)
-    assert found == Found(hit=False)
+    assert found == Lookup(hit=False)
 
 
 @pytest.mark.requirement("PRD-CACHE-08")
@@ -506,7 +506,7 @@ def test_entry_is_a_miss_once_its_time_is_up(
     assert ("a" in cache, cache.get("a").hit) == (True, True)
     if gone_at is not None:
         clock.advance(gone_at - alive_at)
-        assert ("a" in cache, cache.get("a"), len(cache)) == (False, Found(hit=False), 0)
+        assert ("a" in cache, cache.get("a"), len(cache)) == (False, Lookup(hit=False), 0)
 
 
 @pytest.mark.requirement("INV-MCP-CACHE-003")

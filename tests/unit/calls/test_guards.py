@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dragoman import tool
-from dragoman.calls.guards import POLICY, Facts, Verdict
+from dragoman.calls.guards import POLICY, GateFacts, Verdict
 from dragoman.calls.guards import listed as guards_listed
 from dragoman.calls.limits import ARRAY_TOO_LARGE, Violation
 from dragoman.telemetry.load import PressureMonitor, memory_budget, process_memory
@@ -27,8 +27,8 @@ async def test_policy_lists_four_gates_in_order_each_with_a_check_that_can_be_aw
     for gate in POLICY.gates:
         assert gate.name
         assert gate.description
-        assert msgspec.to_builtins(await gate.check(Facts())) == {"passed": True}
-    everything = Facts(
+        assert msgspec.to_builtins(await gate.check(GateFacts())) == {"passed": True}
+    everything = GateFacts(
         pressure_level="critical",
         request_size_bytes=11,
         max_request_bytes=10,
@@ -59,7 +59,7 @@ async def test_policy_lists_four_gates_in_order_each_with_a_check_that_can_be_aw
     ],
 )
 async def test_memory_gate_warns_when_high_and_fails_when_critical(level: Any, verdict: Verdict) -> None:
-    assert await MEMORY.check(Facts(pressure_level=level)) == verdict
+    assert await MEMORY.check(GateFacts(pressure_level=level)) == verdict
 
 
 @pytest.mark.requirement("PRD-GUARD-04")
@@ -67,7 +67,7 @@ async def test_memory_gate_warns_when_high_and_fails_when_critical(level: Any, v
     ("size", "limit", "passed"), [(None, 10, True), (10, None, True), (10, 10, True), (11, 10, False)]
 )
 async def test_size_gate_fails_above_the_limit_only(size: int | None, limit: int | None, passed: bool) -> None:
-    verdict = await SIZE.check(Facts(request_size_bytes=size, max_request_bytes=limit))
+    verdict = await SIZE.check(GateFacts(request_size_bytes=size, max_request_bytes=limit))
     said = Verdict(False, "Request size (11 bytes) exceeds limit (10 bytes)", "Reduce request payload size")
     assert verdict == (Verdict(True) if passed else said)
 
@@ -75,7 +75,7 @@ async def test_size_gate_fails_above_the_limit_only(size: int | None, limit: int
 @pytest.mark.requirement("PRD-GUARD-05")
 async def test_array_gate_names_every_violation() -> None:
     found = (Violation("/a", ARRAY_TOO_LARGE, "", 3, 4), Violation("/b/c", ARRAY_TOO_LARGE, "", 3, 9))
-    assert await ARRAYS.check(Facts(array_size_violations=found)) == Verdict(
+    assert await ARRAYS.check(GateFacts(array_size_violations=found)) == Verdict(
         False,
         "Array size violations: /a has 4 items (max: 3), /b/c has 9 items (max: 3)",
         "Reduce array sizes or paginate requests",
@@ -97,7 +97,7 @@ async def test_array_gate_names_every_violation() -> None:
 async def test_audit_gate_notes_what_came_close_to_its_deadline(
     duration: float | None, timeout: int | None, ratio: str | None
 ) -> None:
-    verdict = await AUDIT.check(Facts(tool_name="t", duration_ms=duration, timeout_ms=timeout))
+    verdict = await AUDIT.check(GateFacts(tool_name="t", duration_ms=duration, timeout_ms=timeout))
     audit = {"event": "near_timeout", "tool": "t", "durationMs": duration, "timeoutMs": timeout, "ratio": ratio}
     assert verdict == Verdict(True, audit=audit if ratio else None)
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dragoman.cli import clients
-from dragoman.cli.clients import CLIENTS, Scope, own_command
+from dragoman.cli.clients import CLIENTS, EntryScope, own_command
 from dragoman.cli.main import app
 
 runner = CliRunner()
@@ -100,17 +100,17 @@ def test_claude_desktop_knows_no_projects(project: Path) -> None:
     ],
 )
 def test_each_platform_has_its_places(platform: str, desktop: str, vscode: str) -> None:
-    assert CLIENTS["claude-desktop"].file(Scope.USER, platform) == Path.home() / desktop
-    assert CLIENTS["vscode"].file(Scope.USER, platform) == Path.home() / vscode
-    assert CLIENTS["cursor"].file(Scope.USER, platform) == Path.home() / ".cursor/mcp.json"
+    assert CLIENTS["claude-desktop"].file(EntryScope.USER, platform) == Path.home() / desktop
+    assert CLIENTS["vscode"].file(EntryScope.USER, platform) == Path.home() / vscode
+    assert CLIENTS["cursor"].file(EntryScope.USER, platform) == Path.home() / ".cursor/mcp.json"
 
 
 def test_places_can_be_moved_by_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for variable in ("XDG_CONFIG_HOME", "APPDATA", "CLAUDE_CONFIG_DIR"):
         monkeypatch.setenv(variable, str(tmp_path / variable))
-    assert CLIENTS["vscode"].file(Scope.USER, "linux") == tmp_path / "XDG_CONFIG_HOME/Code/User/mcp.json"
-    assert CLIENTS["vscode"].file(Scope.USER, "win32") == tmp_path / "APPDATA/Code/User/mcp.json"
-    assert CLIENTS["claude-code"].file(Scope.USER) == tmp_path / "CLAUDE_CONFIG_DIR/.claude.json"
+    assert CLIENTS["vscode"].file(EntryScope.USER, "linux") == tmp_path / "XDG_CONFIG_HOME/Code/User/mcp.json"
+    assert CLIENTS["vscode"].file(EntryScope.USER, "win32") == tmp_path / "APPDATA/Code/User/mcp.json"
+    assert CLIENTS["claude-code"].file(EntryScope.USER) == tmp_path / "CLAUDE_CONFIG_DIR/.claude.json"
 
 
 def test_everything_else_in_the_file_stays_and_the_earlier_one_is_kept(project: Path) -> None:

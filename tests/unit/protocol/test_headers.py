@@ -15,7 +15,7 @@ from dragoman.protocol.headers import (
     ParameterHeader,
     check_parameters,
     check_routing,
-    decode_value,
+    decode_header,
     parameter_headers,
 )
 
@@ -106,18 +106,18 @@ def test_a_name_that_is_no_text_agrees_with_nothing(name: object) -> None:
     ],
 )
 def test_a_value_is_text_or_wrapped_text_or_nothing(value: bytes | None, text: str | None) -> None:
-    assert decode_value(value) == text
+    assert decode_header(value) == text
 
 
 @given(st.text())
 def test_any_text_can_be_wrapped(text: str) -> None:
-    assert decode_value(wrapped(text)) == text
+    assert decode_header(wrapped(text)) == text
 
 
 @given(st.binary(max_size=60))
 def test_no_value_makes_it_fail(value: bytes) -> None:
-    assert isinstance(decode_value(value), str | None)
-    assert isinstance(decode_value(b"=?base64?" + value + b"?="), str | None)
+    assert isinstance(decode_header(value), str | None)
+    assert isinstance(decode_header(b"=?base64?" + value + b"?="), str | None)
 
 
 # Parameters in headers.

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from dragoman import errors
 from dragoman.errors import InvalidRequest, ParseError, ProtocolError
 from dragoman.protocol import jsonrpc
-from dragoman.protocol.jsonrpc import Answer, Message, decode, to_json_rpc_error
+from dragoman.protocol.jsonrpc import Answer, RpcMessage, decode, to_json_rpc_error
 
 
 def refusal_of(line: bytes) -> tuple[int, Any]:
@@ -25,19 +25,19 @@ def refusal_of(line: bytes) -> tuple[int, Any]:
 def test_a_request_keeps_the_value_and_the_type_of_its_id(request_id: int | str) -> None:
     line = msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "method": "ping"})
     message = decode(line)
-    assert message == Message("ping", "2.0", request_id)
+    assert message == RpcMessage("ping", "2.0", request_id)
     assert type(message.id) is type(request_id)
 
 
 def test_a_message_without_an_id_is_a_notification() -> None:
     message = decode(b'{"jsonrpc":"2.0","method":"initialized"}')
-    assert isinstance(message, Message)
+    assert isinstance(message, RpcMessage)
     assert (message.id, message.has_params) == (UNSET, False)
 
 
 def test_params_are_left_unread() -> None:
     message = decode(b'{"jsonrpc":"2.0","id":1,"method":"m","params":[1e999, {"a": 1}]}')
-    assert isinstance(message, Message)
+    assert isinstance(message, RpcMessage)
     assert bytes(message.params) == b'[1e999, {"a": 1}]'
 
 
@@ -45,7 +45,7 @@ def test_params_are_left_unread() -> None:
     "line", [b' {"jsonrpc":"2.0","id":1,"method":"m"} ', b'{"jsonrpc":"2.0","id":1,"method":"m"}\r']
 )
 def test_whitespace_around_a_message_means_nothing(line: bytes) -> None:
-    assert decode(line) == Message("m", "2.0", 1)
+    assert decode(line) == RpcMessage("m", "2.0", 1)
 
 
 @pytest.mark.requirement("FND-RPC-03")

@@ -37,7 +37,7 @@ from dragoman.workers.control import (
     from_worker,
 )
 from dragoman.workers.folder import hold, private_folder, remove_if_unused
-from dragoman.workers.parent import LONGEST_PAUSE, Processes, Worker, Workers, check_settings, divided, reserve
+from dragoman.workers.parent import RESTARTS, Processes, Worker, Workers, check_settings, divided, reserve
 from tests.support.waiting import PATIENCE
 
 CHANGES: list[Change] = [
@@ -239,7 +239,7 @@ async def test_nobody_is_watched_who_may_be_silent_for_ever(tmp_path: Path) -> N
 async def test_pauses_of_a_worker_grow_to_five_seconds_and_those_of_others_do_not(tmp_path: Path) -> None:
     async with parent_of(2, tmp_path) as (workers, _, _log):
         pauses = [workers._pause(0) for _ in range(12)]
-        assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[LONGEST_PAUSE] * 6]
+        assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[RESTARTS.longest_delay] * 6]
         assert workers._pause(1) == 0.1
 
 

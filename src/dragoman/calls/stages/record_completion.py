@@ -184,7 +184,7 @@ class RecordCompletion:
 
 def _hiding(call: Call) -> Hide | None:
     """A function that removes the sensitive arguments of a call from a text; None if there are none."""
-    if not call.tool.is_marked:
+    if not call.tool.may_be_marked:
         return None
     return hiding(call.tool.definition.input_schema, call.raw_arguments)
 

@@ -15,7 +15,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +53,9 @@ from dragoman.edge.http.routes import Endpoint, Routes
 from dragoman.edge.http.sdk_messages import NO_BODY, decoded, reduced
 from dragoman.edge.http.siblings import LOCAL_ONLY, OwnerLost, Siblings
 from dragoman.edge.http.sse import sse_routes
-from dragoman.edge.http.status import Served, Status
+from dragoman.edge.http.status import Status
 from dragoman.edge.peer import id_in_use, log_refusal
+from dragoman.edge.served import Served
 from dragoman.errors import (
     HeaderMismatch,
     InternalError,
@@ -109,18 +109,6 @@ _LONGEST_REMEMBERED = 300
 _LAST_FORWARDED = 1.0  # Seconds for what another worker answers at the very end.
 
 
-@dataclass(frozen=True)
-class HttpTelemetry:
-    """What is told about requests."""
-
-    metrics: Metrics | None = None
-    join_trace: Callable[[list[Header]], Callable[[], None] | None] | None = None
-    """Makes the spans of a request part of the trace that its headers name; returns what ends that."""
-
-
-NO_TELEMETRY = HttpTelemetry()
-
-
 class HttpApp:
     """Serves a runtime over HTTP. Mount it anywhere; give its `lifespan` to whatever it is mounted in."""
 
@@ -134,9 +122,13 @@ class HttpApp:
         *,
         routes: Iterable[Route] = (),
         siblings: Siblings | None = None,
-        telemetry: HttpTelemetry = NO_TELEMETRY,
+        metrics: Metrics | None = None,
+        join_trace: Callable[[list[Header]], Callable[[], None] | None] | None = None,
     ) -> None:
-        """Raises `ConfigError` where two of the routes have the same path."""
+        """Raises `ConfigError` where two of the routes have the same path.
+
+        `join_trace` makes the spans of a request part of the trace that its headers name; it returns what ends that.
+        """
         self._runtime = runtime
         self._services = services
         self._catalogue = services.catalogue
@@ -156,8 +148,8 @@ class HttpApp:
         self._make = services.intake.make
         self._submit = services.intake.submit
         self._render = services.dialect.render
-        self.metrics = telemetry.metrics
-        self._join_trace = telemetry.join_trace
+        self.metrics = metrics
+        self._join_trace = join_trace
         self._status = Status(runtime, services, siblings)
         self._endpoint = endpoint
         self._path = endpoint.path

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dragoman.access.callers import METRICS_SCOPE
 from dragoman.access.metadata import METADATA_PATH
-from dragoman.clock import Clock
 from dragoman.edge.connection import Services
 from dragoman.edge.http.siblings import Siblings
+from dragoman.edge.served import Served
 from dragoman.parts.route import HttpRequest, HttpResponse, Route
 from dragoman.protocol.versions import HANDSHAKE_VERSIONS, MODERN_VERSIONS
 from dragoman.telemetry.metrics import SNAPSHOT, Snapshot
@@ -22,28 +21,6 @@ from dragoman.version import __version__
 
 if TYPE_CHECKING:
     from dragoman.telemetry.metrics import Metrics
-
-
-class Served(Protocol):
-    """What the application is in front of."""
-
-    clock: Clock
-
-    @property
-    def state(self) -> Enum: ...
-
-    @property
-    def is_running(self) -> bool:
-        """Whether calls are taken."""
-        ...
-
-    @property
-    def missing_parts(self) -> tuple[str, ...]:
-        """The parts of the server that have failed and are not restarted."""
-        ...
-
-    async def start(self) -> None: ...
-    async def stop(self, timeout: float | None = None) -> int: ...
 
 
 class Status:

@@ -16,7 +16,7 @@ from dragoman.calls.call import Call, Withdrawal
 from dragoman.edge.asgi import JSON, Receive, Scope, Send, answer
 from dragoman.edge.peer import id_in_use, log_refusal
 from dragoman.edge.sdk.session_client import listener_of
-from dragoman.edge.sdk.transport import Transport, send_line
+from dragoman.edge.sdk.transport import ResumableTransport, send_line
 from dragoman.errors import InvalidRequest, RequestCancelled
 from dragoman.protocol.jsonrpc import Id, encode_error
 from dragoman.protocol.session import Event, Request, Session, ToolCall
@@ -26,7 +26,7 @@ _TOUCH_EVERY = 1.0
 """Seconds, at most, between two notes of a session that it is in use; one for every call would cost more than it."""
 
 
-class Unanswered(Protocol):
+class OpenRequest(Protocol):
     """A request of the lane that waits for its answer."""
 
     def finish(self, line: bytes) -> None:
@@ -42,7 +42,7 @@ class LaneSession:
         session_id: str,
         caller: Caller,
         connection: SdkConnection,
-        transport: Transport,
+        transport: ResumableTransport,
         reader: Session,
         logger: Logger,
         delivering: set[asyncio.Task[None]],
@@ -56,7 +56,7 @@ class LaneSession:
         self.connection = connection
         self.transport = transport
         self.listener = listener_of(connection)
-        self.calls: dict[Id, tuple[Call, Unanswered]] = {}
+        self.calls: dict[Id, tuple[Call, OpenRequest]] = {}
         """What the lane is answering, by the request's id."""
         self.under_way: set[Id] = set()
         """What the SDK is answering, also while nobody listens to the stream of the answer."""

@@ -32,7 +32,7 @@ from sse_starlette import EventSourceResponse
 
 from dragoman.access.quota import Quota
 from dragoman.edge.asgi import Receive, RequestRefused, Scope, Send
-from dragoman.edge.sdk.replay import Event, ReplayBuffer, SessionEvents
+from dragoman.edge.sdk.replay import ReplayBuffer, ReplayEvent, SessionEvents
 from dragoman.errors import InternalError, RequestCancelled
 from dragoman.protocol.jsonrpc import Id
 from dragoman.protocol.session import Session
@@ -63,7 +63,7 @@ class Events(EventStore):
         raise NotImplementedError("the transport below replays by itself")
 
 
-class Transport(StreamableHTTPServerTransport):
+class ResumableTransport(StreamableHTTPServerTransport):
     """A transport whose streams are resumed without a gap."""
 
     _was_listened_to = False
@@ -165,7 +165,7 @@ class Transport(StreamableHTTPServerTransport):
 class Manager(StreamableHTTPSessionManager):
     """Gives each session streams of its own, so that ids of different sessions cannot meet."""
 
-    _server_instances: dict[str, Transport]  # type: ignore[assignment]  # `_admit_session` makes no others.
+    _server_instances: dict[str, ResumableTransport]  # type: ignore[assignment]  # `_admit_session` makes no others.
 
     def __init__(self, app: Any, buffer: ReplayBuffer, prefix: str, per_caller: Quota, **options: Any) -> None:
         super().__init__(app, **options)
@@ -191,7 +191,7 @@ class Manager(StreamableHTTPSessionManager):
     def _admit_session(self, requestor: Any) -> Any:
         self.take_place(_holder(requestor))
         session_id = self._prefix + uuid4().hex
-        transport = Transport(
+        transport = ResumableTransport(
             mcp_session_id=session_id, event_store=Events(self._buffer), idle_timeout=self.session_idle_timeout
         )
         if requestor is not None:
@@ -215,7 +215,7 @@ def _holder(owner: Any) -> tuple[str | None, str | None]:
     return (None, None) if owner is None else (owner["issuer"], owner["subject"])
 
 
-def _as_sent(events: Iterable[Event]) -> list[dict[str, Any]]:
+def _as_sent(events: Iterable[ReplayEvent]) -> list[dict[str, Any]]:
     return [{"event": "message", "id": event.id, "data": event.text} for event in events if event.text]
 
 

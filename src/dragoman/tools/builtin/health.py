@@ -14,7 +14,7 @@ from dragoman.tools.tool import Handler, Hints, Tool, ToolDefinition
 HEALTH_SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-class Slots(Protocol):
+class HealthSource(Protocol):
     """What says how busy the server is."""
 
     limit: int
@@ -24,7 +24,7 @@ class Slots(Protocol):
 
 
 def health_report(
-    info: Mapping[str, Any], config: ToolsConfig, slots: Slots, missing: Callable[[], tuple[str, ...]]
+    info: Mapping[str, Any], config: ToolsConfig, slots: HealthSource, missing: Callable[[], tuple[str, ...]]
 ) -> dict[str, Any]:
     """What `health` answers; `missing` gives the parts of the server that are not running."""
     status, gone = slots.get_health_status(), missing()

@@ -208,7 +208,6 @@ class Settings(msgspec.Struct, frozen=True):
         return self.config.is_dynamic_registration_effective()
 
 
-load_settings = Settings.load
 _OWN = frozenset(Config.__struct_fields__)
 
 

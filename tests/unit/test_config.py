@@ -15,7 +15,7 @@ import pytest
 from dragoman import tool
 from dragoman.cache.settings import CacheConfig
 from dragoman.calls.settings import DEFAULT_ARRAY_LIMITS, GATES, ToolLimits
-from dragoman.config import Config, Settings, load_config, load_settings, make_config
+from dragoman.config import Config, Settings, load_config, make_config
 from dragoman.errors import ConfigError
 from dragoman.sections import every_setting, is_marked
 from dragoman.telemetry.settings import DEFAULT_REDACT_KEYS
@@ -379,7 +379,7 @@ def test_limits_of_a_tool_can_come_from_the_environment_each_from_its_own_variab
         "DRAGOMAN_LIMITS__TOOLS__myTool__maxConcurrent": "2",
         "DRAGOMAN_TIMEOUTS__TOOL_OVERRIDES__myTool": "7",
     }
-    settings = load_settings(environ=environ)
+    settings = Settings.load(environ=environ)
     assert settings.config.limits.tools == {"myTool": ToolLimits(max_array_size=5, max_concurrent=2)}
     assert settings.config.timeouts.tool_overrides == {"myTool": 7}
     assert sorted(settings.sources.values()) == sorted(environ)
@@ -513,7 +513,7 @@ def test_it_is_known_where_each_setting_came_from(tmp_path: Path) -> None:
     file.write_text(
         '[server]\nname = "mine"\nversion = "1"\n[limits.toolArrayLimits]\n"a/b" = 5\n[timeouts.tool_overrides]\n'
     )
-    settings = load_settings(file, {"DRAGOMAN_SERVER__VERSION": "2", "PATH": "x"}, {"logging.level": "debug"})
+    settings = Settings.load(file, {"DRAGOMAN_SERVER__VERSION": "2", "PATH": "x"}, {"logging.level": "debug"})
     assert (settings.config.server.name, settings.config.server.version) == ("mine", "2")
     assert settings.file == file
     assert settings.sources == {
@@ -523,7 +523,7 @@ def test_it_is_known_where_each_setting_came_from(tmp_path: Path) -> None:
         "timeouts.tool_overrides": str(file),
         "logging.level": "--log-level",
     }
-    assert load_settings(environ={}) == Settings(Config(), {}, None)
+    assert Settings.load(environ={}) == Settings(Config(), {}, None)
 
 
 @pytest.mark.requirement("FND-CONF-02")
@@ -706,18 +706,18 @@ def test_a_found_file_can_lower_a_limit_and_not_raise_it(name: str) -> None:
 @pytest.mark.parametrize("name", HARMLESS)
 def test_a_found_file_can_set_what_is_harmless(name: str) -> None:
     Path("dragoman.json").write_text(json.dumps(nested(name, HARMLESS[name])))
-    assert load_settings(environ={}).sources == {name: "dragoman.json"}
+    assert Settings.load(environ={}).sources == {name: "dragoman.json"}
 
 
 @pytest.mark.parametrize("name", [name for name in REFUSED if not re.search("<name>|issuer|jwks", name)])
 def test_a_named_file_and_a_variable_can_set_what_a_found_file_cannot(tmp_path: Path, name: str) -> None:
     file = tmp_path / "dragoman.json"
     file.write_text(json.dumps(nested(name, REFUSED[name])))
-    assert set(load_settings(Path("dragoman.json"), {}).sources.values()) == {"dragoman.json"}
+    assert set(Settings.load(Path("dragoman.json"), {}).sources.values()) == {"dragoman.json"}
     file.unlink()
     variable = "DRAGOMAN_" + name.upper().replace(".", "__")
     text = REFUSED[name] if isinstance(REFUSED[name], str) else json.dumps(REFUSED[name])
-    assert set(load_settings(environ={variable: text}).sources.values()) == {variable}
+    assert set(Settings.load(environ={variable: text}).sources.values()) == {variable}
 
 
 def test_a_spelling_does_not_get_a_found_file_past_the_rule(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from dragoman.lifespans import Lifespan
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
 from dragoman.schemas.schema import compile_schema
-from dragoman.schemas.sensitive import may_be_marked
 from dragoman.tools.attached import made_of
 from dragoman.tools.catalogue import HALF_A_CHARACTER, Catalogue, RegisteredTool, can_be_sent
 from dragoman.tools.settings import TimeoutsConfig, ToolsConfig
@@ -25,8 +24,6 @@ Offer: TypeAlias = Resource | Prompt
 Offered: TypeAlias = Tool | Offer | Function
 """A tool, a resource, a prompt, or a function that was decorated as one."""
 OfferKind: TypeAlias = Literal["resources", "prompts"]
-
-_serials = itertools.count()
 
 
 def offered_by(value: Offered) -> tuple[Tool | Offer, ...]:
@@ -199,20 +196,4 @@ class Offers:
     def _compiled(self, tool: Tool) -> RegisteredTool:
         definition = tool.definition
         timeout_ms = self._timeouts.get(definition.name) or definition.timeout_ms or self._default_timeout_ms
-        return RegisteredTool(
-            definition=definition,
-            handler=tool.handler,
-            is_async=tool.is_async,
-            lifespan=tool.lifespan,
-            is_reserved=False,
-            wants_context=tool.wants_context,
-            convert=tool.convert,
-            questions=tool.questions,
-            validator=compile_schema(definition.input_schema),
-            output_validator=None,
-            timeout_ms=timeout_ms,
-            is_dynamic=False,
-            touches_results=False,
-            may_be_marked=may_be_marked(definition.input_schema),
-            serial=next(_serials),
-        )
+        return RegisteredTool.of(tool, compile_schema(definition.input_schema), timeout_ms)

@@ -40,13 +40,13 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     wants_context: bool
     convert: Convert | None
     validator: Validator
-    output_validator: Validator | None
     timeout_ms: int
-    is_dynamic: bool
-    touches_results: bool
-    """Whether its results are kept, or it makes kept ones untrue."""
     serial: int
     """No two registrations share it."""
+    output_validator: Validator | None = None
+    is_dynamic: bool = False
+    touches_results: bool = False
+    """Whether its results are kept, or it makes kept ones untrue."""
     questions: tuple[Question, ...] = ()
     """What the client is asked before the handler runs."""
     returns: Returns = AS_JSON
@@ -59,6 +59,24 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     """Whether it belongs to the server, so that no client can remove or replace it."""
     lifespan: Lifespan | None = None
     """The lifespan of the file that it comes from."""
+
+    @classmethod
+    def of(cls, tool: Tool, validator: Validator, timeout_ms: int) -> RegisteredTool:
+        """A tool whose results are checked and kept nowhere."""
+        return cls(
+            definition=tool.definition,
+            handler=tool.handler,
+            is_async=tool.is_async,
+            is_reserved=tool.is_reserved,
+            wants_context=tool.wants_context,
+            convert=tool.convert,
+            validator=validator,
+            timeout_ms=timeout_ms,
+            serial=next(_serials),
+            questions=tool.questions,
+            may_be_marked=may_be_marked(tool.definition.input_schema),
+            lifespan=tool.lifespan,
+        )
 
 
 def _never_run(arguments: dict[str, Any], context: ToolContext) -> NoReturn:
@@ -73,10 +91,7 @@ NO_TOOL = RegisteredTool(
     wants_context=False,
     convert=None,
     validator=ANY_OBJECT,
-    output_validator=None,
     timeout_ms=0,
-    is_dynamic=False,
-    touches_results=False,
     serial=-1,
 )
 """In place of a tool that was not found, or not yet. It is in no catalogue."""
@@ -149,25 +164,15 @@ class Catalogue:
             raise InvalidTool(definition.name, problems)
         if tool.checks_results and output_validator is not None:
             output_validator = ANY_OBJECT
-        return RegisteredTool(
-            definition=definition,
-            handler=tool.handler,
-            is_async=tool.is_async,
-            lifespan=tool.lifespan,
-            is_reserved=tool.is_reserved,
-            wants_context=tool.wants_context,
-            convert=tool.convert,
-            validator=ANY_OBJECT if tool.checks_arguments else validator,
+        validator = ANY_OBJECT if tool.checks_arguments else validator
+        return msgspec.structs.replace(
+            RegisteredTool.of(tool, validator, self._timeout_of(definition)),
             output_validator=output_validator,
-            timeout_ms=self._timeout_of(definition),
             is_dynamic=is_dynamic,
-            questions=tool.questions,
             returns=tool.returns,
             speaks=tool.speaks,
             is_builtin=is_builtin,
-            may_be_marked=may_be_marked(definition.input_schema),
             touches_results=definition.cache_ttl_ms is not None or bool(definition.invalidates),
-            serial=next(_serials),
         )
 
     def unregister(self, name: str, *, is_dynamic: bool = False, logger: Logger | None = None) -> bool:

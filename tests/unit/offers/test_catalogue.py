@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from dragoman import Offers, Prompt, Resource, prompt, resource
+from dragoman import Offers, Prompt, Resource, prompt, resource, tool
 from dragoman.errors import DuplicateOffer, InvalidOffer
 from dragoman.offers.catalogue import offered_by
+from dragoman.telemetry.log import StructuredLogger
+from dragoman.testing import ManualClock
+from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.settings import TimeoutsConfig, ToolsConfig
+from dragoman.tools.tool import tool_of
 
 
 def at(uri: str, **options: Any) -> Resource:
@@ -50,6 +54,18 @@ def test_each_list_is_sorted_and_has_its_own() -> None:
     assert [each.key for each in offers.prompts()] == ["a", "b"]
     assert (len(offers), offers.kinds) == (6, {"resources", "prompts"})
     assert Offers().kinds == set()
+
+
+def test_a_tool_and_an_offer_never_share_a_serial() -> None:
+    catalogue, offers = Catalogue(ToolsConfig(), StructuredLogger([].append, ManualClock())), Offers()
+    catalogue.register(tool_of(tool(name="first")(lambda: "")))
+    offers.register(at("x:a"))
+    catalogue.register(tool_of(tool(name="second")(lambda: "")))
+    first, second, offer = catalogue.get("first"), catalogue.get("second"), offers.get("x:a")
+    assert first is not None
+    assert second is not None
+    assert offer is not None
+    assert first.serial < offer.tool.serial < second.serial
 
 
 @pytest.mark.parametrize("make", [lambda: at("x:a"), lambda: at("x:{a}"), lambda: named("a")])

@@ -294,7 +294,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     info = tmp_path / "bell_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bell-package\nVersion: 1.0\n", "utf-8")
-    lines = ("bell = bell_package:part", "misnamed = bell_package:other", "absent = no_such_module:part")
+    lines = (
+        "bell = bell_package:part",
+        "misnamed = bell_package:other",
+        "absent = no_such_module:part",
+        "leaving = leaving:part",
+    )
     (info / "entry_points.txt").write_text("\n".join(("[dragoman.parts]", *lines, "")), "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
@@ -309,20 +314,28 @@ async def test_the_part_of_a_package_is_loaded_if_the_settings_name_it() -> None
 
 @pytest.mark.usefixtures("package")
 async def test_no_package_is_looked_for_if_the_settings_name_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.parts.installed.entry_points", lambda **_: pytest.fail("looked for"))
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: pytest.fail("looked for"))
     async with open_server([]) as server:
         assert server.runtime.catalogue.get("sound") is None
     assert "bell_package" not in sys.modules
 
 
+def test_a_server_without_parts_of_packages_does_not_load_the_metadata_of_packages() -> None:
+    script = "import sys, dragoman.app; dragoman.app.create_server(dragoman.app.ServerOptions()); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert "importlib.metadata" not in done.stdout.split()
+
+
 @pytest.mark.usefixtures("package")
-def test_every_part_that_cannot_be_loaded_is_reported() -> None:
+def test_every_part_that_cannot_be_loaded_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text("raise SystemExit(0)", "utf-8")
     with pytest.raises(ConfigError) as refused:
-        installed_parts(["bell", "bel", "misnamed", "absent"])
+        installed_parts(["bell", "bel", "misnamed", "absent", "leaving"])
     assert refused.value.problems == (
         ("server.parts", "no installed package has a part called 'bel'; did you mean bell?"),
         ("server.parts", "bell_package:other is not a Part called 'misnamed'"),
         ("server.parts", "absent cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("server.parts", "leaving cannot be imported: SystemExit: 0"),
     )
 
 

@@ -34,7 +34,7 @@ from dragoman import (
     resource,
     tool,
 )
-from dragoman.app import configure
+from dragoman.app import _TAKEN, configure
 from dragoman.changes import Change, ResultsOutdated
 from dragoman.cli import checks
 from dragoman.cli.options import load_settings
@@ -223,10 +223,60 @@ def test_a_part_cannot_take_the_name_of_a_tool_a_part_or_a_section() -> None:
 
     with pytest.raises(DuplicateTool):
         dragoman.create_server(dragoman.ServerOptions(tools=[ring], parts=[bell.part]))
-    with pytest.raises(ValueError, match="two parts called 'bell'"):
+    with pytest.raises(ConfigError, match="there are two parts called 'bell'"):
         dragoman.create_server(dragoman.ServerOptions(parts=[bell.part, Part(name="bell")]))
     with pytest.raises(ConfigError, match="http: is a section of the server"):
         configure({}, parts=[Part(name="http", settings=BellConfig)])
+
+
+@pytest.mark.parametrize("name", ["storage", "cache", "metrics", "explorer", "memories", "results", "announcer"])
+def test_a_part_cannot_have_the_name_of_a_part_of_the_server(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}' is the name of a part of the server"):
+        dragoman.create_server(dragoman.ServerOptions(parts=[Part(name=name)]))
+
+
+def test_the_names_of_all_parts_of_a_server_are_refused_for_others() -> None:
+    config = configure(
+        {
+            "explorer": {"enabled": True},
+            "tools": {"memoryEnabled": True, "adminRegistrationEnabled": True},
+            "security": {"dynamicRegistrationEnabled": True},
+            "response": {"dialect": "envelope"},
+        }
+    )
+    runtime = dragoman.create_server(dragoman.ServerOptions(config=config))
+    runtime.http()
+    assert set(runtime.supervisor.names) <= _TAKEN
+
+
+class RequiredConfig(Section, frozen=True):
+    sound: str
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "reason"),
+    [
+        ("my-bell", BellConfig, "is no name for a section"),
+        ("Bell", BellConfig, "is no name for a section"),
+        ("conflicts", BellConfig, "is a section of the server"),
+        ("bell", RequiredConfig, "settings all have defaults"),
+        ("bell", int, "settings all have defaults"),
+    ],
+)
+def test_a_section_that_a_part_cannot_have_is_refused(name: str, section: Any, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        configure({}, parts=[Part(name=name, settings=section)])
+
+
+@pytest.mark.parametrize("error", [OSError("no rope"), SystemExit(3), None])
+def test_a_part_that_cannot_be_built_is_named(error: BaseException | None) -> None:
+    def build(given: Facilities) -> Any:
+        if error is not None:
+            raise error
+
+    with pytest.raises(PartFailed, match="The part 'bell' cannot be started") as failed:
+        dragoman.create_server(dragoman.ServerOptions(parts=[Part(name="bell", build=build)]))
+    assert isinstance(failed.value.__cause__, TypeError if error is None else type(error))
 
 
 async def test_a_client_cannot_remove_the_tool_of_a_part() -> None:

@@ -454,6 +454,10 @@ def _count_calls(runtime: Runtime, siblings: Siblings | None) -> None:
         )
 
     gauges = [gauge for each in runtime.supervisor for gauge in each.gauges]
+    count = Counter(gauge.name.removesuffix("_total") for gauge in gauges)
+    taken = [name for name in count if count[name] > 1 or name.startswith("dragoman_")]
+    if taken:
+        raise ConfigError([("server.parts", f"the gauge {name} is not the only one of this name") for name in taken])
     runtime.metrics = metrics = Metrics(runtime.catalogue.get, levels, gauges)
     runtime.add("metrics", Contribution(routes=(metrics_route(metrics, siblings),), observers=(metrics.observe,)))
 

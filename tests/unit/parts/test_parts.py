@@ -37,6 +37,7 @@ from dragoman import (
 from dragoman.app import _TAKEN, configure
 from dragoman.changes import Change, ResultsOutdated
 from dragoman.cli import checks
+from dragoman.cli.config import app as config_commands
 from dragoman.cli.options import load_settings
 from dragoman.cli.parts import add_commands
 from dragoman.config import Settings, make_config
@@ -44,6 +45,8 @@ from dragoman.errors import ConfigError, DuplicateTool, PartFailed
 from dragoman.parts.installed import installed_parts, sections_of_installed
 from dragoman.runtime import ServerState
 from dragoman.sections import about
+from dragoman.telemetry.log import Entry, StructuredLogger
+from dragoman.telemetry.metrics import Snapshot
 from dragoman.testing import ManualClock, TestServer, open_server
 from dragoman.testing.connection import ENVELOPE
 from tests.support.waiting import PATIENCE, until
@@ -295,6 +298,57 @@ async def test_a_part_without_settings_in_the_config_has_its_defaults() -> None:
     assert bell.given.settings == BellConfig()
 
 
+# Defects of a part.
+
+
+def with_gauges(*gauges: Gauge) -> dragoman.Runtime:
+    part = Part(name="bell", build=lambda given: Contribution(gauges=gauges))
+    return dragoman.create_server(dragoman.ServerOptions(parts=[part]))
+
+
+def leave() -> float:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("read", [leave, lambda: float("nan"), lambda: float("inf"), lambda: "loud"])
+def test_a_gauge_that_shows_no_number_is_left_out_of_the_metrics(read: Any) -> None:
+    runtime = with_gauges(Gauge("bell_broken", "", read), Gauge("bell_rung", "Times.", lambda: 2))
+    runtime.http()
+    assert runtime.metrics is not None
+    told = msgspec.json.decode(msgspec.json.encode(runtime.metrics.snapshot()), type=Snapshot)
+    assert list(told.gauges) == ["bell_rung"]
+
+
+@pytest.mark.parametrize("names", [("bell_rung", "bell_rung_total"), ("dragoman_slots",)])
+def test_two_gauges_of_one_name_are_refused(names: tuple[str, ...]) -> None:
+    runtime = with_gauges(*(Gauge(name, "", lambda: 1) for name in names))
+    with pytest.raises(ConfigError, match=f"the gauge {names[0]} is not the only one"):
+        runtime.http()
+
+
+def test_a_path_that_no_request_can_have_is_refused() -> None:
+    async def show(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200)
+
+    part = Part(name="bell", build=lambda given: Contribution(routes=(Route("bell", show),)))
+    with pytest.raises(ConfigError, match="'bell' is no path"):
+        dragoman.create_server(dragoman.ServerOptions(parts=[part])).http()
+
+
+@pytest.mark.parametrize("error", [OSError("no rope"), SystemExit(3)])
+def test_a_part_that_fails_to_follow_a_change_is_logged_and_the_others_follow_it(error: BaseException) -> None:
+    def fail(change: Change) -> None:
+        raise error
+
+    bell, entries = Bell(), list[Entry]()
+    broken = Part(name="broken", build=lambda given: Contribution(on_change=fail))
+    logger = StructuredLogger(entries.append, ManualClock())
+    runtime = dragoman.create_server(dragoman.ServerOptions(parts=[broken, bell.part], logger=logger))
+    runtime.apply(ResultsOutdated(("a",)))
+    assert bell.changes == [ResultsOutdated(("a",))]
+    assert [each["message"] for each in entries if isinstance(each, dict)] == ["a part failed to follow a change"]
+
+
 # Settings.
 
 
@@ -445,6 +499,14 @@ def test_a_server_on_stdio_and_the_command_line_have_the_part_of_a_package(packa
 def test_a_section_of_a_part_that_is_not_named_is_not_a_setting() -> None:
     with pytest.raises(ConfigError, match="bell: is not a setting"):
         make_config({"bell": {}})
+
+
+@pytest.mark.usefixtures("package")
+def test_the_schema_of_the_settings_has_the_sections_of_parts(tmp_path: Path) -> None:
+    file = tmp_path / "named.toml"
+    file.write_text('[server]\nparts = ["bell"]\n', "utf-8")
+    done = CliRunner().invoke(config_commands, ["schema", "--config", str(file)])
+    assert "sound" in msgspec.json.decode(done.stdout)["$defs"]["Bell"]["properties"]
 
 
 @pytest.mark.usefixtures("package")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from dragoman.calls.call import Call, Dialect, Stage
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.guards import Guards
 from dragoman.calls.intake import Intake
+from dragoman.calls.interrupts import raise_interrupt
 from dragoman.calls.lifespans import Lifespans
 from dragoman.calls.patience import Patience
 from dragoman.calls.pipeline import Common, Pipeline, Policy, build_pipeline
@@ -44,7 +46,7 @@ from dragoman.edge.interests import Interests
 from dragoman.edge.listing import Listing
 from dragoman.edge.requests import KernelRequests, capabilities_with
 from dragoman.edge.sdk.kernel import SdkKernel
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, PartFailed, RegistrationError
 from dragoman.ids import Ids, RandomIds
 from dragoman.lifespans import Lifespan, MakeLifespan
 from dragoman.memories.migrations import MIGRATIONS
@@ -80,6 +82,23 @@ if TYPE_CHECKING:
     from dragoman.memories.port import Memories
 
 _LAST_WORDS = 0.5  # Seconds that the database is given to close.
+_TAKEN = frozenset(
+    [
+        "storage",
+        "load",
+        "pressure",
+        "cache",
+        "memories",
+        "admin",
+        "artifacts",
+        "spans",
+        "results",
+        "announcer",
+        "metrics",
+        "explorer",
+    ]
+)
+"""The names of what the server itself starts and stops, or may."""
 
 
 def _discard(entry: Entry) -> None:
@@ -125,7 +144,8 @@ class ServerOptions:
 def create_server(options: ServerOptions) -> Runtime:
     """A server from its parts. Nothing runs until it is started.
 
-    Raises `RegistrationError` for tools that it cannot have, and `ConfigError` for settings that cannot be used.
+    Raises `RegistrationError` for tools that it cannot have, `ConfigError` for settings that cannot be used, and
+    `PartFailed` for a part that cannot be built.
     """
     config, clock = options.config, options.clock
     tools = tuple(options.tools)
@@ -138,7 +158,9 @@ def create_server(options: ServerOptions) -> Runtime:
     cache: BoundedCache[Any] = BoundedCache(config.cache, clock)
     artifacts = Artifacts(cache, partial(random_token, options.cursor_mark))
     tracer = make_tracer(options.tracer_provider)
-    parts = (*_own_parts(options, artifacts, tracer), *options.parts, *installed_parts(config.server.parts))
+    added = (*options.parts, *installed_parts(config.server.parts))
+    _check_names(added)
+    parts = (*_own_parts(options, artifacts, tracer), *added)
     migrations = (*MIGRATIONS, *(each for part in parts for each in part.migrations))
     storage = make_storage(config.storage, clock, dict.fromkeys(migrations))
     supervisor.add("storage", Contribution(stop=partial(_close, storage)))
@@ -224,12 +246,33 @@ def parts_of(config: Config) -> tuple[Part, ...]:
     return (*_own_parts(options, artifacts, None), *installed_parts(config.server.parts))
 
 
+def _check_names(parts: Iterable[Part]) -> None:
+    """Raise `ConfigError` for parts that have the name of another, or of what the server itself has."""
+    count = Counter(part.name for part in parts)
+    problems = [("server.parts", f"there are two parts called {name!r}") for name in count if count[name] > 1]
+    problems += [("server.parts", f"{name!r} is the name of a part of the server") for name in count if name in _TAKEN]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _build(part: Part, facilities: Facilities) -> Contribution:
+    """What a part contributes. Raises `PartFailed`, and what the server words itself."""
+    try:
+        made = Contribution() if part.build is None else part.build(facilities)
+        if not isinstance(made, Contribution):
+            raise TypeError(f"its build returns {type(made).__name__}, not a Contribution")
+    except (ConfigError, RegistrationError):
+        raise
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        raise_interrupt(error)
+        raise PartFailed(part.name, error) from error
+    return made
+
+
 def _contribute(part: Part, config: Config, facilities: Facilities, supervisor: Supervisor) -> None:
     """Have a part contribute what it has: its tools are registered, and the supervisor has the rest."""
     settings = None if part.settings is None else getattr(config, part.name, None) or part.settings()
-    contribution = Contribution()
-    if part.build is not None:
-        contribution = part.build(msgspec.structs.replace(facilities, settings=settings))
+    contribution = _build(part, msgspec.structs.replace(facilities, settings=settings))
     supervisor.add(part.name, contribution)
     tools, offers = sorted_out(contribution.tools)
     for tool in tools:
@@ -414,6 +457,10 @@ def _count_calls(runtime: Runtime, siblings: Siblings | None) -> None:
         )
 
     gauges = [gauge for each in runtime.supervisor for gauge in each.gauges]
+    count = Counter(gauge.name.removesuffix("_total") for gauge in gauges)
+    taken = [name for name in count if count[name] > 1 or name.startswith("dragoman_")]
+    if taken:
+        raise ConfigError([("server.parts", f"the gauge {name} is not the only one of this name") for name in taken])
     runtime.metrics = metrics = Metrics(runtime.catalogue.get, levels, gauges)
     runtime.add("metrics", Contribution(routes=(metrics_route(metrics, siblings),), observers=(metrics.observe,)))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from dragoman.sections import (
     Section,
     ValidationResult,
     conflicts,
+    is_section,
     kind_of,
     leaves,
     merge,
@@ -44,6 +46,7 @@ from dragoman.tools.settings import TimeoutsConfig, ToolsConfig
 PREFIX = "DRAGOMAN_"
 _MOST_FILE = 1_048_576
 _NAME_IT = "name it with --config"
+_NAME = re.compile("[a-z][a-z0-9_]*")
 FLAGS = {"logging.level": "--log-level", "timeouts.tool_overrides": "--timeout"}
 """The settings that have a flag of their own, in some command."""
 
@@ -105,7 +108,7 @@ def _with_parts(layers: Iterable[Mapping[str, Any]], find_sections: FindSections
     """`Config` with the sections of the parts that the last layer with `server.parts` names."""
     names: Sequence[str] = ()
     for layer in layers:
-        section = respell(Config, layer, []).get("server")
+        section = respell(Config, layer, []).get("server") if isinstance(layer, Mapping) else None
         given = section.get("parts", names) if isinstance(section, Mapping) else names
         if isinstance(given, list | tuple) and all(isinstance(name, str) for name in given):
             names = given
@@ -114,13 +117,24 @@ def _with_parts(layers: Iterable[Mapping[str, Any]], find_sections: FindSections
     except errors.ConfigError as error:
         found += error.problems
         return Config
-    taken = [(name, "is a section of the server, and cannot be a part's") for name in sections if name in _OWN]
-    found += taken
-    if taken or not sections:
+    wrong = [(name, why) for name, section in sections.items() if (why := _why_not(name, section)) is not None]
+    found += wrong
+    if wrong or not sections:
         return Config
     fields = [(name, section, section()) for name, section in sections.items()]
     made: Any = msgspec.defstruct("Config", fields, bases=(Config,), frozen=True, kw_only=True)
     return made  # type: ignore[no-any-return]
+
+
+def _why_not(name: str, section: type[Section]) -> str | None:
+    """Why a part cannot have this section; None if it can."""
+    if hasattr(Config, name):
+        return "is a section of the server, and cannot be a part's"
+    if not _NAME.fullmatch(name):
+        return "is no name for a section: it takes lower-case letters, digits and _"
+    if not is_section(section) or any(field.required for field in msgspec.structs.fields(section)):
+        return "is no section that a part can have: it takes a Section whose settings all have defaults"
+    return None
 
 
 def load_config(
@@ -206,9 +220,6 @@ class Settings(msgspec.Struct, frozen=True):
     def is_dynamic_registration_effective(self) -> bool:
         """Whether tools can be registered at run time: it takes both switches."""
         return self.config.is_dynamic_registration_effective()
-
-
-_OWN = frozenset(Config.__struct_fields__)
 
 
 def _layers(

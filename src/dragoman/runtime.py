@@ -14,6 +14,7 @@ from dragoman.calls.answers import Claims
 from dragoman.calls.call import Outcome, Stage
 from dragoman.calls.call_log import call_log
 from dragoman.calls.intake import Intake
+from dragoman.calls.interrupts import raise_interrupt
 from dragoman.calls.lifespans import Lifespans
 from dragoman.calls.pipeline import Common, Policy
 from dragoman.calls.runner import Runner
@@ -23,9 +24,11 @@ from dragoman.config import Config
 from dragoman.edge.announcer import Announcer
 from dragoman.edge.connection import Connection, Services, Wire
 from dragoman.edge.sdk.kernel import SdkKernel
+from dragoman.errors import InternalError, RegistrationError
 from dragoman.offers.catalogue import Offered, lifespans_of, replace_offered
 from dragoman.parts.part import Contribution, Facilities
 from dragoman.parts.supervisor import Supervisor
+from dragoman.telemetry.log import exception_facts
 
 if TYPE_CHECKING:
     from dragoman.access.authenticator import Identify
@@ -237,8 +240,16 @@ class Runtime:
     def apply(self, change: Change) -> None:
         """Do as another process of this server has done; its clients are told as if it had been done here."""
         for contribution in self.supervisor:
-            if contribution.on_change is not None:
+            if contribution.on_change is None:
+                continue
+            try:
                 contribution.on_change(change)
+            except RegistrationError:
+                raise
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                raise_interrupt(error)
+                # It is somebody else's code, and the process has to go on hearing the others.
+                self.logger.error("a part failed to follow a change", exception_facts(error, InternalError.code))
 
     def replace(self, leaving: Iterable[Offered], coming: Iterable[Offered]) -> None:
         """Remove tools, resources and prompts and add others, all of it or, with a `RegistrationError`, nothing."""

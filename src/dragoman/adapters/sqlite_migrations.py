@@ -83,12 +83,14 @@ def _record(connection: sqlite3.Connection, applied: Iterable[Migration]) -> Non
 
 
 def _statements(script: str) -> list[str]:
-    """`executescript` would commit first."""
+    """`executescript` would commit first. Raises `ValueError` for a script that ends within a statement."""
     from sqlite3 import complete_statement
 
     statements = [""]
-    for piece in script.strip().removesuffix(";").split(";"):
+    for piece in f"{script}\n".split(";"):
         statements[-1] += f"{piece};"
         if complete_statement(statements[-1]):
             statements.append("")
+    if statements[-1]:
+        raise ValueError(f"a migration ends within a statement: {statements[-1].strip()[:80]}")
     return statements[:-1]

@@ -60,12 +60,19 @@ def show(
 
 
 @app.command()
-def schema() -> None:
+def schema(config: ConfigFile = None) -> None:
     """Print the JSON Schema (2020-12) of the file, for editors and checks.
 
-    It spells settings in snake_case. Dragoman reads camelCase as well, which the schema does not list.
+    It spells settings in snake_case. Dragoman reads camelCase as well, which the schema does not list. The sections of
+    parts are in it if the settings name the parts.
     """
-    print_json(json_schema(), indented=True)
+    try:
+        kind = type(load_settings(config).config)
+    except errors.ConfigError as error:
+        if config is not None:
+            refuse("The settings cannot be used:", *str(error).splitlines())
+        kind = Config
+    print_json(json_schema(kind), indented=True)
 
 
 @app.command()
@@ -105,9 +112,9 @@ def masked(section: type[Section], values: dict[str, Any]) -> Iterator[tuple[str
         yield name, MASK if "is_secret" in marks and value is not None else value
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema(kind: type[Config] = Config) -> dict[str, Any]:
     """The JSON Schema of a settings file."""
-    _, definitions = msgspec.json.schema_components([Config])
+    _, definitions = msgspec.json.schema_components([kind])
     whole = definitions.pop("Config")
     whole["properties"] = {"$schema": {"type": "string"}, **whole["properties"]}
     return {

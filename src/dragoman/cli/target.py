@@ -44,7 +44,7 @@ def tools_for(source: Source, config: Config) -> list[Tool | Offer]:
     """What a source offers; or the end of the command."""
     try:
         return load(source, config)
-    except TargetError as error:
+    except (PartFailed, TargetError) as error:
         refuse_target(error, config)
     except RegistrationError as error:
         refuse(str(error))
@@ -62,6 +62,8 @@ def server_with(tools: Iterable[Tool | Offer], config: Config, **options: Any) -
     """A server that has `tools`; or the end of the command."""
     try:
         return create_server(ServerOptions(config=config, tools=tools, **options))
+    except PartFailed as error:
+        refuse_target(error, config)
     except RegistrationError as error:
         refuse(str(error))
     except ConfigError as error:

@@ -6,11 +6,15 @@ A package is imported only if it is named; if none is named, none is looked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
+from dragoman.calls.interrupts import raise_interrupt
 from dragoman.errors import ConfigError
 from dragoman.parts.part import Part
 from dragoman.sections import Problem, Section, nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "dragoman.parts"
 
@@ -19,6 +23,8 @@ def installed_parts(names: Sequence[str]) -> tuple[Part, ...]:
     """The parts of these names, in this order. Raises `ConfigError` with everything that is wrong."""
     if not names:
         return ()
+    from importlib.metadata import entry_points  # It loads `email` and more, and most servers name no part.
+
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     problems: list[Problem] = []
     parts = [_load(name, found, problems) for name in dict.fromkeys(names)]
@@ -44,7 +50,8 @@ def _load(name: str, found: dict[str, EntryPoint], problems: list[Problem]) -> P
         return None
     try:
         part = found[name].load()
-    except Exception as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        raise_interrupt(error)
         problems.append(("server.parts", f"{name} cannot be imported: {type(error).__name__}: {error}"))
         return None
     if not isinstance(part, Part) or part.name != name:

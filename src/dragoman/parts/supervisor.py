@@ -56,6 +56,11 @@ class Supervisor:
         return (child.contribution for child in self._children)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the parts, in order."""
+        return tuple(child.name for child in self._children)
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """The parts that have a loop that was given up."""
         return tuple(self._missing)

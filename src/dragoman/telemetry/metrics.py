@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from math import isfinite
 from operator import add
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -330,11 +331,15 @@ class Snapshot(Struct, frozen=True):
 
 
 def _read(gauge: Gauge) -> _Figure | None:
-    """None for a gauge that fails: one part must not take the metrics of the others away."""
+    """None for a gauge that fails: one part must not take the metrics of the others away.
+
+    So does one that shows no number, which other processes could not be told.
+    """
     try:
-        return _Figure(gauge.about, float(gauge.read()), gauge.is_counter)
-    except Exception:
+        value = float(gauge.read())
+    except (Exception, SystemExit):
         return None
+    return _Figure(gauge.about, value, gauge.is_counter) if isfinite(value) else None
 
 
 def _figures_together(gauges: Iterable[Mapping[str, _Figure]]) -> dict[str, _Figure]:

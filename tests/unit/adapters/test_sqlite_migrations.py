@@ -74,6 +74,20 @@ def test_each_migration_runs_once_and_in_order() -> None:
         assert (len(moment), moment[-1]) == (24, "Z")
 
 
+def test_a_script_may_end_with_a_comment_and_without_a_semicolon() -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        script = "CREATE TABLE one (a); -- first; of two\nCREATE TABLE two (b) -- second"
+        migrate(connection, [Migration("bell", 1, "sqlite", script)])
+        assert connection.execute("SELECT count(*) FROM one, two").fetchone() == (0,)
+
+
+def test_a_script_that_ends_within_a_statement_is_refused() -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        script = "CREATE TABLE one (a); CREATE TABLE two (b DEFAULT 'c)"
+        with pytest.raises(ValueError, match="ends within a statement: CREATE TABLE two"):
+            migrate(connection, [Migration("bell", 1, "sqlite", script)])
+
+
 def test_tables_of_a_part_that_the_program_lacks_are_left_alone() -> None:
     with closing(in_memory()) as connection:
         migrate(connection, (FIRST, SECOND))

@@ -35,9 +35,10 @@ from dragoman import (
     tool,
 )
 from dragoman import app as composition
-from dragoman.app import configure
+from dragoman.app import _TAKEN, configure
 from dragoman.changes import Change, ResultsOutdated
 from dragoman.cli import checks
+from dragoman.cli.config import app as config_commands
 from dragoman.cli.options import load_settings
 from dragoman.cli.parts import add_commands
 from dragoman.config import Settings, make_config
@@ -45,6 +46,8 @@ from dragoman.errors import ConfigError, DuplicateTool, PartFailed
 from dragoman.parts.installed import installed_parts, sections_of_installed
 from dragoman.runtime import ServerState
 from dragoman.sections import about
+from dragoman.telemetry.log import Entry, StructuredLogger
+from dragoman.telemetry.metrics import Snapshot
 from dragoman.testing import ManualClock, TestServer, open_server
 from dragoman.testing.connection import ENVELOPE
 from tests.support.waiting import PATIENCE, until
@@ -224,10 +227,60 @@ def test_a_part_cannot_take_the_name_of_a_tool_a_part_or_a_section() -> None:
 
     with pytest.raises(DuplicateTool):
         dragoman.create_server(dragoman.ServerOptions(tools=[ring], parts=[bell.part]))
-    with pytest.raises(ConfigError, match="two parts called 'bell'"):
+    with pytest.raises(ConfigError, match="there are two parts called 'bell'"):
         dragoman.create_server(dragoman.ServerOptions(parts=[bell.part, Part(name="bell")]))
     with pytest.raises(ConfigError, match="http: is a section of the server"):
         configure({}, parts=[Part(name="http", settings=BellConfig)])
+
+
+@pytest.mark.parametrize("name", ["storage", "cache", "metrics", "explorer", "memories", "results", "announcer"])
+def test_a_part_cannot_have_the_name_of_a_part_of_the_server(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}' is the name of a part of the server"):
+        dragoman.create_server(dragoman.ServerOptions(parts=[Part(name=name)]))
+
+
+def test_the_names_of_all_parts_of_a_server_are_refused_for_others() -> None:
+    config = configure(
+        {
+            "explorer": {"enabled": True},
+            "tools": {"memoryEnabled": True, "adminRegistrationEnabled": True},
+            "security": {"dynamicRegistrationEnabled": True},
+            "response": {"dialect": "envelope"},
+        }
+    )
+    runtime = dragoman.create_server(dragoman.ServerOptions(config=config))
+    runtime.http()
+    assert set(runtime.supervisor.names) <= _TAKEN
+
+
+class RequiredConfig(Section, frozen=True):
+    sound: str
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "reason"),
+    [
+        ("my-bell", BellConfig, "is no name for a section"),
+        ("Bell", BellConfig, "is no name for a section"),
+        ("conflicts", BellConfig, "is a section of the server"),
+        ("bell", RequiredConfig, "settings all have defaults"),
+        ("bell", int, "settings all have defaults"),
+    ],
+)
+def test_a_section_that_a_part_cannot_have_is_refused(name: str, section: Any, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        configure({}, parts=[Part(name=name, settings=section)])
+
+
+@pytest.mark.parametrize("error", [OSError("no rope"), SystemExit(3), None])
+def test_a_part_that_cannot_be_built_is_named(error: BaseException | None) -> None:
+    def build(given: Facilities) -> Any:
+        if error is not None:
+            raise error
+
+    with pytest.raises(PartFailed, match="The part 'bell' cannot be started") as failed:
+        dragoman.create_server(dragoman.ServerOptions(parts=[Part(name="bell", build=build)]))
+    assert isinstance(failed.value.__cause__, TypeError if error is None else type(error))
 
 
 async def test_a_client_cannot_remove_the_tool_of_a_part() -> None:
@@ -244,6 +297,57 @@ async def test_a_part_without_settings_in_the_config_has_its_defaults() -> None:
     bell = Bell()
     dragoman.create_server(dragoman.ServerOptions(parts=[bell.part]))
     assert bell.given.settings == BellConfig()
+
+
+# Defects of a part.
+
+
+def with_gauges(*gauges: Gauge) -> dragoman.Runtime:
+    part = Part(name="bell", build=lambda given: Contribution(gauges=gauges))
+    return dragoman.create_server(dragoman.ServerOptions(parts=[part]))
+
+
+def leave() -> float:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("read", [leave, lambda: float("nan"), lambda: float("inf"), lambda: "loud"])
+def test_a_gauge_that_shows_no_number_is_left_out_of_the_metrics(read: Any) -> None:
+    runtime = with_gauges(Gauge("bell_broken", "", read), Gauge("bell_rung", "Times.", lambda: 2))
+    runtime.http()
+    assert runtime.metrics is not None
+    told = msgspec.json.decode(msgspec.json.encode(runtime.metrics.snapshot()), type=Snapshot)
+    assert list(told.gauges) == ["bell_rung"]
+
+
+@pytest.mark.parametrize("names", [("bell_rung", "bell_rung_total"), ("dragoman_slots",)])
+def test_two_gauges_of_one_name_are_refused(names: tuple[str, ...]) -> None:
+    runtime = with_gauges(*(Gauge(name, "", lambda: 1) for name in names))
+    with pytest.raises(ConfigError, match=f"the gauge {names[0]} is not the only one"):
+        runtime.http()
+
+
+def test_a_path_that_no_request_can_have_is_refused() -> None:
+    async def show(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200)
+
+    part = Part(name="bell", build=lambda given: Contribution(routes=(Route("bell", show),)))
+    with pytest.raises(ConfigError, match="'bell' is no path"):
+        dragoman.create_server(dragoman.ServerOptions(parts=[part])).http()
+
+
+@pytest.mark.parametrize("error", [OSError("no rope"), SystemExit(3)])
+def test_a_part_that_fails_to_follow_a_change_is_logged_and_the_others_follow_it(error: BaseException) -> None:
+    def fail(change: Change) -> None:
+        raise error
+
+    bell, entries = Bell(), list[Entry]()
+    broken = Part(name="broken", build=lambda given: Contribution(on_change=fail))
+    logger = StructuredLogger(entries.append, ManualClock())
+    runtime = dragoman.create_server(dragoman.ServerOptions(parts=[broken, bell.part], logger=logger))
+    runtime.apply(ResultsOutdated(("a",)))
+    assert bell.changes == [ResultsOutdated(("a",))]
+    assert [each["message"] for each in entries if isinstance(each, dict)] == ["a part failed to follow a change"]
 
 
 # Settings.
@@ -295,7 +399,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     info = tmp_path / "bell_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bell-package\nVersion: 1.0\n", "utf-8")
-    lines = ("bell = bell_package:part", "misnamed = bell_package:other", "absent = no_such_module:part")
+    lines = (
+        "bell = bell_package:part",
+        "misnamed = bell_package:other",
+        "absent = no_such_module:part",
+        "leaving = leaving:part",
+    )
     (info / "entry_points.txt").write_text("\n".join(("[dragoman.parts]", *lines, "")), "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
@@ -310,20 +419,28 @@ async def test_the_part_of_a_package_is_loaded_if_the_settings_name_it() -> None
 
 @pytest.mark.usefixtures("package")
 async def test_no_package_is_looked_for_if_the_settings_name_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.parts.installed.entry_points", lambda **_: pytest.fail("looked for"))
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: pytest.fail("looked for"))
     async with open_server([]) as server:
         assert server.runtime.catalogue.get("sound") is None
     assert "bell_package" not in sys.modules
 
 
+def test_a_server_without_parts_of_packages_does_not_load_the_metadata_of_packages() -> None:
+    script = "import sys, dragoman.app; dragoman.app.create_server(dragoman.app.ServerOptions()); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert "importlib.metadata" not in done.stdout.split()
+
+
 @pytest.mark.usefixtures("package")
-def test_every_part_that_cannot_be_loaded_is_reported() -> None:
+def test_every_part_that_cannot_be_loaded_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text("raise SystemExit(0)", "utf-8")
     with pytest.raises(ConfigError) as refused:
-        installed_parts(["bell", "bel", "misnamed", "absent"])
+        installed_parts(["bell", "bel", "misnamed", "absent", "leaving"])
     assert refused.value.problems == (
         ("server.parts", "no installed package has a part called 'bel'; did you mean bell?"),
         ("server.parts", "bell_package:other is not a Part called 'misnamed'"),
         ("server.parts", "absent cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("server.parts", "leaving cannot be imported: SystemExit: 0"),
     )
 
 
@@ -383,6 +500,14 @@ def test_a_server_on_stdio_and_the_command_line_have_the_part_of_a_package(packa
 def test_a_section_of_a_part_that_is_not_named_is_not_a_setting() -> None:
     with pytest.raises(ConfigError, match="bell: is not a setting"):
         make_config({"bell": {}})
+
+
+@pytest.mark.usefixtures("package")
+def test_the_schema_of_the_settings_has_the_sections_of_parts(tmp_path: Path) -> None:
+    file = tmp_path / "named.toml"
+    file.write_text('[server]\nparts = ["bell"]\n', "utf-8")
+    done = CliRunner().invoke(config_commands, ["schema", "--config", str(file)])
+    assert "sound" in msgspec.json.decode(done.stdout)["$defs"]["Bell"]["properties"]
 
 
 @pytest.mark.usefixtures("package")

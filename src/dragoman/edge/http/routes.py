@@ -38,6 +38,8 @@ class Routes:
         self._below: dict[str, Route] = {}
         for route in self.all:
             table, path = self._exact, route.path
+            if not path.startswith("/"):
+                raise ConfigError([("http", f"{path!r} is no path that a route can have: it has to begin with /")])
             if path.endswith("/*"):
                 table, path = self._below, path[:-1]
             if path in table or path == endpoint.path:

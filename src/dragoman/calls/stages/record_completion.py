@@ -47,7 +47,7 @@ class RecordCompletion:
     clock: Clock
     slots: Slots
     guards: Guards
-    under_way: MutableMapping[Call, Any]
+    under_way: MutableMapping[Call, Any] = field(repr=False)  # Their arguments are for nobody's eyes.
     """Calls that have not ended: answered, recorded, and their slots given back."""
     observers: list[Observer] = field(default_factory=list)
     """Who else is shown every record, on the event loop, once it is written."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import date
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman import Call, Caller, Runtime, ServerOptions, Stage, create_server, resource, tool
 from dragoman.calls.call import Service
@@ -186,6 +189,81 @@ async def test_an_exception_after_the_tool_ran_is_a_tool_error(door: str) -> Non
         assert ran == ["yes"]
 
 
+def copied(call: Call) -> Call:
+    return replace(call, arguments=dict(call.arguments))
+
+
+def made_anew(call: Call) -> Call:
+    return Call(call.origin, call.name, call.arguments, call.run_id, call.correlation_id, call.reply, tool=call.tool)
+
+
+@each_door
+@pytest.mark.parametrize("copy", [copied, made_anew])
+async def test_a_stage_that_passes_on_a_copy_of_its_call_keeps_no_slot(door: str, copy: Callable[[Call], Call]) -> None:
+    def pass_on_a_copy(proceed: Service) -> Service:
+        return lambda call: proceed(copy(call))
+
+    async with asyncio.timeout(PATIENCE), DOORS[door]([pass_on_a_copy]) as opened:
+        assert (await opened.shout("yes"))["error"]["code"] == -32603
+        assert ran == []
+        assert (opened.runtime.slots.in_use, opened.runtime.runner.under_way) == (0, 0)
+
+
+async def test_a_stage_cannot_go_on_with_a_call_that_has_ended() -> None:
+    later: list[Callable[[], Awaitable[Any]]] = []
+
+    def answer_first(proceed: Service) -> Service:
+        async def answer(call: Call) -> Any:
+            later.append(partial(proceed, call))
+            return "early"
+
+        return answer
+
+    async with open_server([shout], stages=[answer_first]) as server:
+        assert (await server.runtime.call("shout", {"word": "yes"})).value == "early"
+        with pytest.raises(RuntimeError, match="has ended"):
+            await later[0]()
+        assert (server.runtime.slots.in_use, ran) == (0, [])
+
+
+async def test_a_stage_can_run_a_tool_again_with_arguments_set_again() -> None:
+    @tool
+    def year_of(day: date) -> int:
+        """The year of a day."""
+        ran.append(day.isoformat())
+        return day.year
+
+    def repeat(proceed: Service) -> Service:
+        async def run_twice(call: Call) -> Any:
+            arguments = call.arguments
+            first = await proceed(call)
+            call.arguments = arguments
+            return first + await proceed(call)
+
+        return run_twice
+
+    async with open_server([year_of], stages=[repeat]) as server:
+        assert (await server.runtime.call("year_of", {"day": "2026-07-28"})).unwrap() == 2 * 2026
+        assert ran == ["2026-07-28", "2026-07-28"]
+        assert server.runtime.slots.in_use == 0
+
+
+async def test_the_stages_show_no_arguments_of_calls_under_way() -> None:
+    shown: list[str] = []
+
+    def look(proceed: Service) -> Service:
+        def show(call: Call) -> Awaitable[Any]:
+            shown.append(repr(server.runtime.stages))
+            return proceed(call)
+
+        return show
+
+    async with open_server([shout], stages=[look]) as server:
+        await server.runtime.call("shout", {"word": "a secret"})
+    assert "RecordCompletion(" in shown[0]
+    assert "a secret" not in shown[0]
+
+
 async def test_stages_stand_in_their_order_after_the_check_of_scopes_and_traces_name_them() -> None:
     def second(proceed: Service) -> Service:
         return proceed
@@ -196,7 +274,7 @@ async def test_stages_stand_in_their_order_after_the_check_of_scopes_and_traces_
         await server.runtime.call("shout", {"word": "yes"}, trace=trace)
         names = [span.name for span in trace]
         start = names.index("CheckScopes")
-        assert names[start : start + 4] == ["CheckScopes", "Refuse", "second", "LimitRate"]
+        assert names[start : start + 5] == ["CheckScopes", "Refuse", "second", "CheckCall", "LimitRate"]
 
 
 async def test_the_explorer_describes_stages_by_their_docstrings() -> None:

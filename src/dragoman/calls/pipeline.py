@@ -16,6 +16,7 @@ from dragoman.calls.shares import Shares
 from dragoman.calls.slots import Slots
 from dragoman.calls.stages.admit import Admission, Admit
 from dragoman.calls.stages.ask_client import AskClient, Waiting
+from dragoman.calls.stages.check_call import CheckCall
 from dragoman.calls.stages.check_request import CheckRequest
 from dragoman.calls.stages.check_scopes import CheckScopes
 from dragoman.calls.stages.enforce_deadline import EnforceDeadline
@@ -102,6 +103,7 @@ def build_pipeline(policy: Policy, common: Common) -> Pipeline:
         policy.find,
         CheckScopes(),
         *common.stages,
+        *((CheckCall(common.under_way),) if common.stages else ()),
         LimitRate(policy.rates, clock),
         OpenState(common.states, slots),
         take_slot,

@@ -47,7 +47,7 @@ class RecordCompletion:
     clock: Clock
     slots: Slots
     guards: Guards
-    under_way: MutableMapping[Call, Any]
+    under_way: MutableMapping[Call, Any] = field(repr=False)  # Their arguments are for nobody's eyes.
     """Calls that have not ended: answered, recorded, and their slots given back."""
     observers: list[Observer] = field(default_factory=list)
     """Who else is shown every record, on the event loop, once it is written."""
@@ -56,7 +56,7 @@ class RecordCompletion:
     """In place of each tool's own."""
 
     def __call__(self, proceed: Service, /) -> Service:
-        monotonic, record_end, under_way = self.clock.monotonic, self.record, self.under_way
+        monotonic, record_end, forget = self.clock.monotonic, self.record, self.under_way.pop
         audits, audit, timeout_ms = self.guards.audits, self.guards.after, self.timeout_ms
 
         async def record(call: Call) -> None:
@@ -90,8 +90,7 @@ class RecordCompletion:
                 raise_if_stopped(error)
                 self._failed(call, error)
             finally:
-                if call in under_way:  # Unless a stop of the server has given it up.
-                    del under_way[call]
+                forget(call, None)  # A stop of the server may have given it up.
                 outcome = None  # Its error leads to this frame: only the garbage collector would free the two.
 
         return record

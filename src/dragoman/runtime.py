@@ -24,7 +24,7 @@ from dragoman.edge.announcer import Announcer
 from dragoman.edge.connection import Connection, Services, Wire
 from dragoman.edge.sdk.kernel import SdkKernel
 from dragoman.offers.catalogue import Offered, lifespans_of, replace_offered
-from dragoman.parts.part import Contribution, Facilities
+from dragoman.parts.part import Facilities
 from dragoman.parts.supervisor import Supervisor
 from dragoman.protocol.session import Identity
 
@@ -117,7 +117,6 @@ class Runtime:
         self.calls, self.runner, self.intake, self.stages = calls, calls.runner, calls.intake, calls.stages
         self.slots, self.observers = calls.policy.slots, calls.common.observers
         self.identity, self.kernel, self.edge = edge.identity, edge.kernel, edge
-        self.dialect = edge.services.dialect
         self.supervisor = supervisor
         self.shared = shared
         self.is_owner = is_owner
@@ -230,11 +229,6 @@ class Runtime:
         """Say that something else is to be read at `uri` now: whoever subscribed to it is told. From any thread."""
         self._announcer.resource_updated(uri)
         self.shared.tell(ResourceUpdated(uri))
-
-    def add(self, name: str, contribution: Contribution) -> None:
-        """Add what a part brings that only some runtimes have, such as those that are served over HTTP."""
-        self.supervisor.add(name, contribution)
-        self.observers += contribution.observers
 
     def apply(self, change: Change) -> None:
         """Do as another process of this server has done; its clients are told as if it had been done here."""

@@ -154,7 +154,7 @@ class Profile:
 
     def _answer(self) -> float:
         outcome = Outcome(None)
-        render = self._runtime.dialect.render
+        render = self._runtime.edge.services.dialect.render
         calls = self._calls()
         started = time.perf_counter()
         for number, call in enumerate(calls):

@@ -209,7 +209,7 @@ async def measure_settings(rounds: int) -> dict[str, Any]:
 
 def _is_ineffective(runtime: dragoman.Runtime, shipped: dragoman.Runtime) -> bool:
     chosen, default = runtime.config.response.dialect, shipped.config.response.dialect
-    return chosen != default and type(runtime.dialect) is type(shipped.dialect)
+    return chosen != default and type(runtime.edge.services.dialect) is type(shipped.edge.services.dialect)
 
 
 def _compared(costs: Mapping[str, list[float]], name: str) -> dict[str, Any]:

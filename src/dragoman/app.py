@@ -197,7 +197,7 @@ def create_server(options: ServerOptions) -> Runtime:
         supervisor,
         shared,
         Lifespans(lifespans, calls.runner, logger, config.server.shutdown_timeout_ms / 1000),
-        partial(_make_http, has_spans=tracer is not None),
+        partial(_make_http, facilities=facilities, has_spans=tracer is not None),
         is_owner=options.is_owner,
     )
     return runtime
@@ -269,7 +269,7 @@ def _build(part: Part, facilities: Facilities) -> Contribution:
     return made
 
 
-def _contribute(part: Part, config: Config, facilities: Facilities, supervisor: Supervisor) -> None:
+def _contribute(part: Part, config: Config, facilities: Facilities, supervisor: Supervisor) -> Contribution:
     """Have a part contribute what it has: its tools are registered, and the supervisor has the rest."""
     settings = None if part.settings is None else getattr(config, part.name, None) or part.settings()
     contribution = _build(part, msgspec.structs.replace(facilities, settings=settings))
@@ -278,6 +278,7 @@ def _contribute(part: Part, config: Config, facilities: Facilities, supervisor: 
     for tool in tools:
         facilities.catalogue.register(tool, is_builtin=True)
     facilities.offers.replace((), offers)
+    return contribution
 
 
 def _compose_calls(
@@ -358,7 +359,13 @@ def _compose_edge(
 
 
 def _make_http(
-    runtime: Runtime, *, sse: bool, siblings: Siblings | None, identify: Identify | None, has_spans: bool
+    runtime: Runtime,
+    *,
+    sse: bool,
+    siblings: Siblings | None,
+    identify: Identify | None,
+    facilities: Facilities,
+    has_spans: bool,
 ) -> HttpApp:
     """A runtime as an ASGI application, with the parts that only HTTP has."""
     from dragoman.access.metadata import resource_metadata
@@ -381,10 +388,9 @@ def _make_http(
         prefix="" if siblings is None else siblings.prefix,
     )
     runtime.edge.announcer.sessions = sessions
-    if config.http.metrics:
-        _count_calls(runtime, siblings)
-    if config.explorer.enabled:
-        _explore(runtime)
+    runtime.metrics = _make_metrics(runtime)
+    for part in _http_parts(runtime, siblings):
+        runtime.observers += _contribute(part, config, facilities, runtime.supervisor).observers
     metadata = resource_metadata(config.auth)
     routes = [route for each in runtime.supervisor for route in each.routes]
     if metadata is not None:
@@ -405,23 +411,18 @@ def _make_http(
     )
 
 
-def _explore(runtime: Runtime) -> None:
-    from dragoman.explorer.explored import Explored
-    from dragoman.explorer.explorer import Explorer
+def _http_parts(runtime: Runtime, siblings: Siblings | None) -> Iterator[Part]:
+    """The parts that a server has only over HTTP, in the order in which they start."""
+    config = runtime.config
+    if runtime.metrics is not None:
+        from dragoman.edge.http.metrics import metrics_part
 
-    explorer = Explorer(
-        Explored(
-            settings=runtime.config.explorer,
-            max_response_bytes=runtime.config.response.max_response_bytes,
-            services=runtime.edge.services,
-            stages=runtime.stages,
-            clock=runtime.clock,
-            state=lambda: runtime.state.value,
-            under_way=lambda: runtime.runner.under_way,
-            health=runtime.health,
-        )
-    )
-    runtime.add("explorer", Contribution(routes=explorer.routes(), observers=(explorer.recent.observe,)))
+        yield metrics_part(runtime.metrics, siblings)
+    if config.explorer.enabled:
+        from dragoman.explorer.part import explorer_part
+
+        most_bytes = config.response.max_response_bytes
+        yield explorer_part(runtime, runtime.edge.services, runtime.runner, runtime.stages, most_bytes)
 
 
 def _authenticator(runtime: Runtime, identify: Identify | None) -> Authenticator | None:
@@ -436,13 +437,13 @@ def _authenticator(runtime: Runtime, identify: Identify | None) -> Authenticator
     return CustomAuthenticator(identify, runtime.clock)
 
 
-def _count_calls(runtime: Runtime, siblings: Siblings | None) -> None:
-    """The part that counts calls for Prometheus."""
-    from dragoman.edge.http.status import metrics_route
-
+def _make_metrics(runtime: Runtime) -> Metrics | None:
+    """What counts calls; None where the settings ask for no metrics, or nothing can word them."""
+    if not runtime.config.http.metrics:
+        return None
     if find_spec("prometheus_client") is None:
         runtime.logger.warn("there are no metrics: prometheus-client is not installed")
-        return
+        return None
 
     def levels() -> Levels:
         now = runtime.slots.get_telemetry()
@@ -461,8 +462,7 @@ def _count_calls(runtime: Runtime, siblings: Siblings | None) -> None:
     taken = [name for name in count if count[name] > 1 or name.startswith("dragoman_")]
     if taken:
         raise ConfigError([("server.parts", f"the gauge {name} is not the only one of this name") for name in taken])
-    runtime.metrics = metrics = Metrics(runtime.catalogue.get, levels, gauges)
-    runtime.add("metrics", Contribution(routes=(metrics_route(metrics, siblings),), observers=(metrics.observe,)))
+    return Metrics(runtime.catalogue.get, levels, gauges)
 
 
 @asynccontextmanager

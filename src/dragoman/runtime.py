@@ -26,7 +26,7 @@ from dragoman.edge.connection import Connection, Services, Wire
 from dragoman.edge.sdk.kernel import SdkKernel
 from dragoman.errors import InternalError, RegistrationError
 from dragoman.offers.catalogue import Offered, lifespans_of, replace_offered
-from dragoman.parts.part import Contribution, Facilities
+from dragoman.parts.part import Facilities
 from dragoman.parts.supervisor import Supervisor
 from dragoman.telemetry.log import exception_facts
 
@@ -117,8 +117,7 @@ class Runtime:
         self.health = facilities.health
         self.calls, self.runner, self.intake, self.stages = calls, calls.runner, calls.intake, calls.stages
         self.slots, self.observers = calls.policy.slots, calls.common.observers
-        self.edge, self.kernel = edge, edge.kernel
-        self.identity, self.dialect = edge.services.identity, edge.services.dialect
+        self.edge, self.kernel, self.identity = edge, edge.kernel, edge.services.identity
         self.supervisor = supervisor
         self.shared = shared
         self.is_owner = is_owner
@@ -231,11 +230,6 @@ class Runtime:
         """Say that something else is to be read at `uri` now: whoever subscribed to it is told. From any thread."""
         self._announcer.resource_updated(uri)
         self.shared.tell(ResourceUpdated(uri))
-
-    def add(self, name: str, contribution: Contribution) -> None:
-        """Add what a part brings that only some runtimes have, such as those that are served over HTTP."""
-        self.supervisor.add(name, contribution)
-        self.observers += contribution.observers
 
     def apply(self, change: Change) -> None:
         """Do as another process of this server has done; its clients are told as if it had been done here."""

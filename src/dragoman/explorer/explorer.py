@@ -16,7 +16,7 @@ import hmac
 import re
 import secrets
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,13 @@ from dragoman.access.callers import Caller
 from dragoman.calls.call import Call, Stage
 from dragoman.calls.tracing import name_of
 from dragoman.edge.asgi import JSON, MOST_READ_AT_ONCE, Bodies, Header, Headers
+from dragoman.edge.connection import Services
 from dragoman.edge.peer import log_refusal
 from dragoman.errors import InvalidArgument, InvalidRequest, NotFound, ProtocolError, ToolError
 from dragoman.explorer.explained import fields_of, first_words
-from dragoman.explorer.explored import Explored
 from dragoman.explorer.recent_calls import RecentCalls
 from dragoman.explorer.runs import Runs
+from dragoman.explorer.settings import ExplorerConfig
 from dragoman.parts.route import HttpRequest, HttpResponse, Route
 from dragoman.protocol.jsonrpc import decode_object
 from dragoman.protocol.session import correlation_id_in, modern_reader
@@ -68,17 +69,27 @@ _DATA: tuple[Header, ...] = (JSON, (b"content-security-policy", b"default-src 'n
 class Explorer:
     """Answers everything under its prefix; `recent` is to be told of every call that ends."""
 
-    def __init__(self, runtime: Explored) -> None:
+    def __init__(
+        self,
+        settings: ExplorerConfig,
+        services: Services,
+        runs: Runs,
+        stages: Sequence[Stage],
+        load: Callable[[], dict[str, Any]],
+    ) -> None:
+        """`load` tells how the server stands."""
         self.recent = RecentCalls()
-        self._prefix = runtime.settings.prefix.rstrip("/")
+        self._prefix = settings.prefix.rstrip("/")
         self._token = secrets.token_urlsafe(24)
-        self._runtime = runtime
-        self._services = runtime.services
-        self._may_execute = runtime.settings.allow_execute
+        self._may_execute = settings.allow_execute
+        self._catalogue, self._logger = services.catalogue, services.logger
+        self._info = services.identity.server_info
+        self._stages = stages
+        self._load = load
         self._read_answer = Bodies(MOST_ANSWER, MOST_READ_AT_ONCE).read
         self._page = HttpResponse(200, *_load_page())
-        self._runs = Runs(runtime)
-        self._reader = modern_reader(self._services.identity, self._services.ids.connection_correlation_id())
+        self._runs = runs
+        self._reader = modern_reader(services.identity, services.ids.connection_correlation_id())
 
     def routes(self) -> tuple[Route, ...]:
         """The page is for everybody, and what it fetches is for callers. Where tools can be run, the address of the
@@ -119,7 +130,7 @@ class Explorer:
         whose = caller if request.is_authenticated else None
         match kind:
             case "tools" if is_whole:
-                definitions = (registered.definition for registered in self._services.catalogue)
+                definitions = (registered.definition for registered in self._catalogue)
                 return _json([_summary(each) for each in definitions if caller.may_call(each.name)])
             case "tools":
                 return self._show_tool(rest, caller)
@@ -133,15 +144,16 @@ class Explorer:
                 run = self._runs.find(rest, caller)
                 return _json(run.report()) if run is not None else _error(404, "Not running")
             case "pipeline" if is_whole:
-                return _json([*_described(self._runtime.stages)])
+                return _json([*_described(self._stages)])
             case "load" if is_whole:
-                return _json(self._load())
+                counted = {"completed": self.recent.total, "failed": self.recent.failed}
+                return _json({**self._load(), **counted})
             case "server" if is_whole:
                 return _json(self._server(request))
         return _error(404, "Nothing is served here")
 
     def _show_tool(self, name: str, caller: Caller) -> HttpResponse:
-        found = self._services.catalogue.get(name)
+        found = self._catalogue.get(name)
         if found is None or not caller.may_call(name):
             return _not_found(name)
         definition = found.definition
@@ -154,22 +166,10 @@ class Explorer:
             return _error(404, "No such call is known, or not any longer")
         return _json({**(details or {}), **(msgspec.to_builtins(seen) if seen is not None else {})})
 
-    def _load(self) -> dict[str, Any]:
-        recent = self.recent
-        return {
-            "state": self._runtime.state(),
-            "health": self._runtime.health(),
-            "tools": self._services.catalogue.version,
-            "underWay": self._runtime.under_way(),
-            "completed": recent.total,
-            "failed": recent.failed,
-        }
-
     def _server(self, request: HttpRequest) -> dict[str, Any]:
-        info = self._services.identity.server_info
         return {
-            "name": info["name"],
-            "version": info["version"],
+            "name": self._info["name"],
+            "version": self._info["version"],
             "dragoman": __version__,
             "prefix": self._prefix,
             "endpoint": request.endpoint,
@@ -194,7 +194,7 @@ class Explorer:
     def _refuse(self, status: int, error: ProtocolError, headers: Headers, saying: str | None = None) -> HttpResponse:
         """Answer with `saying`, or the message of `error`; both have the correlation id of the log entry."""
         refusal = self._reader.refuse(error, None, _meta_in(headers))
-        log_refusal(self._services.logger, refusal, {"status": status})
+        log_refusal(self._logger, refusal, {"status": status})
         reply = _error(status, saying or error.message)
         return reply._replace(headers=(*_DATA, (CORRELATION_ID, refusal.correlation_id.encode())))
 

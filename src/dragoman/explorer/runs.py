@@ -11,14 +11,16 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import msgspec
 
 from dragoman.access.callers import Caller
-from dragoman.calls.call import Call, Outcome, Withdrawal
+from dragoman.calls.call import Call, Dialect, Outcome, Withdrawal
+from dragoman.calls.intake import Intake
 from dragoman.calls.origin import Origin
 from dragoman.calls.tracing import Span, spans
+from dragoman.clock import Clock
 from dragoman.edge.asgi import Disconnected, Receive, until_gone
 from dragoman.errors import ClientCannotBeAsked, ProtocolError, ResultTooLarge
 from dragoman.explorer.explained import explain
-from dragoman.explorer.explored import Explored
 from dragoman.explorer.recent_calls import Ring
+from dragoman.protocol.results import ToolResult
 from dragoman.replies.encoding import encode_value
 from dragoman.tools.content import encode_json
 
@@ -116,8 +118,12 @@ class Finished(NamedTuple):
 class Runs:
     """Makes calls, each with a `Run` for its client, and keeps where the time of the last ones went."""
 
-    def __init__(self, runtime: Explored) -> None:
-        self._runtime = runtime
+    def __init__(self, intake: Intake, dialect: Dialect[ToolResult], clock: Clock, most_bytes: int) -> None:
+        """No result weighs more than `most_bytes`."""
+        self._intake = intake
+        self._dialect = dialect
+        self._clock = clock
+        self._most_bytes = most_bytes
         self._open: dict[str, Run] = {}
         self._details: Ring[tuple[Caller, dict[str, Any]]] = Ring(MOST_DETAILS, MOST_DETAIL_BYTES)
 
@@ -133,11 +139,11 @@ class Runs:
         """Call a tool, traced, and wait for the answer. Raises `Disconnected` when whoever asked has left."""
         is_followed = correlation_id is not None and correlation_id not in self._open
         run = Run(caller, is_followed=is_followed)
-        intake = self._runtime.services.intake
-        call = intake.make_local(name, arguments, Origin(caller, "explorer", run, headers=headers), correlation_id)
+        origin = Origin(caller, "explorer", run, headers=headers)
+        call = self._intake.make_local(name, arguments, origin, correlation_id)
         call.progress, call.trace = run.progress, []
         is_first = self._open.setdefault(call.correlation_id, run) is run
-        answer = intake.answer(call, self._finished, _by_leaving)
+        answer = self._intake.answer(call, self._finished, _by_leaving)
         try:
             outcome, encoded, stages = await _answered_or_gone(answer, receive)
         finally:
@@ -158,18 +164,17 @@ class Runs:
         return found[1] if found is not None and caller in (None, found[0]) else None
 
     def _finished(self, call: Call, outcome: Outcome) -> tuple[Outcome, bytes, list[Span]]:
-        return outcome, self._encoded(call, outcome), spans(call, self._runtime.clock.monotonic())
+        return outcome, self._encoded(call, outcome), spans(call, self._clock.monotonic())
 
     def _encoded(self, call: Call, outcome: Outcome) -> bytes:
         """A result as JSON. Raises, for the call to fail, where a client could not be sent it either."""
         if not isinstance(outcome.error, ProtocolError):
-            self._runtime.services.dialect.render(call, outcome)
+            self._dialect.render(call, outcome)
         if outcome.error is not None:
             return b""
-        most = self._runtime.max_response_bytes
-        encoded, _ = encode_value(outcome.value, most)
+        encoded, _ = encode_value(outcome.value, self._most_bytes)
         if encoded is None:
-            raise ResultTooLarge(None, most)
+            raise ResultTooLarge(None, self._most_bytes)
         return bytes(encoded)
 
     def _keep_details(self, call: Call, outcome: Outcome, stages: list[Span]) -> None:

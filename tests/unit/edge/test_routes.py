@@ -18,7 +18,7 @@ from dragoman.edge.http.routes import Endpoint, Routes
 from dragoman.edge.http.server import HttpServer, bind
 from dragoman.edge.settings import HttpConfig
 from dragoman.errors import ConfigError
-from dragoman.parts.part import Contribution
+from dragoman.parts.part import Contribution, Part
 from dragoman.parts.route import HttpRequest, HttpResponse, Route, Stream
 from tests.support.asgi import Driver
 from tests.support.http_wire import Response, Wire, request
@@ -81,11 +81,13 @@ ROUTES = (
 )
 
 
+def part_with(*routes: Route) -> Part:
+    return Part(name="figures", build=lambda _: Contribution(routes=routes))
+
+
 @asynccontextmanager
 async def app_with(*routes: Route) -> AsyncIterator[HttpApp]:
-    runtime = create_server(ServerOptions(config=make_config(SETTINGS)))
-    runtime.add("figures", Contribution(routes=routes))
-    app = runtime.http()
+    app = create_server(ServerOptions(config=make_config(SETTINGS), parts=[part_with(*routes)])).http()
     async with app.lifespan():
         yield app
 
@@ -186,8 +188,7 @@ async def test_a_stream_of_a_part_ends_with_the_token_that_opened_it() -> None:
 
         return wait
 
-    runtime = create_server(ServerOptions(config=make_config({})))
-    runtime.add("endless", Contribution(routes=(Route("/endless", endless),)))
+    runtime = create_server(ServerOptions(parts=[part_with(Route("/endless", endless))]))
     soon = runtime.clock.now().timestamp() + 0.2
     app = runtime.http(identify=lambda headers: Caller("ada", expires_at=soon))
     async with app.lifespan():
@@ -207,8 +208,7 @@ def test_the_longest_route_above_a_path_is_the_one_that_answers() -> None:
 
 @pytest.mark.parametrize("path", ["/health", "/mcp", "/figures/*"])
 def test_two_routes_for_one_path_are_refused(path: str) -> None:
-    runtime = create_server(ServerOptions())
-    runtime.add("figures", Contribution(routes=(Route("/figures/*", tell), Route(path, tell))))
+    runtime = create_server(ServerOptions(parts=[part_with(Route("/figures/*", tell), Route(path, tell))]))
     with pytest.raises(ConfigError, match="served twice"):
         runtime.http()
 

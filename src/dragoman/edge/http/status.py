@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from dragoman.access.callers import METRICS_SCOPE
 from dragoman.access.metadata import METADATA_PATH
 from dragoman.edge.connection import Services
 from dragoman.edge.http.siblings import Siblings
 from dragoman.edge.served import Served
 from dragoman.parts.route import HttpRequest, HttpResponse, Route
 from dragoman.protocol.versions import HANDSHAKE_VERSIONS, MODERN_VERSIONS
-from dragoman.telemetry.metrics import SNAPSHOT, Snapshot
 from dragoman.version import __version__
-
-if TYPE_CHECKING:
-    from dragoman.telemetry.metrics import Metrics
 
 
 class Status:
@@ -69,28 +63,6 @@ def metadata_routes(metadata: dict[str, Any], endpoint: str) -> tuple[Route, ...
         return document
 
     return tuple(Route(path, describe, needs_caller=False) for path in (METADATA_PATH, METADATA_PATH + endpoint))
-
-
-def metrics_route(metrics: Metrics, siblings: Siblings | None) -> Route:
-    """The figures of all processes of the server, for Prometheus; those of this one alone as a `Snapshot`."""
-
-    async def show(request: HttpRequest) -> HttpResponse:
-        accept = request.headers.get(b"accept", b"").decode("latin-1")
-        snapshot = metrics.snapshot()
-        if accept == SNAPSHOT:
-            return HttpResponse(200, msgspec.json.encode(snapshot))
-        if siblings is not None:
-            asking = [(b"accept", SNAPSHOT.encode())]
-            if b"authorization" in request.headers:
-                asking.append((b"authorization", request.headers[b"authorization"]))
-            others = await siblings.get("/metrics", asking)
-            decoded = [msgspec.json.decode(body, type=Snapshot) for status, body in others if status == 200]
-            snapshot = Snapshot.together([snapshot, *decoded])
-        # On a thread: with hundreds of tools the text takes long enough to be felt by whoever calls meanwhile.
-        body, content_type = await asyncio.to_thread(snapshot.page, accept)
-        return HttpResponse(200, body, ((b"content-type", content_type.encode()),))
-
-    return Route("/metrics", show, scope=METRICS_SCOPE)
 
 
 def _json(facts: dict[str, Any], status: int = 200) -> HttpResponse:

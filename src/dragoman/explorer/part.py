@@ -1,0 +1,35 @@
+"""The explorer as a part of a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.calls.call import Stage
+from dragoman.calls.runner import Runner
+from dragoman.edge.connection import Services
+from dragoman.edge.served import Served
+from dragoman.explorer.explorer import Explorer
+from dragoman.explorer.runs import Runs
+from dragoman.explorer.settings import ExplorerConfig
+from dragoman.parts.part import Contribution, Facilities, Part
+
+
+def explorer_part(
+    served: Served, services: Services, runner: Runner, stages: tuple[Stage, ...], most_bytes: int
+) -> Part:
+    """The page, and what it fetches. No result that it shows weighs more than `most_bytes`."""
+
+    def build(given: Facilities) -> Contribution:
+        def load() -> dict[str, Any]:
+            return {
+                "state": served.state.value,
+                "health": given.health(),
+                "tools": given.catalogue.version,
+                "underWay": runner.under_way,
+            }
+
+        runs = Runs(services.intake, services.dialect, given.clock, most_bytes)
+        explorer = Explorer(given.settings, services, runs, stages, load)
+        return Contribution(routes=explorer.routes(), observers=(explorer.recent.observe,))
+
+    return Part(name="explorer", settings=ExplorerConfig, build=build)

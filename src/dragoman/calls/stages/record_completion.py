@@ -158,7 +158,10 @@ class RecordCompletion:
             self._particulars(record, call, completion, error)
         self.logger.record(record)
         for watch in self.observers:
-            watch(record, call)
+            try:
+                watch(record, call)
+            except (Exception, SystemExit) as failure:  # Of a part: the others are shown the record all the same.
+                self._log_cause("an observer failed", call, InternalError.code, failure)
 
     def _particulars(
         self, record: CompletionRecord, call: Call, completion: Completion, error: ToolError | ProtocolError | None

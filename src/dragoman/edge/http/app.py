@@ -441,7 +441,7 @@ class HttpApp:
             self._check_version(headers)
             post.answer(202, b"", ())  # Nothing to cancel by: in this era a client cancels by leaving.
             return
-        if isinstance(event, Answer):
+        if type(event) is Answer:
             raise RequestRefused(400, InvalidRequest("Invalid request: nothing was asked that this could answer"))
         try:
             if isinstance(event, ToolCall | Request):
@@ -455,7 +455,7 @@ class HttpApp:
             log_refusal(self._logger, event)
             post.answer(STATUS_OF.get(event.code, 200), event.line)
             return
-        if isinstance(event, Request) and event.method == "subscriptions/listen" and not takes_stream:
+        if not takes_stream and isinstance(event, Request) and event.method == "subscriptions/listen":
             raise RequestRefused(406, InvalidRequest("Accept must include text/event-stream: the answer is a stream"))
         exchange = Exchange(post, caller, self._watch, streams=takes_stream)
         exchange.headers = pairs

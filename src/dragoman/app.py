@@ -155,6 +155,8 @@ def create_server(options: ServerOptions) -> Runtime:
         cache=cache,
         call=lambda *what, **how: runtime.call(*what, **how),
         publish=shared.tell,
+        resource_updated=shared.resource_updated,
+        max_value_bytes=config.response.max_value_bytes,
         health=partial(health_report, info, config.tools, slots, lambda: supervisor.missing),
     )
     _register(tools, facilities, has_health=options.has_health)
@@ -166,6 +168,7 @@ def create_server(options: ServerOptions) -> Runtime:
     calls = _compose_calls(options, facilities, slots, pressure, dialect, supervisor, shared, lifespan)
     edge = _compose_edge(config, facilities, calls, identity, dialect)
     supervisor.add("announcer", Contribution(on_change=edge.announcer.on_change))
+    shared.announce = edge.announcer.on_change
     lifespans = (*(() if lifespan is None else (lifespan,)), *lifespans_of(tools))
     runtime = Runtime(
         config,
@@ -175,7 +178,7 @@ def create_server(options: ServerOptions) -> Runtime:
         supervisor,
         shared,
         Lifespans(lifespans, calls.runner, logger, config.server.shutdown_timeout_ms / 1000),
-        partial(_make_http, facilities=facilities, has_spans=tracer is not None),
+        partial(_make_http, has_spans=tracer is not None),
         is_owner=options.is_owner,
     )
     return runtime
@@ -220,9 +223,7 @@ def _own_parts(options: ServerOptions, artifacts: Artifacts, tracer: Tracer | No
 def _contribute(part: Part, config: Config, facilities: Facilities, supervisor: Supervisor) -> Contribution:
     """Have a part contribute what it has: its tools are registered, and the supervisor has the rest."""
     settings = None if part.settings is None else getattr(config, part.name, None) or part.settings()
-    contribution = Contribution()
-    if part.build is not None:
-        contribution = part.build(msgspec.structs.replace(facilities, settings=settings))
+    contribution = part.build(msgspec.structs.replace(facilities, settings=settings))
     supervisor.add(part.name, contribution)
     tools, offers = sorted_out(contribution.tools)
     for tool in tools:
@@ -248,7 +249,7 @@ def _compose_calls(
     threads = Threads()
     patience = Patience(config.timeouts.input_ms, deadlines, clock)
     seal = Seal(config.security.state_key, config.server.name)
-    results = Results(facilities.cache, facilities.publish, config.response.max_value_bytes)
+    results = Results(facilities.cache, facilities.publish, facilities.max_value_bytes)
     supervisor.add("results", Contribution(on_change=results.on_change))
     common = Common(
         run=RunHandler(threads, logger, patience, lifespan),
@@ -277,7 +278,7 @@ def _compose_calls(
     )
     tools = build_pipeline(policy, common)
     offers = build_pipeline(replace(policy, find=FindOffer()), common)
-    runner = Runner(tools, under_way, deadlines, threads, logger)
+    runner = Runner(tools, under_way, deadlines, threads, logger, facilities.on_submit)
     intake = Intake(runner, facilities.ids, dialect, clock)
     return Calls(common, policy, tools.stages, runner, intake, Intake(runner, facilities.ids, dialect, clock, offers))
 
@@ -309,13 +310,7 @@ def _compose_edge(
 
 
 def _make_http(
-    runtime: Runtime,
-    *,
-    sse: bool,
-    siblings: Siblings | None,
-    identify: Identify | None,
-    facilities: Facilities,
-    has_spans: bool,
+    runtime: Runtime, *, sse: bool, siblings: Siblings | None, identify: Identify | None, has_spans: bool
 ) -> HttpApp:
     """A runtime as an ASGI application, with the parts that only HTTP has."""
     from dragoman.access.metadata import resource_metadata
@@ -338,9 +333,9 @@ def _make_http(
         prefix="" if siblings is None else siblings.prefix,
     )
     runtime.edge.announcer.sessions = sessions
-    runtime.metrics = _make_metrics(runtime)
+    runtime.metrics = _make_metrics(runtime) if config.http.metrics else None
     for part in _http_parts(runtime, siblings):
-        runtime.observers += _contribute(part, config, facilities, runtime.supervisor).observers
+        runtime.observers += _contribute(part, config, runtime.facilities, runtime.supervisor).observers
     metadata = resource_metadata(config.auth)
     routes = [route for each in runtime.supervisor for route in each.routes]
     if metadata is not None:
@@ -387,9 +382,7 @@ def _authenticator(runtime: Runtime, identify: Identify | None) -> Authenticator
 
 
 def _make_metrics(runtime: Runtime) -> Metrics | None:
-    """What counts calls; None where the settings ask for no metrics, or nothing can word them."""
-    if not runtime.config.http.metrics:
-        return None
+    """What counts calls; None where nothing can word the figures."""
     if find_spec("prometheus_client") is None:
         runtime.logger.warn("there are no metrics: prometheus-client is not installed")
         return None

@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from apcore_mcp.server.serve import app as app
     from apcore_mcp.server.serve import async_serve as async_serve
     from apcore_mcp.server.serve import attach as attach
+    from apcore_mcp.server.serve import modules_part as modules_part
     from apcore_mcp.server.serve import serve as serve
 
 _HOMES = {
     "helpers": ("MCP_ELICIT_KEY", "MCP_PROGRESS_KEY", "elicit", "report_progress"),
     "converters.openai": ("call_openai_tool", "to_openai_tools"),
     "server.extensions": ("load_extensions",),
-    "server.serve": ("app", "async_serve", "attach", "serve"),
+    "server.serve": ("app", "async_serve", "attach", "modules_part", "serve"),
 }
 _HOME_OF = {name: f"apcore_mcp.{home}" for home, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *_HOME_OF]

@@ -177,6 +177,8 @@ def create_server(options: ServerOptions) -> Runtime:
         cache=cache,
         call=lambda *what, **how: runtime.call(*what, **how),
         publish=shared.tell,
+        resource_updated=shared.resource_updated,
+        max_value_bytes=config.response.max_value_bytes,
         health=partial(health_report, info, config.tools, slots, lambda: supervisor.missing),
     )
     _register(tools, facilities, has_health=options.has_health)
@@ -188,6 +190,7 @@ def create_server(options: ServerOptions) -> Runtime:
     calls = _compose_calls(options, facilities, slots, pressure, dialect, supervisor, shared, lifespan)
     edge = _compose_edge(config, facilities, calls, identity, dialect)
     supervisor.add("announcer", Contribution(on_change=edge.announcer.on_change))
+    shared.announce = edge.announcer.on_change
     lifespans = (*(() if lifespan is None else (lifespan,)), *lifespans_of(tools))
     runtime = Runtime(
         config,
@@ -197,7 +200,7 @@ def create_server(options: ServerOptions) -> Runtime:
         supervisor,
         shared,
         Lifespans(lifespans, calls.runner, logger, config.server.shutdown_timeout_ms / 1000),
-        partial(_make_http, facilities=facilities, has_spans=tracer is not None),
+        partial(_make_http, has_spans=tracer is not None),
         is_owner=options.is_owner,
     )
     return runtime
@@ -258,7 +261,7 @@ def _check_names(parts: Iterable[Part]) -> None:
 def _build(part: Part, facilities: Facilities) -> Contribution:
     """What a part contributes. Raises `PartFailed`, and what the server words itself."""
     try:
-        made = Contribution() if part.build is None else part.build(facilities)
+        made = part.build(facilities)
         if not isinstance(made, Contribution):
             raise TypeError(f"its build returns {type(made).__name__}, not a Contribution")
     except (ConfigError, RegistrationError):
@@ -298,7 +301,7 @@ def _compose_calls(
     threads = Threads()
     patience = Patience(config.timeouts.input_ms, deadlines, clock)
     seal = Seal(config.security.state_key, config.server.name)
-    results = Results(facilities.cache, facilities.publish, config.response.max_value_bytes)
+    results = Results(facilities.cache, facilities.publish, facilities.max_value_bytes)
     supervisor.add("results", Contribution(on_change=results.on_change))
     common = Common(
         run=RunHandler(threads, logger, patience, lifespan),
@@ -327,7 +330,7 @@ def _compose_calls(
     )
     tools = build_pipeline(policy, common)
     offers = build_pipeline(replace(policy, find=FindOffer()), common)
-    runner = Runner(tools, under_way, deadlines, threads, logger)
+    runner = Runner(tools, under_way, deadlines, threads, logger, facilities.on_submit)
     intake = Intake(runner, facilities.ids, dialect, clock)
     return Calls(common, policy, tools.stages, runner, intake, Intake(runner, facilities.ids, dialect, clock, offers))
 
@@ -359,13 +362,7 @@ def _compose_edge(
 
 
 def _make_http(
-    runtime: Runtime,
-    *,
-    sse: bool,
-    siblings: Siblings | None,
-    identify: Identify | None,
-    facilities: Facilities,
-    has_spans: bool,
+    runtime: Runtime, *, sse: bool, siblings: Siblings | None, identify: Identify | None, has_spans: bool
 ) -> HttpApp:
     """A runtime as an ASGI application, with the parts that only HTTP has."""
     from dragoman.access.metadata import resource_metadata
@@ -388,9 +385,9 @@ def _make_http(
         prefix="" if siblings is None else siblings.prefix,
     )
     runtime.edge.announcer.sessions = sessions
-    runtime.metrics = _make_metrics(runtime)
+    runtime.metrics = _make_metrics(runtime) if config.http.metrics else None
     for part in _http_parts(runtime, siblings):
-        runtime.observers += _contribute(part, config, facilities, runtime.supervisor).observers
+        runtime.observers += _contribute(part, config, runtime.facilities, runtime.supervisor).observers
     metadata = resource_metadata(config.auth)
     routes = [route for each in runtime.supervisor for route in each.routes]
     if metadata is not None:
@@ -438,9 +435,7 @@ def _authenticator(runtime: Runtime, identify: Identify | None) -> Authenticator
 
 
 def _make_metrics(runtime: Runtime) -> Metrics | None:
-    """What counts calls; None where the settings ask for no metrics, or nothing can word them."""
-    if not runtime.config.http.metrics:
-        return None
+    """What counts calls; None where nothing can word the figures."""
     if find_spec("prometheus_client") is None:
         runtime.logger.warn("there are no metrics: prometheus-client is not installed")
         return None

@@ -1,4 +1,4 @@
-"""Servers that another framework fills with its tools: what its users tell it, checked and made a runtime."""
+"""Servers with the tools of another framework: what its users tell it, checked and made a runtime."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import inspect
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec.structs import replace
 
 from dragoman.app import ServerOptions, create_server
 from dragoman.config import Config, Settings
 from dragoman.errors import ConfigError
 from dragoman.offers.catalogue import Offers
 from dragoman.parts.installed import sections_of_installed
+from dragoman.parts.part import Contribution, Facilities, Part
 from dragoman.process.address import is_loopback
 from dragoman.runtime import Runtime
 from dragoman.serving import serve_until_stopped
@@ -36,8 +39,7 @@ Hook: TypeAlias = Callable[..., Any]
 
 def make_runtime(
     framework: Framework,
-    fill: Callable[[Runtime], Hook],
-    announce: Callable[[Runtime], None],
+    part: Part,
     *,
     name: str,
     version: str | None = None,
@@ -50,11 +52,11 @@ def make_runtime(
     flags: Mapping[str, Any] | None = None,
     **sources: Any,
 ) -> tuple[Runtime, Hook]:
-    """A runtime without tools of its own, filled by `fill`, and what `fill` returned: it ends what `fill` began.
+    """A runtime with the tools of `part` alone, and a function that stops the part if the runtime is never started.
 
-    `flags` and `sources` are as for `framework_settings`. When the server has started, `announce` and `on_startup` are
-    called; when its last call has ended, what `fill` returned, and `on_shutdown`. The log goes to Python's, as
-    `<framework>.runtime`. Raises `TypeError` and `ValueError` for what cannot be served.
+    `flags` and `sources` are as for `framework_settings`. When the part has started, `on_startup` is called; when the
+    last call has ended, the part is stopped, once, and `on_shutdown` is called. The `stop` of the part is sync. The log
+    goes to Python's, as `<framework>.runtime`. Raises `TypeError` and `ValueError` for what cannot be served.
     """
     refuse(
         (is_http and not explorer_prefix.startswith("/"), "explorer_prefix must start with '/'"),
@@ -68,50 +70,46 @@ def make_runtime(
     page = {"enabled": explorer, "prefix": explorer_prefix, "allow_execute": allow_execute} if is_http else {}
     shown = {f"explorer.{setting}": value for setting, value in page.items()}
     config = framework_settings(framework, name, version, {**shown, **(flags or {})}, **sources)
+    ending = ExitStack()
+
+    def build(given: Facilities) -> Contribution:
+        built = part.build(given)
+        if built.stop is not None:
+            ending.callback(built.stop)
+        return replace(built, stop=ending.close)
 
     @asynccontextmanager
-    async def lifespan(runtime: Runtime) -> AsyncIterator[None]:
-        try:
-            announce(runtime)
-            await call_hook(on_startup)
-        except BaseException:
-            undo()
-            raise
+    async def lifespan() -> AsyncIterator[None]:
+        await call_hook(on_startup)
         try:
             yield
         finally:
-            undo()
+            ending.close()
             await call_hook(on_shutdown)
 
     log = log_to_python(f"{framework[0]}.runtime")
     offers = Offers(config.tools, config.timeouts, expected=["resources"])
-    options = ServerOptions(config=config, logger=log, offers=offers, has_health=False, lifespan=lifespan)
-    runtime = create_server(options)
-    undo = fill(runtime)
-    return runtime, undo
+    told: Any = {"config": config, "logger": log, "offers": offers, "has_health": False, "lifespan": lifespan}
+    try:
+        return create_server(ServerOptions(parts=[replace(part, build=build)], **told)), ending.close
+    except BaseException:
+        ending.close()
+        raise
 
 
-def make_app(
-    framework: Framework,
-    fill: Callable[[Runtime], Hook],
-    announce: Callable[[Runtime], None],
-    *,
-    identify: Identify | None = None,
-    **options: Any,
-) -> HttpApp:
+def make_app(framework: Framework, part: Part, *, identify: Identify | None = None, **options: Any) -> HttpApp:
     """An ASGI application of such a runtime; `identify` is as for `Runtime.http`, `options` for `make_runtime`."""
-    runtime, undo = make_runtime(framework, fill, announce, **options)
+    runtime, end = make_runtime(framework, part, **options)
     try:
         return runtime.http(identify=identify)
     except ConfigError as error:
-        undo()
+        end()
         raise ValueError(str(error)) from None
 
 
 def serve_framework(
     framework: Framework,
-    fill: Callable[[Runtime], Hook],
-    announce: Callable[[Runtime], None],
+    part: Part,
     *,
     transport: str,
     host: str,
@@ -140,7 +138,7 @@ def serve_framework(
         logger.setLevel(level)
     flags = {"http.host": host, "http.port": port, "http.allowed_hosts": allowed_hosts} if is_http else {}
     told = {"is_http": is_http, "flags": flags, "environ": os.environ, **options}
-    runtime, undo = make_runtime(framework, fill, announce, **told)
+    runtime, end = make_runtime(framework, part, **told)
     is_open = is_http and not (is_loopback(host) or runtime.config.auth.is_set)
     for is_so, warning in (
         (not len(runtime.catalogue), f"{nothing}; server starting with zero tools"),
@@ -152,7 +150,7 @@ def serve_framework(
     try:
         serve_until_stopped(runtime, kind)
     finally:
-        undo()
+        end()
 
 
 def framework_settings(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.calls.answers import Claims
 from dragoman.calls.call import Outcome, Stage
-from dragoman.calls.call_log import call_log
 from dragoman.calls.intake import Intake
 from dragoman.calls.interrupts import raise_interrupt
 from dragoman.calls.lifespans import Lifespans
@@ -57,6 +55,8 @@ class Shared:
     """Which answers were used."""
     publish: Publish = keep_to_itself
     """Tells the other processes; what they tell is given to `Runtime.apply`."""
+    announce: Publish = keep_to_itself
+    """Tells the clients of this process."""
 
     def get_claims(self) -> Claims:
         """What decides about answers now."""
@@ -64,6 +64,12 @@ class Shared:
 
     def tell(self, change: Change) -> None:
         """Tell the other processes, by whatever way there is now."""
+        self.publish(change)
+
+    def resource_updated(self, uri: str) -> None:
+        """Tell the clients of all processes that something else is to be read at `uri`."""
+        change = ResourceUpdated(uri)
+        self.announce(change)
         self.publish(change)
 
 
@@ -112,6 +118,8 @@ class Runtime:
     ) -> None:
         self.config = config
         self.shutdown_timeout = config.server.shutdown_timeout_ms / 1000
+        self.facilities = facilities
+        """What parts are given."""
         self.clock, self.ids, self.logger = facilities.clock, facilities.ids, facilities.logger
         self.catalogue, self.offers, self.cache = facilities.catalogue, facilities.offers, facilities.cache
         self.health = facilities.health
@@ -222,14 +230,9 @@ class Runtime:
         """Call a tool through the whole pipeline, and wait for the outcome; `trace` gets where the time went."""
         return await self.intake.call(name, arguments or {}, correlation_id=correlation_id, caller=caller, trace=trace)
 
-    def log_calls(self, logger: logging.Logger, package: str) -> None:
-        """Log calls of unknown tools and of tools whose handlers are in `package`, and the errors that answer them."""
-        self.runner.on_submit.append(call_log(self.catalogue, logger, package))
-
     def resource_updated(self, uri: str) -> None:
         """Say that something else is to be read at `uri` now: whoever subscribed to it is told. From any thread."""
-        self._announcer.resource_updated(uri)
-        self.shared.tell(ResourceUpdated(uri))
+        self.shared.resource_updated(uri)
 
     def apply(self, change: Change) -> None:
         """Do as another process of this server has done; its clients are told as if it had been done here."""

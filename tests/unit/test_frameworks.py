@@ -9,7 +9,9 @@ import pytest
 
 from dragoman import ToolContext, frameworks
 from dragoman.access.callers import Caller
-from dragoman.frameworks import Framework, Hook, framework_settings, make_app, make_runtime, serve_framework
+from dragoman.errors import RegistrationError
+from dragoman.frameworks import Framework, framework_settings, make_app, make_runtime, serve_framework
+from dragoman.parts.part import Contribution, Facilities, Part
 from dragoman.runtime import Runtime
 from dragoman.tools.tool import Tool, ToolDefinition
 from tests.support.answers import text_in
@@ -29,19 +31,20 @@ locate = Tool(ToolDefinition(name="locate", description="Finds a place.", input_
 class Maps:
     """A framework with one tool, and a note of what happens to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *tools: Tool) -> None:
+        self.tools = tools or (locate,)
         self.seen: list[str] = []
 
-    def fill(self, runtime: Runtime) -> Hook:
-        runtime.replace((), [locate])
-        return lambda: self.seen.append("undone")
-
-    def announce(self, runtime: Runtime) -> None:
-        self.seen.append(f"{len(runtime.catalogue)} tools")
+    def build(self, given: Facilities) -> Contribution:
+        return Contribution(
+            tools=self.tools,
+            start=lambda: self.seen.append(f"{len(given.catalogue)} tools"),
+            stop=lambda: self.seen.append("undone"),
+        )
 
     @property
-    def parts(self) -> tuple[Framework, Any, Any]:
-        return MAPS, self.fill, self.announce
+    def parts(self) -> tuple[Framework, Part]:
+        return MAPS, Part(name="maps", build=self.build)
 
 
 async def test_a_framework_is_announced_filled_and_undone_in_order() -> None:
@@ -85,6 +88,13 @@ def test_an_application_that_cannot_be_made_is_undone() -> None:
     config = {"auth": {"callers": {"ada": {"token_env_var": "NOBODY_SETS_THIS"}}}}
     with pytest.raises(ValueError, match="NOBODY_SETS_THIS"):
         make_app(*maps.parts, name="atlas", config=config)
+    assert maps.seen == ["undone"]
+
+
+def test_a_part_that_a_runtime_cannot_have_is_stopped() -> None:
+    maps = Maps(locate, locate)
+    with pytest.raises(RegistrationError, match="locate"):
+        make_runtime(*maps.parts, name="atlas")
     assert maps.seen == ["undone"]
 
 

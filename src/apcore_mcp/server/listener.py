@@ -7,12 +7,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import RegistrationError
+from dragoman.offers.catalogue import replace_offered
 
 if TYPE_CHECKING:
     from apcore import Registry
 
     from apcore_mcp.server.factory import MCPServerFactory, ModuleTool
-    from dragoman.runtime import Runtime
+    from dragoman.parts.part import Facilities
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ _EVENTS = ("register", "unregister")
 
 
 class RegistryListener:
-    """Keeps the tools of a registry's modules, and a runtime's if there is one, as the registry has them.
+    """Keeps the tools of a registry's modules, and those of a server if one is given, as the registry has them.
 
     Events come from any thread and not always in the order of what happened, so each one only says where to look: what
     counts is what the registry has when it is looked at.
@@ -33,12 +34,12 @@ class RegistryListener:
         *,
         tags: list[str] | None = None,
         prefix: str | None = None,
-        runtime: Runtime | None = None,
+        given: Facilities | None = None,
     ) -> None:
         self._registry = registry
         self._factory = factory
         self._filters: Any = {"tags": tags, "prefix": prefix}
-        self._runtime = runtime
+        self._given = given
         self._tools: dict[str, ModuleTool] = {}
         self._lock = threading.Lock()
         self._follows = False
@@ -82,15 +83,16 @@ class RegistryListener:
 
     def _replace(self, leaving: ModuleTool | None, coming: ModuleTool | None) -> bool:
         """Put one tool in the place of another; False if the new one cannot be served."""
-        if self._runtime is None:
+        given = self._given
+        if given is None:
             return True
         try:
-            self._runtime.replace(_offered(leaving), _offered(coming))
+            replace_offered(given.catalogue, given.offers, _offered(leaving), _offered(coming))
         except RegistrationError as error:
             logger.warning("Module skipped: %s", error)
             return False
         if leaving is not None and coming is not None and leaving.documentation and coming.documentation:
-            self._runtime.resource_updated(coming.documentation.key)
+            given.resource_updated(coming.documentation.key)
         return True
 
 

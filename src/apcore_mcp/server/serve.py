@@ -13,8 +13,10 @@ from apcore_mcp.server.listener import RegistryListener
 from apcore_mcp.server.quicken import quicken
 from apcore_mcp.server.router import ExecutionRouter
 from dragoman.access.callers import ANONYMOUS, Caller
+from dragoman.calls.call_log import call_log
 from dragoman.config import Config
 from dragoman.frameworks import Framework, Hook, call_hook, framework_settings, make_app, refuse, serve_framework
+from dragoman.parts.part import Contribution, Facilities, Part
 from dragoman.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -132,22 +134,16 @@ async def async_serve(registry_or_executor: Registry | Executor, **options: Any)
         yield made
 
 
-def _parts(source: Registry | Executor, kind: str, given: dict[str, Any]) -> tuple[Framework, Hook, Hook]:
+def _parts(source: Registry | Executor, kind: str, given: dict[str, Any]) -> tuple[Framework, Part]:
     """The arguments that make a runtime serve modules. Removes the ones about modules from `given`."""
     which = {each: given.pop(each) for each in ("tags", "prefix", "dynamic", "validate_inputs") if each in given}
     refuse(
         (not all(which.get("tags") or ()), "Tag values must not be empty"),
         (which.get("prefix") == "", "prefix must not be empty"),
     )
-    executor = executor_of(source)
-
-    def announce(runtime: Runtime) -> None:
-        count = len(runtime.catalogue)
-        logger.info("apcore-mcp server started: %d tools registered, transport=%s", count, kind)
-
     # With `sse` every result is an event, and clients end the connection when one is above a mebibyte.
     framework = ("apcore_mcp", {**_DEFAULTS, "response": _SMALL}) if kind == "sse" else _FRAMEWORK
-    return framework, lambda runtime: attach(runtime, executor, **which).stop, announce
+    return framework, modules_part(source, transport=kind, **which)
 
 
 def settings(name: str) -> Config:
@@ -169,8 +165,22 @@ _DEFAULTS = {
 _FRAMEWORK: Framework = ("apcore_mcp", _DEFAULTS)
 
 
+def modules_part(source: Registry | Executor, *, transport: str | None = None, **which: Any) -> Part:
+    """Modules as a part of a server; `which` is for `attach`. With `transport`, the log says that it has started."""
+    executor = executor_of(source)
+
+    def build(given: Facilities) -> Contribution:
+        def announce() -> None:
+            count = len(given.catalogue)
+            logger.info("apcore-mcp server started: %d tools registered, transport=%s", count, transport)
+
+        return Contribution(start=announce if transport else None, stop=attach(given, executor, **which).stop)
+
+    return Part(name="apcore_mcp", build=build)
+
+
 def attach(
-    runtime: Runtime,
+    runtime: Runtime | Facilities,
     registry_or_executor: Registry | Executor,
     *,
     tags: list[str] | None = None,
@@ -182,13 +192,14 @@ def attach(
 
     Their documentation is listed only if the runtime was made to have resources: `ServerOptions(offers=Offers())`.
     """
+    given = runtime.facilities if isinstance(runtime, Runtime) else runtime
     executor = executor_of(registry_or_executor)
     quicken(executor)
-    router = ExecutionRouter(executor, runtime.config.response.max_value_bytes)
+    router = ExecutionRouter(executor, given.max_value_bytes)
     factory = MCPServerFactory(router, validate_inputs=validate_inputs, asks=let_clients_approve(executor))
-    listener = RegistryListener(executor.registry, factory, tags=tags, prefix=prefix, runtime=runtime)
+    listener = RegistryListener(executor.registry, factory, tags=tags, prefix=prefix, given=given)
     listener.start(follow=dynamic)
-    runtime.log_calls(logger, "apcore_mcp")
+    given.on_submit.append(call_log(given.catalogue, logger, "apcore_mcp"))
     return listener
 
 

@@ -12,7 +12,7 @@ from dragoman.tools.tool import MOST_NAME
 
 
 def call_log(catalogue: Catalogue, logger: logging.Logger, package: str) -> Callable[[Call], None]:
-    """For `Runner.on_submit`: logs calls of unknown tools and of those whose handlers are in `package`.
+    """For `on_submit`: logs calls of unknown tools and of those whose handlers are in `package`.
 
     Each call has a line, and each error that answers one. An error with words of its own (`ToolError.plain`) has been
     logged where these words were found.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -27,7 +27,9 @@ class Runner:
         deadlines: Deadlines,
         threads: Threads,
         logger: Logger,
+        on_submit: Sequence[Callable[[Call], None]],
     ) -> None:
+        """`on_submit`: each sees every call before it starts."""
         self._tools = tools
         self._clock = tools.recorder.clock
         self._deadlines = deadlines
@@ -35,8 +37,7 @@ class Runner:
         self._logger = logger
         self._under_way = under_way
         self._start: Callable[[Any], asyncio.Task[None]] = _not_started
-        self.on_submit: list[Callable[[Call], None]] = []
-        """Each sees every call before it starts, and may wrap its `reply` to see what it is answered with."""
+        self._on_submit = on_submit
 
     @property
     def under_way(self) -> int:
@@ -52,7 +53,7 @@ class Runner:
         """Start a call, of a tool unless another pipeline is given; its answer goes to `call.reply`."""
         if pipeline is None:
             pipeline = self._tools
-        for see in self.on_submit:
+        for see in self._on_submit:
             see(call)
         # Before it starts: where tasks start eagerly, it may have ended when that returns.
         self._under_way[call] = pipeline

@@ -84,8 +84,7 @@ class Explorer:
         self._may_execute = settings.allow_execute
         self._catalogue, self._logger = services.catalogue, services.logger
         self._info = services.identity.server_info
-        self._stages = stages
-        self._load = load
+        self._stages, self._load = stages, load
         self._read_answer = Bodies(MOST_ANSWER, MOST_READ_AT_ONCE).read
         self._page = HttpResponse(200, *_load_page())
         self._runs = runs
@@ -146,8 +145,7 @@ class Explorer:
             case "pipeline" if is_whole:
                 return _json([*_described(self._stages)])
             case "load" if is_whole:
-                counted = {"completed": self.recent.total, "failed": self.recent.failed}
-                return _json({**self._load(), **counted})
+                return _json({**self._load(), "completed": self.recent.total, "failed": self.recent.failed})
             case "server" if is_whole:
                 return _json(self._server(request))
         return _error(404, "Nothing is served here")
@@ -168,8 +166,7 @@ class Explorer:
 
     def _server(self, request: HttpRequest) -> dict[str, Any]:
         return {
-            "name": self._info["name"],
-            "version": self._info["version"],
+            **self._info,
             "dragoman": __version__,
             "prefix": self._prefix,
             "endpoint": request.endpoint,

@@ -28,7 +28,7 @@ def explorer_part(
                 "underWay": runner.under_way,
             }
 
-        runs = Runs(services.intake, services.dialect, given.clock, most_bytes)
+        runs = Runs(services, given.clock, most_bytes)
         explorer = Explorer(given.settings, services, runs, stages, load)
         return Contribution(routes=explorer.routes(), observers=(explorer.recent.observe,))
 

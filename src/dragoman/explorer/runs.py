@@ -11,16 +11,15 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import msgspec
 
 from dragoman.access.callers import Caller
-from dragoman.calls.call import Call, Dialect, Outcome, Withdrawal
-from dragoman.calls.intake import Intake
+from dragoman.calls.call import Call, Outcome, Withdrawal
 from dragoman.calls.origin import Origin
 from dragoman.calls.tracing import Span, spans
 from dragoman.clock import Clock
 from dragoman.edge.asgi import Disconnected, Receive, until_gone
+from dragoman.edge.connection import Services
 from dragoman.errors import ClientCannotBeAsked, ProtocolError, ResultTooLarge
 from dragoman.explorer.explained import explain
 from dragoman.explorer.recent_calls import Ring
-from dragoman.protocol.results import ToolResult
 from dragoman.replies.encoding import encode_value
 from dragoman.tools.content import encode_json
 
@@ -118,10 +117,9 @@ class Finished(NamedTuple):
 class Runs:
     """Makes calls, each with a `Run` for its client, and keeps where the time of the last ones went."""
 
-    def __init__(self, intake: Intake, dialect: Dialect[ToolResult], clock: Clock, most_bytes: int) -> None:
+    def __init__(self, services: Services, clock: Clock, most_bytes: int) -> None:
         """No result weighs more than `most_bytes`."""
-        self._intake = intake
-        self._dialect = dialect
+        self._intake, self._dialect = services.intake, services.dialect
         self._clock = clock
         self._most_bytes = most_bytes
         self._open: dict[str, Run] = {}

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dragoman.cache.bounded import BoundedCache
-from dragoman.calls.call import Outcome, Stage
+from dragoman.calls.call import Call, Outcome, Stage
 from dragoman.calls.stages.record_completion import Observer
 from dragoman.changes import Change, Publish
 from dragoman.clock import Clock
@@ -67,6 +67,12 @@ class Facilities(Struct, frozen=True, kw_only=True):
     """Calls a tool through the whole pipeline, as `Runtime.call` does. Refused before the server has started."""
     publish: Publish
     """Tells the other processes of the server about a change. They give it to `on_change`."""
+    resource_updated: Callable[[str], None]
+    """Tells everybody who subscribed to a URI that something else is to be read there now. From any thread."""
+    on_submit: list[Callable[[Call], None]] = field(default_factory=list)
+    """Each sees every call before it starts, and may wrap its `reply` to see what it is answered with."""
+    max_value_bytes: int
+    """No answer holds a value that weighs more."""
     health: Callable[[], dict[str, Any]]
     """What the tool `health` answers."""
 
@@ -104,4 +110,4 @@ class Part(Struct, frozen=True, kw_only=True):
     """Of what it keeps in the storage, for each engine."""
     commands: tuple[Command, ...] = ()
     checks: tuple[Check, ...] = ()
-    build: Callable[[Facilities], Contribution] | None = None
+    build: Callable[[Facilities], Contribution] = lambda _: Contribution()

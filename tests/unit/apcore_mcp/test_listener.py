@@ -256,3 +256,18 @@ async def test_a_module_that_has_the_name_of_a_native_tool_is_left_out(caplog: p
         assert text_of(await client.call_tool("first", {})) == "native"
         listener.stop()
     assert "Module skipped: a tool named 'first' is registered already" in caplog.text
+
+
+async def test_modules_as_a_part_are_followed_until_the_server_stops(caplog: pytest.LogCaptureFixture) -> None:
+    from apcore_mcp import modules_part
+
+    caplog.set_level(logging.DEBUG, "apcore_mcp")
+    registry = registry_of(first=Resize())
+    async with open_server([], PLAIN, parts=[modules_part(registry, dynamic=True)]) as server:
+        client = await server.client()
+        registry.register("second", Resize())
+        assert await names(client) == ["first", "health", "second"]
+        await client.call_tool("second", {"width": 1})
+    registry.register("third", Resize())
+    assert [each.definition.name for each in server.runtime.catalogue] == ["first", "health", "second"]
+    assert caplog.messages.count("Tool call: second") == 1

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from dragoman import ToolContext
+from dragoman.calls.call_log import call_log
 from dragoman.errors import NotFound
+from dragoman.parts.part import Contribution, Facilities, Part
 from dragoman.testing import open_server
 from dragoman.tools.builtin.echo import echo_tool
 from dragoman.tools.tool import Handler, Tool, ToolDefinition
@@ -35,8 +37,13 @@ async def test_calls_of_a_package_and_of_unknown_tools_have_lines_and_so_have_th
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "a.log")
-    async with open_server([made_of(wait, "wait"), made_of(refuse, "refuse"), echo_tool()]) as server:
-        server.runtime.log_calls(logging.getLogger("a.log"), __name__.rpartition(".")[0])
+
+    def build(given: Facilities) -> Contribution:
+        given.on_submit.append(call_log(given.catalogue, logging.getLogger("a.log"), __name__.rpartition(".")[0]))
+        return Contribution()
+
+    tools = [made_of(wait, "wait"), made_of(refuse, "refuse"), echo_tool()]
+    async with open_server(tools, parts=[Part(name="log", build=build)]) as server:
         client = await server.client()
         for name in ("refuse", "echo", "no\nsuch", "wait"):
             await client.call_tool(name, {"message": "hi"} if name == "echo" else {})

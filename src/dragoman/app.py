@@ -161,8 +161,7 @@ def create_server(options: ServerOptions) -> Runtime:
     added = (*options.parts, *installed_parts(config.server.parts))
     _check_names(added)
     parts = (*_own_parts(options, artifacts, tracer), *added)
-    migrations = (*MIGRATIONS, *(each for part in parts for each in part.migrations))
-    storage = make_storage(config.storage, clock, dict.fromkeys(migrations))
+    storage = _make_storage(options, parts)
     supervisor.add("storage", Contribution(stop=partial(_close, storage)))
     for name, each in (("load", slots.lag), ("pressure", pressure), ("cache", cache)):
         supervisor.add(name, Contribution(start=each.start, stop=each.stop))
@@ -191,19 +190,18 @@ def create_server(options: ServerOptions) -> Runtime:
     edge = _compose_edge(config, facilities, calls, identity, dialect)
     supervisor.add("announcer", Contribution(on_change=edge.announcer.on_change))
     shared.announce = edge.announcer.on_change
-    lifespans = (*(() if lifespan is None else (lifespan,)), *lifespans_of(tools))
-    runtime = Runtime(
-        config,
-        facilities,
-        calls,
-        edge,
-        supervisor,
-        shared,
-        Lifespans(lifespans, calls.runner, logger, config.server.shutdown_timeout_ms / 1000),
-        partial(_make_http, has_spans=tracer is not None),
-        is_owner=options.is_owner,
-    )
+    entered = (*(() if lifespan is None else (lifespan,)), *lifespans_of(tools))
+    lifespans = Lifespans(entered, calls.runner, logger, config.server.shutdown_timeout_ms / 1000)
+    make_http = partial(_make_http, has_spans=tracer is not None)
+    is_owner = options.is_owner
+    runtime = Runtime(config, facilities, calls, edge, supervisor, shared, lifespans, make_http, is_owner=is_owner)
     return runtime
+
+
+def _make_storage(options: ServerOptions, parts: Iterable[Part]) -> Storage:
+    """The storage, with the migrations of memories, whose tables there may be without their tools, and of parts."""
+    migrations = (*MIGRATIONS, *(each for part in parts for each in part.migrations))
+    return make_storage(options.config.storage, options.clock, dict.fromkeys(migrations))
 
 
 async def _close(storage: Storage) -> None:

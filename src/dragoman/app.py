@@ -257,7 +257,7 @@ def _check_names(parts: Iterable[Part]) -> None:
 
 
 def _build(part: Part, facilities: Facilities) -> Contribution:
-    """What a part contributes. Raises `PartFailed`, and what the server words itself."""
+    """Build a part's contribution. Raises `PartFailed`, and the errors that the server words itself."""
     try:
         made = part.build(facilities)
         if not isinstance(made, Contribution):
@@ -336,7 +336,7 @@ def _compose_calls(
 def _compose_edge(
     config: Config, facilities: Facilities, calls: Calls, identity: Identity, dialect: Dialect[ToolResult]
 ) -> Edge:
-    """What clients meet."""
+    """Compose the side that clients connect to."""
     listing = Listing(facilities.catalogue, identity)
     interests = Interests()
     max_bytes = config.response.max_response_bytes - bytes_added_later(identity.server_info)
@@ -433,7 +433,7 @@ def _authenticator(runtime: Runtime, identify: Identify | None) -> Authenticator
 
 
 def _make_metrics(runtime: Runtime) -> Metrics | None:
-    """What counts calls; None where nothing can word the figures."""
+    """The counters of calls; None without the library that words them."""
     if find_spec("prometheus_client") is None:
         runtime.logger.warn("there are no metrics: prometheus-client is not installed")
         return None

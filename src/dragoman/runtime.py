@@ -90,7 +90,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Edge:
-    """What clients meet."""
+    """The side that clients connect to."""
 
     kernel: SdkKernel
     services: Services

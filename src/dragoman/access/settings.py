@@ -16,7 +16,7 @@ TOKEN_SHORTEST = 16
 
 
 TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-"""What a bearer token can be made of."""
+"""The characters of a bearer token."""
 
 
 def is_token(text: str) -> bool:

@@ -50,7 +50,7 @@ def _by_client() -> Withdrawal:
 
 
 class Intake:
-    """Makes calls of requests. What has to know a call before it begins calls `make`, and then `submit`."""
+    """Makes calls of requests. A door that has to know a call before it begins calls `make`, and then `submit`."""
 
     def __init__(
         self, runner: Runner, ids: Ids, dialect: Dialect[ToolResult], clock: Clock, pipeline: Pipeline | None = None
@@ -125,7 +125,7 @@ class Intake:
         caller: Caller = LOCAL,
         trace: list[Span] | None = None,
     ) -> Awaitable[Outcome]:
-        """Make a call from Python, whose outcome can be awaited. Where the time went is added to `trace`."""
+        """Make a call from Python, whose outcome can be awaited. `trace` gets the time of each stage."""
         call = self.make_local(name, arguments, _python(caller), correlation_id)
         return self.answer(call, self._rendered) if trace is None else self._traced(call, trace)
 

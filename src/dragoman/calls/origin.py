@@ -1,4 +1,4 @@
-"""Where calls come from."""
+"""The origin of calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCAL_TRANSPORT = "local"
 
 
 class Origin(Struct, frozen=True, eq=False):
-    """What all calls of one peer share. Made once for a handshake connection, once per request elsewhere."""
+    """The facts that all calls of one peer share. Made once for a handshake connection, once per request elsewhere."""
 
     caller: Caller = LOCAL
     transport: str = LOCAL_TRANSPORT

@@ -55,7 +55,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """What all pipelines of a runtime share."""
+    """The objects that all pipelines of a runtime share."""
 
     run: Service
     logger: Logger

@@ -97,7 +97,7 @@ class Call(Struct, eq=False):
 
     # What the stages find out.
     tool: RegisteredTool = NO_TOOL
-    """What it runs: `NO_TOOL` until step 5, unless the call brings it."""
+    """The tool that it runs: `NO_TOOL` until step 5, unless the call brings one."""
     task: asyncio.Task[None] | None = None
     given: Any = None
     """The arguments as they came, where they have been converted."""

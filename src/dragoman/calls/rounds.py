@@ -16,9 +16,9 @@ class Round:
 
     def __init__(self, call: Call) -> None:
         self.requests: dict[str, InputRequest] = {}
-        """What is missing: the client must be asked this before the handler can run."""
+        """The questions that the client must be asked before the handler can run."""
         self.arguments = dict(call.arguments)
-        """What the handler is given once nothing is missing."""
+        """The arguments of the handler, once nothing is missing."""
         self.counted: dict[str, Any] = {}
         """The client's results that were taken as answers."""
         self.digests: dict[str, str] = {}

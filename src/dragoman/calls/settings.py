@@ -86,7 +86,7 @@ class LimitsConfig(Section, frozen=True):
 
     @property
     def shape(self) -> Shape:
-        """What a message may consist of, before it is parsed."""
+        """The limits of a message before it is parsed."""
         return Shape(self.max_message_containers, self.max_message_elements)
 
 

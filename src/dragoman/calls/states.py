@@ -83,7 +83,7 @@ class States:
 
 
 def _identity(call: Call) -> tuple[str, ...]:
-    """Whom and what a state is for."""
+    """The caller, tool and arguments that a state belongs to."""
     caller = call.origin.caller
     digest = hashlib.sha256(_encode_sorted(call.raw_arguments)).hexdigest()
     return caller.principal, caller.client_id or "", call.name, digest

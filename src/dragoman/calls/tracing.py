@@ -54,7 +54,7 @@ def _marks_of(call: Call) -> list[tuple[str, float]]:
 
 
 def spans(call: Call, ended: float) -> list[Span]:
-    """Where the time of a traced call went: from each mark to the next, and from the last to the end."""
+    """The time between the marks of a traced call, and from the last one to the end."""
     marks = _marks_of(call)
     ends = [moment for _, moment in marks[1:]] + [ended]
     return [Span(name, round((end - begun) * 1e6, 1)) for (name, begun), end in zip(marks, ends, strict=True)]

@@ -59,7 +59,7 @@ class AskClient:
     states: States
     patience: Patience
     slot: TakeSlot
-    """What was taken for the call: it is given back while the client is asked, and taken again before it goes on."""
+    """The slot is given back while the client is asked, and taken again before the call goes on."""
     waiting: Waiting
 
     def __call__(self, proceed: Service, /) -> Service:

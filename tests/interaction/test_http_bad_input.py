@@ -607,10 +607,12 @@ def test_an_id_that_is_in_use_is_refused_and_its_first_owner_served(server: Http
 
 
 @pytest.mark.requirement("FND-CORR-06")
+@pytest.mark.parametrize("given", [None, "my-own"])
 @pytest.mark.parametrize("meta", [{}, {"progressToken": 1}], ids=["in the lane", "in the SDK"])
-def test_a_cancelled_request_in_a_session_is_answered_with_a_correlation_id(
-    server: HttpProcess, session: HttpSession, meta: dict[str, Any]
+def test_a_cancelled_request_in_a_session_is_answered_with_its_correlation_id(
+    server: HttpProcess, session: HttpSession, meta: dict[str, Any], given: str | None
 ) -> None:
+    meta = meta if given is None else {**meta, "correlationId": given}
     before = sum(b'"under way"' in each for each in server.errors.lines)
     with server.wire() as wire:
         wire.send(session.request(message("tools/call", {"name": "wait_to_be_cancelled", "_meta": meta}, 8)))
@@ -618,7 +620,7 @@ def test_a_cancelled_request_in_a_session_is_answered_with_a_correlation_id(
         assert session.post(message("notifications/cancelled", {"requestId": 8})).status == 202
         error = wire.read().error
     assert (error["code"], error["message"]) == (-32800, "Request cancelled")
-    assert UUID(error["data"]["correlationId"])
+    assert error["data"]["correlationId"] == given or (given is None and UUID(error["data"]["correlationId"]))
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ async def test_a_client_that_does_not_read_keeps_no_other_from_being_told() -> N
         assert server.runtime.sessions is not None
         session = server.runtime.sessions.open._index[deaf.id]
         filling = asyncio.create_task(fill(session))
-        ((queue, _),) = session.transport._request_streams.values()
+        ((_, queue),) = session.transport._request_streams.values()
         await until(lambda: queue.statistics().tasks_waiting_send > 0)
         server.runtime.catalogue.register(late)
         assert (await listening.event()).message is None  # type: ignore[union-attr]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from fastapi import FastAPI
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from starlette.applications import Starlette
@@ -25,8 +24,10 @@ from dragoman import ToolContext, tool
 from dragoman.edge.http.app import HttpApp
 from dragoman.errors import ConfigError
 from tests.support.http_serving import hosting
+from tests.support.http_wire import Wire, modern_call
+from tests.support.processes import environment, free_port, running
 from tests.support.sdk_client import both_eras
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -65,21 +66,12 @@ async def place(url: str, mode: str = "auto", name: str = "where") -> Any:
         return (await client.call_tool(name, {})).structured_content
 
 
-HOSTS = ["starlette", *(["fastapi"] if find_spec("fastapi") else [])]
-
-
-def make_host(kind: str, lifespan: Any) -> Any:
-    if kind == "fastapi":
-        return import_module("fastapi").FastAPI(lifespan=lifespan)
-    return Starlette(lifespan=lifespan)
-
-
 @both_eras
 @pytest.mark.parametrize("http", ["h11", "httptools"])
-@pytest.mark.parametrize("kind", HOSTS)
-async def test_an_app_serves_under_a_prefix(mode: str, http: str, kind: str) -> None:
+@pytest.mark.parametrize("kind", [Starlette, FastAPI])
+async def test_an_app_serves_under_a_prefix(mode: str, http: str, kind: type[Starlette]) -> None:
     app = make_app()
-    host = make_host(kind, app.lifespan)
+    host = kind(lifespan=app.lifespan)
     host.mount("/tools", app)
     host.add_route("/", hello)
     async with hosting(host, http=http) as address, Client(f"{address}/tools/mcp", mode=mode) as client:
@@ -142,7 +134,7 @@ async def test_the_sessions_of_one_app_are_not_those_of_another() -> None:
     host = Starlette(routes=[Mount("/a", here), Mount("/b", there)])
     async with hosting(host) as address, Client(f"{address}/a/mcp", mode="legacy") as client:
         await client.call_tool("where", {})
-        (session_id,) = here._sessions.open._index
+        (session_id,) = here._eras.handshake._sessions.open._index
         headers = {"Mcp-Session-Id": session_id, "Accept": "application/json, text/event-stream"}
         call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "where", "arguments": {}}}
         async with httpx2.AsyncClient(headers=headers) as http:
@@ -214,3 +206,61 @@ def test_an_application_that_is_served_by_nobody_costs_no_sdk(tmp_path: Path) ->
     script = "import sys, dragoman; dragoman.http_app(allow_unauthenticated=True); print('mcp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout == "False\n"
+
+
+SERVERS = {
+    "uvicorn-h11": ("uvicorn", "--http", "h11", "--port", "PORT", "in_starlette"),
+    "uvicorn-httptools": ("uvicorn", "--http", "httptools", "--port", "PORT", "in_fastapi"),
+    "granian-starlette": ("granian", "--interface", "asgi", "--port", "PORT", "in_starlette"),
+    "granian-fastapi": ("granian", "--interface", "asgi", "--port", "PORT", "in_fastapi"),
+    "hypercorn-starlette": ("hypercorn", "--bind", "127.0.0.1:PORT", "in_starlette"),
+    "hypercorn-fastapi": ("hypercorn", "--bind", "127.0.0.1:PORT", "in_fastapi"),
+}
+
+
+@pytest.fixture(scope="module", params=SERVERS.values(), ids=SERVERS)
+def port(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Of a server in a process of its own, started by its own command."""
+    port = free_port()
+    *arguments, host = (each.replace("PORT", str(port)) for each in request.param)
+    command = [sys.executable, "-m", *arguments, f"tests.support.served.mounted:{host}"]
+    with running(command, cwd=Path(__file__).parents[2], env=environment()) as process:
+        wait_until(lambda: process.poll() is not None or is_served(port))
+        yield port
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+def is_served(port: int) -> bool:
+    try:
+        return httpx2.get(f"http://127.0.0.1:{port}/tools/ready").status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
+@both_eras
+async def test_every_server_serves_calls_and_streams(port: int, mode: str) -> None:
+    heard: list[float] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(progress)
+
+    async with Client(f"http://127.0.0.1:{port}/tools/mcp", mode=mode) as client:
+        assert (await client.call_tool("where", {})).structured_content == {"place": "here"}
+        counted = await client.call_tool("count_up", {"to": 3}, progress_callback=hear)
+        assert (counted.structured_content, heard) == ({"result": 3}, [1, 2, 3])
+
+
+async def test_a_client_that_leaves_is_noticed_behind_every_server(port: int) -> None:
+    async with Client(f"http://127.0.0.1:{port}/tools/mcp") as client:
+
+        async def changed(event: str, before: Mapping[str, int]) -> None:
+            async with asyncio.timeout(PATIENCE):
+                while (await client.call_tool("stays", {})).structured_content[event] == before[event]:
+                    pass
+
+        before = (await client.call_tool("stays", {})).structured_content
+        with Wire(port) as wire:
+            wire.send(modern_call("stay").replace(b"/mcp", b"/tools/mcp", 1))
+            await changed("began", before)
+        await changed("left", before)

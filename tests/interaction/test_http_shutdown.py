@@ -17,7 +17,7 @@ import pytest
 from mcp.client.session import ClientSession
 from mcp.client.sse import sse_client
 
-from dragoman.edge.http.server import bind
+from dragoman.edge.http.listening import bind
 from tests.support.answers import error_in, text_in
 from tests.support.http_process import HttpProcess, HttpSession
 from tests.support.http_wire import LATEST, Response, Wire, message, modern, modern_call, request

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
+from dragoman.edge.asgi import JSON, Application, Header, Headers, answer
+from dragoman.protocol.headers import by_name
 from tests.support.http_wire import Response
 from tests.support.waiting import PATIENCE
 
@@ -87,11 +90,64 @@ class Asked:
                 await self._changed.wait()
 
 
+@dataclass
+class TakenHead:
+    """The headers of a request that an application is given whole. Implements `WholeHead`."""
+
+    headers: list[Header]
+    named: Headers
+    known: Any = None
+
+
+class TakenPost:
+    """A request that an application is given whole, as the HTTP server does it. Implements `Post`."""
+
+    on_gone: Callable[[], object] | None = None
+
+    def __init__(self, app: Any, scope: dict[str, Any]) -> None:
+        self._app = app
+        self._scope = scope
+        self.asked = Asked()
+        self.asked.task = asyncio.create_task(self.asked.wait_for(2))
+
+    def answer(self, status: int, body: bytes, headers: tuple[Header, ...] = (JSON,)) -> None:
+        self.go_on(lambda scope, receive, send: answer(send, status, body, headers))
+
+    def go_on(self, app: Application) -> None:
+        self.asked.task.cancel()
+        self.asked.task = asyncio.create_task(self._app.run(app, self._scope, self.asked.receive, self.asked.send))
+
+    def watch(self) -> None:
+        """Nobody leaves."""
+
+
 class Driver:
     """Asks an application."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
+        self._heads: list[TakenHead] = []
+
+    def _head_of(self, headers: list[Header]) -> TakenHead:
+        """The same for the same headers, as on a connection."""
+        for head in self._heads:
+            if head.headers == headers:
+                return head
+        self._heads.append(TakenHead(headers, by_name(headers)))
+        return self._heads[-1]
+
+    async def give(self, data: bytes) -> Response | None:
+        """The whole response to a request that is given to the application whole; None if it does not take it."""
+        scope, body = scope_of(data)
+        post = TakenPost(self.app, scope)
+        asked = post.asked
+        if not self.app.take(post, self._head_of(scope["headers"]), body):
+            asked.task.cancel()
+            return None
+        async with asyncio.timeout(PATIENCE):
+            while not asked.is_complete:
+                await asyncio.wait((asked.task,))
+        return asked.response
 
     def begin(self, data: bytes) -> Asked:
         scope, body = scope_of(data)

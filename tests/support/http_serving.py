@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -15,7 +16,8 @@ from uvicorn import Config, Server
 from dragoman import Tool
 from dragoman.app import ServerOptions, create_server
 from dragoman.config import make_config
-from dragoman.edge.http.server import HttpServer, bind
+from dragoman.edge.http.listening import bind
+from dragoman.edge.http.server import HttpServer
 from dragoman.runtime import Runtime
 from dragoman.telemetry.log import CompletionRecord, Entry, StructuredLogger
 from dragoman.testing import is_json_rpc
@@ -63,33 +65,39 @@ async def serving(
     async with asyncio.timeout(4 * PATIENCE), listening(server) as port:
         await app.start()
         try:
-            yield Serving(runtime, port, log, server.server_state.connections)
+            yield Serving(runtime, port, log, server.connections)
         finally:
             await app.stop(0.1)
 
 
 @asynccontextmanager
-async def listening(server: Any) -> AsyncIterator[int]:
-    """Run a server of uvicorn's; gives its port."""
-    sock = bind("127.0.0.1", 0)
-    ended = asyncio.Event()
-    server.main_loop = ended.wait  # uvicorn's own looks ten times a second whether it should end.
-    running = asyncio.create_task(server.serve([sock]))
-    await until(lambda: server.started)
+async def listening(server: HttpServer, sock: socket.socket | None = None) -> AsyncIterator[int]:
+    """Run a server for as long as the block takes; gives its port."""
+    sock = sock or bind("127.0.0.1", 0)
+    await server.start(sock)
+    port = sock.getsockname()[1]
     try:
-        yield sock.getsockname()[1]
+        yield port
     finally:
-        ended.set()
-        await running
+        await server.stop()
 
 
 @asynccontextmanager
 async def hosting(app: Any, **options: Any) -> AsyncIterator[str]:
     """Serve an application as anybody would, with uvicorn; gives its address."""
-    server = Server(Config(app, log_config=None, **options))
-    server.capture_signals = no_signals  # type: ignore[method-assign,assignment]
-    async with asyncio.timeout(PATIENCE), listening(server) as port:
-        yield f"http://127.0.0.1:{port}"
+    server: Any = Server(Config(app, log_config=None, **options))
+    server.capture_signals = no_signals
+    sock = bind("127.0.0.1", 0)
+    ended = asyncio.Event()
+    server.main_loop = ended.wait  # uvicorn's own looks ten times a second whether it should end.
+    async with asyncio.timeout(PATIENCE):
+        running = asyncio.create_task(server.serve([sock]))
+        await until(lambda: server.started)
+        try:
+            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        finally:
+            ended.set()
+            await running
 
 
 class no_signals:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
 from dragoman.errors import InternalError, InvalidRequest, ProtocolError
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.shape import UNLIMITED, Shape
+
+if TYPE_CHECKING:
+    from dragoman.telemetry.metrics import Metrics
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -72,8 +75,8 @@ class Disconnected(Exception):
 
 async def answer(send: Send, status: int, body: bytes = b"", headers: Iterable[Header] = (JSON,)) -> None:
     """A whole response at once."""
-    length = (b"content-length", b"%d" % len(body))
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    length = () if status == 204 else ((b"content-length", b"%d" % len(body)),)  # RFC 9110, 8.6: 204 has none.
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -101,16 +104,86 @@ class Post(Protocol):
         ...
 
 
+class WholeHead(Protocol):
+    """The headers of a request that came whole. Requests on one connection whose heads are the same share it."""
+
+    known: Any
+    """Facts that the application derived from them; None before that."""
+
+    @property
+    def headers(self) -> list[Header]:
+        """As they came, names in lower case."""
+        ...
+
+    @property
+    def named(self) -> Headers:
+        """By name; values of the same name are joined."""
+        ...
+
+
+class HttpApplication(Protocol):
+    """The application, as the HTTP server needs it: an ASGI application that also takes whole requests as they are."""
+
+    @property
+    def endpoint(self) -> str:
+        """The path that MCP is served at."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """The counters of bytes and refusals."""
+        ...
+
+    def take(self, post: Post, head: WholeHead, body: bytes) -> bool:
+        """Answer a POST to the endpoint that came whole.
+
+        False: nothing was done, and it has to come in by ASGI.
+        """
+        ...
+
+    def refuse(self, status: int, error: ProtocolError) -> bytes:
+        """Log an error that answers a request before the application has seen it; returns the body of the answer."""
+        ...
+
+    async def run(self, app: Application, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the application answer that a post was given to go on with. A defect of it costs one request."""
+        ...
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
+class PlainApplication:
+    """Any ASGI application, as the HTTP server serves it. Implements `HttpApplication`."""
+
+    endpoint = ""
+    metrics = None
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    def take(self, post: Post, head: WholeHead, body: bytes) -> bool:
+        return False
+
+    def refuse(self, status: int, error: ProtocolError) -> bytes:
+        return unknown_refusal(status, error)
+
+    async def run(self, app: Application, scope: Scope, receive: Receive, send: Send) -> None:
+        await app(scope, receive, send)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
 class AsgiPost:
     """A request from whichever ASGI server there is."""
 
     on_gone: Callable[[], object] | None = None
     _watcher: asyncio.Task[None] | None = None
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, receive: Receive) -> None:
-        self._loop = loop
+    def __init__(self, receive: Receive) -> None:
+        self._loop = asyncio.get_running_loop()
         self._receive = receive
-        self._decided: asyncio.Future[Application | None] = loop.create_future()
+        self._decided: asyncio.Future[Application | None] = self._loop.create_future()
 
     def answer(self, status: int, body: bytes, headers: tuple[Header, ...] = (JSON,)) -> None:
         self.go_on(lambda scope, receive, send: answer(send, status, body, headers))
@@ -169,12 +242,18 @@ class Bodies:
         """All of a body. Raises `TooLarge` as soon as it is longer than it may be, `Disconnected`, and `RequestRefused`
         when it consists of too much, or others send so much that there is no room for it."""
         body = await self._read(receive)
+        self.check(body)
+        return body
+
+    def check(self, body: bytes) -> None:
+        """Raise `RequestRefused` for a body that is longer, or consists of more, than a request may."""
+        if len(body) > self._most_each:
+            raise TooLarge(self._most_each)
         excess = self._shape.excess(body)
         if excess is not None:
             heading = jsonrpc.heading(body)
             error = InvalidRequest(f"Invalid request: the message has {excess}")
             raise RequestRefused(413, error, id=heading.id, meta=heading.correlation)
-        return body
 
     async def _read(self, receive: Receive) -> bytes:
         message = await receive()

@@ -17,6 +17,8 @@ class Served(Protocol):
     logger: Logger
     shutdown_timeout: float
     """Seconds."""
+    began: float
+    """When it was started, or made, by the monotonic clock."""
 
     @property
     def state(self) -> Enum: ...

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from ipaddress import ip_network
 from typing import Annotated
 
 from msgspec import Meta
 
-from dragoman.sections import Count, Section, about
+from dragoman.sections import Count, Problem, Section, about
 
 
 class HttpConfig(Section, frozen=True):
@@ -14,6 +16,10 @@ class HttpConfig(Section, frozen=True):
 
     host: Annotated[str, Meta(min_length=1), about("The address to listen on.")] = "127.0.0.1"
     port: Annotated[Annotated[int, Meta(ge=1, le=65_535)], about("The port to listen on.")] = 8000
+    uds: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        about("The path of a Unix socket to listen on instead, such as for a proxy on the same machine."),
+    ] = None
     path: Annotated[Annotated[str, Meta(pattern="^/[^?#]*[^/?#]$")], about("Where MCP is served.")] = "/mcp"
     allowed_hosts: Annotated[
         tuple[str, ...],
@@ -21,6 +27,13 @@ class HttpConfig(Section, frozen=True):
     ] = ()
     allowed_origins: Annotated[
         tuple[str, ...], about("Pages that may call from a browser, as `https://example.org`; `*` allows any.")
+    ] = ()
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        about(
+            "Addresses and networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed; `unix` is "
+            "every client of a Unix socket."
+        ),
     ] = ()
     max_connections: Annotated[Annotated[int, Meta(ge=1)], about("Connections at a time.", is_limit=True)] = 4096
     max_sessions: Annotated[
@@ -47,3 +60,11 @@ class HttpConfig(Section, frozen=True):
         about("What is kept, for all sessions together, to resume broken streams.", is_limit=True),
     ] = 67_108_864
     metrics: Annotated[bool, about("Whether calls are counted, and `/metrics` is served.", is_harmless=True)] = True
+
+    def conflicts(self) -> Iterator[Problem]:
+        for name in self.trusted_proxies:
+            try:
+                if name != "unix":
+                    ip_network(name)
+            except ValueError as error:
+                yield "trusted_proxies", str(error)

@@ -28,12 +28,15 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 K = TypeVar("K")
+N = TypeVar("N", int, float)
 
 SNAPSHOT = "application/x-dragoman-snapshot"
 """What one process of a server asks another for, to add it to its own."""
 
 MOST_TOOLS = 200
 MOST_REASONS = 40
+MOST_VALUES = MOST_TOOLS + 1
+"""Of a part's gauge that has a label: as many as tools have, and `other`."""
 OTHER = "other"
 BOUNDS_MS = (
     0.1,
@@ -67,21 +70,26 @@ class Gauge(Struct, frozen=True):
 
     name: str
     about: str
-    read: Callable[[], float]
+    read: Callable[[], float | Mapping[str, float]]
     is_counter: bool = False
     """Whether it only ever grows. Its name is then shown with `_total` at the end."""
+    label: str | None = None
+    """The name of the label of a gauge with several figures; the first `MOST_VALUES` of them are shown."""
 
     def __post_init__(self) -> None:
-        if _NAME.fullmatch(self.name) is None:
-            raise ValueError(f"{self.name!r} is not a name that Prometheus takes")
+        for name in (self.name, *(() if self.label is None else (self.label,))):
+            if _NAME.fullmatch(name) is None:
+                raise ValueError(f"{name!r} is not a name that Prometheus takes")
 
 
 class _Figure(Struct, frozen=True):
     """What a gauge showed."""
 
     about: str
-    value: float
+    values: dict[str, float]
+    """By what the label says; a figure without a label has one, with an empty key."""
     is_counter: bool
+    label: str | None = None
 
 
 class Levels(Struct, frozen=True, kw_only=True):
@@ -326,8 +334,11 @@ class Snapshot(Struct, frozen=True):
         ):
             yield CounterMetricFamily(name, said, value=count)
         for name, figure in self.gauges.items():
-            family = CounterMetricFamily if figure.is_counter else GaugeMetricFamily
-            yield family(name, figure.about, value=figure.value)
+            kind = CounterMetricFamily if figure.is_counter else GaugeMetricFamily
+            family = kind(name, figure.about, labels=() if figure.label is None else (figure.label,))
+            for key, value in figure.values.items():
+                family.add_metric(() if figure.label is None else (key,), value)
+            yield family
 
 
 def _read(gauge: Gauge) -> _Figure | None:
@@ -336,10 +347,16 @@ def _read(gauge: Gauge) -> _Figure | None:
     So does one that shows no number, which other processes could not be told.
     """
     try:
-        value = float(gauge.read())
+        shown = gauge.read()
+        figures = shown if isinstance(shown, Mapping) else {"": shown}
+        if (gauge.label is None) is isinstance(shown, Mapping):
+            return None
+        values = {str(key): float(figures[key]) for key in sorted(figures)[:MOST_VALUES]}
     except (Exception, SystemExit):
         return None
-    return _Figure(gauge.about, value, gauge.is_counter) if isfinite(value) else None
+    if not all(map(isfinite, values.values())):
+        return None
+    return _Figure(gauge.about, values, gauge.is_counter, gauge.label)
 
 
 def _figures_together(gauges: Iterable[Mapping[str, _Figure]]) -> dict[str, _Figure]:
@@ -347,11 +364,11 @@ def _figures_together(gauges: Iterable[Mapping[str, _Figure]]) -> dict[str, _Fig
     for each in gauges:
         for name, figure in each.items():
             known = total.get(name)
-            total[name] = figure if known is None else replace(known, value=known.value + figure.value)
+            total[name] = figure if known is None else replace(known, values=_added(known.values, figure.values))
     return total
 
 
-def _added(*counts: Mapping[K, int]) -> dict[K, int]:
+def _added(*counts: Mapping[K, N]) -> dict[K, N]:
     total: Counter[K] = Counter()
     for each in counts:
         total.update(each)

@@ -32,7 +32,8 @@ from dragoman.adapters.dict_claims import DictClaims
 from dragoman.changes import Change, ToolRegistered, ToolRemoved
 from dragoman.clock import SystemClock
 from dragoman.config import Config
-from dragoman.edge.http.server import bind
+from dragoman.edge.http.listening import bind, open_listening
+from dragoman.edge.settings import HttpConfig
 from dragoman.errors import ConfigError, ResourceExhausted
 from dragoman.parts.restarts import RestartLimit, delay_before_restart
 from dragoman.process.exit_codes import ABANDONED, FAILED, UNUSABLE
@@ -300,16 +301,16 @@ class Workers:
         return any(code for code, worker in zip(codes, workers, strict=True) if worker.is_ready)
 
 
-def reserve(host: str, port: int) -> socket.socket:
-    """An address for all workers. Raises as `bind`.
+def reserve(http: HttpConfig) -> socket.socket:
+    """An address for all workers. Raises as `open_listening`.
 
     On Linux each worker listens there by itself: taking turns at one socket, whoever wakes up first takes all that have
-    come. This one then only keeps the address, and nobody connects to it.
+    come. This one then only keeps the address, and nobody connects to it. They do take turns at a Unix socket.
     """
-    listening = bind(host, port)
-    if BINDS_ITSELF:
+    listening = open_listening(http)
+    if BINDS_ITSELF and http.uds is None:
         listening.close()  # Nobody else was there; without trying, another server could be joined by mistake.
-        return bind(host, port, shared=True, listens=False)
+        return bind(http.host, http.port, shared=True, listens=False)
     return listening
 
 

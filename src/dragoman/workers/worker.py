@@ -22,7 +22,9 @@ from msgspec.structs import replace
 from dragoman.adapters.dict_claims import MOST_CLAIMS
 from dragoman.app import configure
 from dragoman.changes import Change
-from dragoman.edge.http.server import HttpServer, bind, raise_file_limit, serve
+from dragoman.edge.asgi import PlainApplication
+from dragoman.edge.http.listening import bind, raise_file_limit
+from dragoman.edge.http.server import HttpServer, serve
 from dragoman.errors import NoFreeSlot, RegistrationError, ResourceExhausted
 from dragoman.forks import drop, in_forked_children
 from dragoman.telemetry.log import exception_facts
@@ -94,9 +96,10 @@ async def serve_at(place: WorkerPlace, runtime: Runtime, app: HttpApp) -> int:
     for change in welcome.changes:
         _apply(runtime, change)
     http = place.config.http
-    if BINDS_ITSELF:
+    if BINDS_ITSELF and http.uds is None:
         listening = bind(http.host, listening.getsockname()[1], shared=True)
-    beside = HttpServer(siblings.entrance(app), replace(http, keep_alive_ms=_DAY_MS, max_connections=1 << 20))
+    entrance = PlainApplication(siblings.entrance(app))
+    beside = HttpServer(entrance, replace(http, keep_alive_ms=_DAY_MS, max_connections=1 << 20), runtime.clock)
     parent = await Parent.open(place.control, welcome.keeper)
     runtime.shared.publish, runtime.shared.claims = parent.tell, parent
     listening_to_it = asyncio.create_task(parent.listen(runtime))

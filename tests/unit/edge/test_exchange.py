@@ -29,13 +29,13 @@ class Scene:
     def __init__(self, *, streams: bool = True) -> None:
         self.watch = Watch(SystemClock())
         self.client = Asked()
-        post = AsgiPost(asyncio.get_running_loop(), self.client.receive)
-        self.exchange = Exchange(post, ANONYMOUS, self.watch, streams=streams)
+        post = AsgiPost(self.client.receive)
+        self.exchange = Exchange(post, ANONYMOUS, self.watch, streams)
         self.left = 0
         self.exchange.on_gone = self._gone
         self.running = asyncio.create_task(post.run({}, self.client.send))
 
-    def _gone(self) -> None:
+    def _gone(self, reason: str) -> None:
         self.left += 1
 
     async def end(self) -> None:
@@ -233,8 +233,8 @@ async def test_the_watch_rests_while_there_is_nothing_to_watch() -> None:
     assert not scene.watch._young
     assert not scene.watch._old
     client = Asked()
-    post = AsgiPost(asyncio.get_running_loop(), client.receive)
-    Exchange(post, ANONYMOUS, scene.watch, streams=True)
+    post = AsgiPost(client.receive)
+    Exchange(post, ANONYMOUS, scene.watch, True)
     running = asyncio.create_task(post.run({}, client.send))
     await asyncio.sleep(0)
     client.leave()

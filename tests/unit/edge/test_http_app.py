@@ -179,9 +179,10 @@ async def test_a_defect_of_ours_costs_one_request_and_tells_nobody_its_reasons()
         def broken(*_: object) -> None:
             raise ValueError("the secret reason")
 
-        works, here.app._modern.read = here.app._modern.read, broken  # type: ignore[assignment]
+        reader = here.app._eras.modern.reader
+        works, reader.read = reader.read, broken  # type: ignore[method-assign, assignment]
         answered = await here.ask(modern_call("echo", message="hi"))
-        here.app._modern.read = works
+        reader.read = works  # type: ignore[method-assign]
         correlation_id = answered.error["data"]["correlationId"]
         told = {"code": -32603, "message": "Internal error", "data": {"correlationId": correlation_id}}
         assert (answered.status, answered.error) == (500, told)
@@ -341,7 +342,7 @@ class Tokens(Authenticator):
 @pytest.mark.parametrize("as_stream", [False, True], ids=["lane", "SDK"])
 async def test_in_a_session_the_token_of_the_request_decides_and_not_the_one_that_opened_it(as_stream: bool) -> None:
     async with scene() as here:
-        here.app._access._authenticator = Tokens()
+        here.app._admission._authenticator = Tokens()
         opened = await here.ask(request(INITIALIZE, {"authorization": "Bearer ada:tool:*"}))
         session = {"mcp-session-id": opened.headers["mcp-session-id"]}
         await here.ask(request(INITIALIZED, {**session, "authorization": "Bearer ada:tool:*"}))
@@ -361,7 +362,7 @@ async def test_in_a_session_the_token_of_the_request_decides_and_not_the_one_tha
 
 async def test_a_token_that_cannot_be_verified_now_may_be_tried_again() -> None:
     async with scene() as here:
-        here.app._access._authenticator = Tokens()
+        here.app._admission._authenticator = Tokens()
         answered = await here.ask(modern_call("echo", {"authorization": "Bearer later"}, message="hi"))
         assert (answered.status, answered.code, answered.headers["retry-after"]) == (503, -32603, "5")
         assert "issuer" not in answered.body.decode()
@@ -439,7 +440,7 @@ async def test_an_initialize_that_is_answered_with_an_error_leaves_no_session_be
     wrong = {**INITIALIZE, "params": {**INITIALIZE["params"], "capabilities": {"roots": "x"}}}
     for _ in range(2):
         assert (await here.ask(request(wrong))).messages[-1]["error"]["code"] == -32602
-        await until(lambda: not app._sessions.open._manager._server_instances)
+        await until(lambda: not app._eras.handshake._sessions.open._manager._server_instances)
     assert "result" in (await here.ask(request(INITIALIZE))).messages[-1]
     await app.stop(0)
 
@@ -532,9 +533,12 @@ async def test_a_request_in_a_session_after_the_end_is_refused_as_retryable() ->
         request(None, session, method="GET"),
         request(None, session, method="DELETE"),
         request(INITIALIZE),
+        modern("prompts/list"),
     ):
         answered = await made.ask(asked)
         assert (answered.status, answered.code, answered.headers["retry-after"]) == (503, -32603, "1")
+    assert made.app.metrics is not None
+    assert made.app.metrics.snapshot().http_refusals == {503: 6}
     error = error_in((await made.ask(modern_call("echo", message="hi"))).message["result"])
     assert (error["code"], error["details"]["retryable"]) == ("RESOURCE_EXHAUSTED", True)
     assert (await made.ask(request(None, method="GET", path="/ready"))).json == {"status": "closed"}

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
+import anyio
+from mcp.server.streamable_http import EventMessage
+from mcp_types import JSONRPCRequest
+
 from dragoman.edge.sdk.replay import ReplayBuffer, SessionEvents
+from dragoman.edge.sdk.transport import ResumableTransport
 
 LARGE = 1_000_000
 
@@ -103,3 +111,14 @@ def test_a_session_that_is_over_leaves_room_for_others() -> None:
     assert buffer.size == size
     assert session.find(mark) is None
     assert other.find(kept) is not None
+
+
+async def test_a_stream_is_not_forgotten_because_a_message_finds_its_first_connection_closed() -> None:
+    transport: Any = ResumableTransport("a-session")
+    transport._request_streams["1"] = anyio.create_memory_object_stream[EventMessage](1)
+    message = JSONRPCRequest(jsonrpc="2.0", id=1, method="tools/call")
+    transport._create_session_message(message, None, "1", "2025-11-25")
+    sending = asyncio.create_task(transport._request_streams["1"][0].send(None))
+    await asyncio.sleep(0)
+    transport.close_sse_stream("1")  # As a client does that resumes it.
+    await sending  # On an error the SDK would forget the stream that has taken its place.

@@ -15,14 +15,14 @@ from dragoman.config import make_config
 from dragoman.edge.asgi import RequestRefused
 from dragoman.edge.http.app import HttpApp
 from dragoman.edge.http.routes import Endpoint, Routes
-from dragoman.edge.http.server import HttpServer, bind
+from dragoman.edge.http.server import HttpServer
 from dragoman.edge.settings import HttpConfig
 from dragoman.errors import ConfigError
 from dragoman.parts.part import Contribution, Part
 from dragoman.parts.route import HttpRequest, HttpResponse, Route, Stream
 from tests.support.asgi import Driver
+from tests.support.http_serving import listening
 from tests.support.http_wire import Response, Wire, request
-from tests.support.waiting import until
 
 TOKENS = {name: f"{name}-0123456789abcdef" for name in ("operator", "guest")}
 SETTINGS = {
@@ -132,13 +132,8 @@ async def test_a_part_s_route_is_answered_the_same_by_our_server_and_by_any_othe
 
 @asynccontextmanager
 async def serving(app: HttpApp) -> AsyncIterator[int]:
-    listening = bind("127.0.0.1", 0)
-    server = HttpServer(app, HttpConfig())
-    running = asyncio.create_task(server.serve([listening]))
-    await until(lambda: server.started)
-    yield listening.getsockname()[1]
-    server.should_exit = True
-    await running
+    async with listening(HttpServer(app, HttpConfig())) as port:
+        yield port
 
 
 def same(response: Response) -> tuple[object, ...]:

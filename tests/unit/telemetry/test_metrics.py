@@ -17,7 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 import dragoman
-from dragoman import Caller, ToolContext, __version__, resource, tool
+from dragoman import AgentContext, AgentMessage, Caller, ToolContext, __version__, agent, resource, tool
 from dragoman.cache.bounded import BoundedCache
 from dragoman.config import make_config
 from dragoman.errors import NotFound
@@ -330,14 +330,27 @@ def documented(counted: Metrics) -> list[str]:
     return rows
 
 
-def test_the_page_about_operations_names_every_metric_and_no_other() -> None:
+@agent("clerk")
+async def clerk(message: AgentMessage, context: AgentContext) -> None:
+    """Does nothing."""
+
+
+async def test_the_page_about_operations_names_every_metric_and_no_other() -> None:
+    async with open_server([clerk]) as server:
+        server.runtime.http()
+        assert server.runtime.metrics is not None
+        of_agents = [row for row in documented(server.runtime.metrics) if row.startswith("| `dragoman_agent")]
+    assert len(of_agents) == 7
     counted = metrics()
     counted.observe(record(), Ended())
     counted.observe(record(outcome="tool_error", error_code="NOT_FOUND"), Ended(ran=False))
     counted.refused_request(401)
     counted.received_bytes = counted.sent_bytes = 1
     page = (Path(__file__).parents[3] / "docs/operations.md").read_text("utf-8")
-    assert [line for line in page.splitlines() if line.startswith("| `dragoman_")] == documented(counted)
+    assert [line for line in page.splitlines() if line.startswith("| `dragoman_")] == [
+        *documented(counted),
+        *of_agents,
+    ]
     assert f"at most {MOST_TOOLS} tools" in page
 
 

@@ -19,7 +19,8 @@ from msgspec import structs
 from dragoman.app import configure
 from dragoman.changes import Change, ResourceUpdated, ResultsOutdated, ToolRegistered, ToolRemoved
 from dragoman.config import Config, make_config
-from dragoman.edge.http.server import bind
+from dragoman.edge.http.listening import bind
+from dragoman.edge.settings import HttpConfig
 from dragoman.errors import ConfigError
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.testing import open_server
@@ -394,9 +395,9 @@ def test_the_folder_is_private_gone_afterwards_and_never_too_deep(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the parent's socket is the one that takes connections")
 def test_an_address_is_reserved_without_taking_connections() -> None:
-    with reserve("127.0.0.1", 0) as kept:
+    with reserve(HttpConfig(port=0)) as kept:
         address = kept.getsockname()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address)
         with bind(*address, shared=True), pytest.raises(OSError, match="in use"):
-            reserve(*address)
+            reserve(HttpConfig(host=address[0], port=address[1]))

@@ -18,6 +18,7 @@ import pytest
 from dragoman import tool
 from dragoman.app import ServerOptions, create_server
 from dragoman.config import make_config
+from dragoman.edge.asgi import PlainApplication
 from dragoman.edge.http.app import HttpApp
 from dragoman.edge.http.server import HttpServer
 from dragoman.edge.http.siblings import LOCAL_ONLY
@@ -59,7 +60,7 @@ class Worker:
             self.seen.append(dict(scope))
             await self.app(scope, receive, send)
 
-        self.server = HttpServer(self.siblings.entrance(noting), HttpConfig())
+        self.server = HttpServer(PlainApplication(self.siblings.entrance(noting)), HttpConfig())
 
     async def ask(
         self, method: str, path: str = "/mcp", body: bytes = b"", **headers: str
@@ -98,15 +99,12 @@ class Worker:
 @pytest.fixture
 async def workers(folder: Path) -> AsyncIterator[list[Worker]]:
     made = [Worker(name, folder) for name in NAMES]
-    serving = [asyncio.create_task(each.server.serve([each.siblings.listen()])) for each in made]
     for each in made:
         await each.app.start()
-        await until(lambda each=each: each.server.started)  # type: ignore[misc]
+        await each.server.start(each.siblings.listen())
     yield made
     for each in made:
-        each.server.should_exit = True
-    await asyncio.gather(*serving)
-    for each in made:
+        await each.server.stop()
         await each.app.stop(0.1)
 
 
@@ -150,8 +148,8 @@ async def test_a_connection_that_was_closed_while_it_was_idle_is_made_anew(worke
     for _ in range(3):
         status, _, _ = await one.ask("DELETE", mcp_session_id=session)
         assert status == 404
-        for connection in tuple(other.server.server_state.connections):
-            connection.transport.abort()  # type: ignore[union-attr]
+        for connection in tuple(other.server.connections):
+            connection.line.transport.abort()
     assert len(other.seen) == 3
 
 
@@ -159,7 +157,7 @@ async def test_what_is_passed_on_is_reused_and_counted(workers: list[Worker]) ->
     one, other = workers
     for _ in range(5):
         await one.ask("DELETE", mcp_session_id=f"{NAMES[1]}-{SESSION}", x_dragoman_worker="forged")
-    assert len(other.server.server_state.connections) == 1
+    assert len(other.server.connections) == 1
     assert len(other.seen) == 5
     await one.siblings.drained(0.01)
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
+
+from msgspec import Struct
 
 from dragoman.access.callers import Caller
 from dragoman.calls.call import Withdrawal
@@ -55,8 +57,9 @@ class Watch:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.loop = asyncio.get_running_loop()
-        self.thread = threading.get_ident()
+        self.loop: asyncio.AbstractEventLoop
+        self.thread: int
+        """Of the loop; both are known from the first exchange on."""
         self._young: set[_Watched] = set()
         self._old: set[_Watched] = set()
         self._ticking = False
@@ -66,12 +69,14 @@ class Watch:
         self._young.add(exchange)
         if not self._ticking:
             self._ticking = True
+            self.loop, self.thread = asyncio.get_running_loop(), threading.get_ident()
             self.loop.call_later(WATCH_AFTER, self._tick)
 
     def discard(self, exchange: _Watched) -> None:
         """An exchange is over."""
         self._young.discard(exchange)
-        self._old.discard(exchange)
+        if self._old:
+            self._old.discard(exchange)
 
     def _tick(self) -> None:
         for exchange in self._old:
@@ -82,34 +87,33 @@ class Watch:
             self.loop.call_later(WATCH_AFTER, self._tick)
 
 
-class Exchange:
+class Exchange(Struct, eq=False):
     """A request of the modern era: collects what is to be sent while somebody works on it, and sends it."""
 
-    transport = "http"
-    session = None
+    transport: ClassVar = "http"
+    session: ClassVar = None
     """There was no handshake."""
+
+    _post: Post
+    caller: Caller
+    _watch: Watch
+    _streams: bool
+    """Whether the client takes event streams."""
     headers: Sequence[Header] = ()
     """Of the request."""
-    on_gone: Callable[[], object] | None = None
+    on_gone: Callable[[Withdrawal], object] | None = None
     """What to do when the client leaves before it is answered; called once."""
-
-    # What most exchanges never need.
+    _queue: list[bytes] = []
+    _queued_bytes: int = 0
     _body: bytes | None = None
-    _gone = False
+    _gone: bool = False
     _woken: asyncio.Future[None] | None = None
     _drained: asyncio.Future[None] | None = None
     _timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, post: Post, caller: Caller, watch: Watch, *, streams: bool) -> None:
-        self.caller = caller
-        self._post = post
-        self._streams = streams
-        self._watch = watch
-        self._loop = watch.loop
-        self._queue: list[bytes] = []
-        self._queued_bytes = 0
-        post.on_gone = self._leave
-        watch.add(self)
+    def __post_init__(self) -> None:
+        self._watch.add(self)
+        self._post.on_gone = self._leave
 
     @property
     def listener(self) -> NoReturn:
@@ -142,20 +146,20 @@ class Exchange:
             if threading.get_ident() == self._watch.thread:
                 self._put(line)
             else:
-                self._loop.call_soon_threadsafe(self._put, line)
+                self._watch.loop.call_soon_threadsafe(self._put, line)
 
     async def drained(self) -> None:
         """Wait until a client that is behind has caught up; for those who must not lose a notification."""
         while self._is_full and not self._gone:
             if self._drained is None:
-                self._drained = self._loop.create_future()
+                self._drained = self._watch.loop.create_future()
             await asyncio.shield(self._drained)
 
     def watch(self) -> None:
         """It takes a while: see whether the client stays, and keep proxies patient."""
         self._post.watch()
         if self._streams:
-            self._timer = self._loop.call_later(PING_EVERY - WATCH_AFTER, self._become_stream)
+            self._timer = self._watch.loop.call_later(PING_EVERY - WATCH_AFTER, self._become_stream)
 
     @property
     def _is_full(self) -> bool:
@@ -171,13 +175,13 @@ class Exchange:
                 self._wake()
 
     def _become_stream(self) -> None:
-        self._woken = self._loop.create_future()
+        self._woken = self._watch.loop.create_future()
         self._end()
         self._post.go_on(until_expired(self._stream, self.caller, self._watch.clock))
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send what there is to send, until the answer is sent or the client is gone."""
-        watcher = self._loop.create_task(self._until_gone(receive))
+        watcher = self._watch.loop.create_task(self._until_gone(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": [*STREAM]})
             while not self._gone:
@@ -190,7 +194,7 @@ class Exchange:
                 if ended:
                     return
                 if not self._queue and self._body is None:
-                    self._woken = self._loop.create_future()
+                    self._woken = self._watch.loop.create_future()
                     await asyncio.wait((self._woken,), timeout=PING_EVERY)
         finally:
             watcher.cancel()
@@ -217,7 +221,7 @@ class Exchange:
             self._let_drain()
             if self.on_gone is not None:
                 on_gone, self.on_gone = self.on_gone, None
-                on_gone()
+                on_gone("disconnect")
         self.on_gone = None  # It leads back here: without this, only the garbage collector would end it.
 
     def _end(self) -> None:
@@ -230,20 +234,20 @@ class Exchange:
             self.on_gone = None
 
 
-class SessionCall:
+class SessionCall(Struct, eq=False):
     """A call in a session. That a client leaves does not end it."""
 
+    _post: Post
+    request_id: Id
+    caller: Caller
+    session: LaneSession
+    _watch: Watch
     _answered: asyncio.Future[bytes] | None = None
     _timer: asyncio.TimerHandle | None = None
-    _is_over = False
+    _is_over: bool = False
 
-    def __init__(self, post: Post, request_id: Id, caller: Caller, session: LaneSession, watch: Watch) -> None:
-        self._post = post
-        self._caller = caller
-        self._request_id = request_id
-        self._session = session
-        self._watch = watch
-        watch.add(self)
+    def __post_init__(self) -> None:
+        self._watch.add(self)
 
     def finish(self, line: bytes, status: int = 200, headers: tuple[Header, ...] = ()) -> None:
         """The answer; the first one counts."""
@@ -256,7 +260,7 @@ class SessionCall:
         self._watch.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        self._post.answer(status, line, (JSON, self._session.header, *headers))
+        self._post.answer(status, line, self.session.headers + headers)
 
     def watch(self) -> None:
         """It takes a while."""
@@ -264,8 +268,8 @@ class SessionCall:
 
     def _become_stream(self) -> None:
         self._answered = self._watch.loop.create_future()
-        self._post.go_on(until_expired(self._stream, self._caller, self._watch.clock))
+        self._post.go_on(until_expired(self._stream, self.caller, self._watch.clock))
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self._answered is not None
-        await self._session.stream(self._request_id, self._answered, scope, receive, send)
+        await self.session.stream(self.request_id, self._answered, scope, receive, send)

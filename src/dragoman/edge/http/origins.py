@@ -8,11 +8,11 @@ they are listed, and pages only from this machine, this server or a listed origi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from dragoman.edge.asgi import Header, Headers, Send
+from dragoman.edge.asgi import JSON, Application, Header, Headers, Post, Receive, Scope, Send
+from dragoman.process.address import is_address, is_loopback
 
 _CORS_ALLOWED = (
     b"authorization, content-type, last-event-id, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id"
@@ -56,22 +56,18 @@ class OriginCheck:
         if scheme not in ("http", "https"):
             return False
         name = _name_in(authority)
-        return name is not None and (authority == _text(host) or _is_loopback(name))
+        return name is not None and (authority == _text(host) or is_loopback(name))
 
     def _is_known_host(self, host: str) -> bool:
         if "*" in self._hosts or host in self._hosts:
             return True
         name = _name_in(host)
-        return name is not None and (name in self._hosts or name == "localhost" or _is_address(name))
+        return name is not None and (name in self._hosts or name == "localhost" or is_address(name))
 
 
 def with_cors(send: Send, origin: bytes) -> Send:
     """A `send` that lets a page of `origin` read the response."""
-    added = (
-        (b"access-control-allow-origin", origin),
-        (b"access-control-expose-headers", b"mcp-session-id, www-authenticate"),
-        (b"vary", b"origin"),
-    )
+    added = _cors_headers(origin)
 
     async def send_with_cors(message: Any) -> None:
         if message["type"] == "http.response.start":
@@ -81,6 +77,36 @@ def with_cors(send: Send, origin: bytes) -> Send:
     return send_with_cors
 
 
+class CorsPost:
+    """A post whose response a page of `origin` can read."""
+
+    def __init__(
+        self, post: Post, origin: bytes, run: Callable[[Application, Scope, Receive, Send], Awaitable[None]]
+    ) -> None:
+        """`run` has an application answer, and answers in its place if it fails."""
+        self._post = post
+        self._origin = origin
+        self._run = run
+        self.watch = post.watch
+
+    @property
+    def on_gone(self) -> Callable[[], object] | None:
+        return self._post.on_gone
+
+    @on_gone.setter
+    def on_gone(self, on_gone: Callable[[], object] | None) -> None:
+        self._post.on_gone = on_gone
+
+    def answer(self, status: int, body: bytes, headers: tuple[Header, ...] = (JSON,)) -> None:
+        self._post.answer(status, body, headers + _cors_headers(self._origin))
+
+    def go_on(self, app: Application) -> None:
+        def answer(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+            return self._run(app, scope, receive, with_cors(send, self._origin))
+
+        self._post.go_on(answer)
+
+
 def preflight_headers(headers: Headers, methods: bytes) -> tuple[Header, ...]:
     """The headers of the answer to a page that asks whether it may send a request."""
     return (
@@ -88,6 +114,14 @@ def preflight_headers(headers: Headers, methods: bytes) -> tuple[Header, ...]:
         (b"access-control-allow-methods", methods),
         (b"access-control-allow-headers", headers.get(b"access-control-request-headers", _CORS_ALLOWED)),
         (b"access-control-max-age", b"600"),
+    )
+
+
+def _cors_headers(origin: bytes) -> tuple[Header, ...]:
+    return (
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", b"mcp-session-id, www-authenticate"),
+        (b"vary", b"origin"),
     )
 
 
@@ -105,15 +139,3 @@ def _text(value: bytes | None) -> str:
 
 def _shown(value: bytes | None) -> str:
     return repr(_text(value)[:200])
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_loopback(name: str) -> bool:
-    return name == "localhost" or (_is_address(name) and ip_address(name).is_loopback)

@@ -33,6 +33,7 @@ class Routes:
     """Finds the route of a request. Raises `ConfigError` for a path that has two."""
 
     def __init__(self, endpoint: Endpoint, routes: Iterable[Route]) -> None:
+        self.endpoint = endpoint
         self.all = tuple(routes)
         self._exact: dict[str, Route] = {}
         self._below: dict[str, Route] = {}

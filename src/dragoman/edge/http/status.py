@@ -24,7 +24,6 @@ class Status:
         self._runtime = runtime
         self._services = services
         self._siblings = siblings
-        self.began = time.monotonic()
 
     def routes(self) -> tuple[Route, ...]:
         handlers = {
@@ -36,7 +35,7 @@ class Status:
         return tuple(Route(path, handler, needs_caller=False) for path, handler in handlers.items())
 
     async def _health(self, request: HttpRequest) -> HttpResponse:
-        uptime = max(time.monotonic() - self.began, sys.float_info.epsilon)
+        uptime = max(time.monotonic() - self._runtime.began, sys.float_info.epsilon)
         return _json({"status": "ok", "module_count": len(self._services.catalogue), "uptime_seconds": uptime})
 
     async def _ready(self, request: HttpRequest) -> HttpResponse:

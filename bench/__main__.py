@@ -1,4 +1,7 @@
-"""`python -m bench`: everything side by side in one go. Exits with 1 when a count is wrong, never for being slow."""
+"""`python -m bench [SECTION ...]`: servers side by side. Exits with 1 when a count is wrong, never for being slow.
+
+A run of all sections with enough rounds is kept in docs/bench-runs, and the documents are written from all kept runs.
+"""
 
 from __future__ import annotations
 
@@ -9,109 +12,119 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench import measure, report
+from bench import measure, published, report
+from bench.agents import agents
 from bench.bridge import bridge
 from bench.cache import HAS_CACHETOOLS
+from bench.go import go
 from bench.over_http import over_http
 from bench.page import page
 from bench.process import BenchError
-from bench.rounds import Figures
+from bench.rounds import ENOUGH_ROUNDS, Figures, Plan, plan_for
 
 OUT = measure.ROOT / "bench" / "out"
-DOCS = measure.ROOT / "docs"
-SECTIONS: tuple[Callable[[measure.Plan], Figures], ...] = (
-    measure.side_by_side,
+_ALL: tuple[Callable[[Plan], Figures], ...] = (
+    measure.over_stdio,
     measure.many_tools,
+    measure.in_process,
+    over_http,
     measure.start_up,
     measure.memory,
     measure.growth,
-    measure.in_process,
+    bridge,
+    go,
     measure.cache,
     measure.protection,
     measure.memories,
-    over_http,
-    bridge,
+    agents,
     page,
 )
+SECTIONS = {section.__name__: section for section in _ALL}
 
 
 def main() -> int:
     options = _options()
-    plan = measure.plan_for(short=options.short, rounds=options.rounds)
-    if not measure.HAS_FASTMCP:
-        print("FastMCP is not installed here (requirements-bench.lock has it); it is left out.", file=sys.stderr)
-    if not HAS_CACHETOOLS:
-        print("cachetools is not installed here (requirements-bench.lock has it); it is left out.", file=sys.stderr)
-    started, load = time.monotonic(), os.getloadavg()[0]
+    plan = plan_for(short=options.short, rounds=options.rounds)
+    for name, is_here in (("FastMCP", measure.HAS_FASTMCP), ("cachetools", HAS_CACHETOOLS)):
+        if not is_here:
+            print(f"{name} is not installed here (requirements-bench.lock has it); it is left out.", file=sys.stderr)
+    now, started, load = datetime.now(UTC), time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
         try:
-            results = _measure(replace(plan, folder=Path(folder)))
+            results = measured(replace(plan, folder=Path(folder)), options.sections or [*SECTIONS])
         except BenchError as error:
             print(f"\nFAILED: {error}", file=sys.stderr)
             return 1
-    results = {"about": _about(plan.rounds, options.short, time.monotonic() - started, load), **results}
-    results["targets"] = [target.facts() for target in report.targets(results)]
-    _write(results, in_docs=not options.short)
+    results = {"about": about(now, plan, time.monotonic() - started, load), **results}
+    name = f"{now:%Y-%m-%d-%H%M}-py{'.'.join(platform.python_version_tuple()[:2])}.json"
+    _write(OUT / name, results)
     print(report.text(results))
+    if not options.short and not options.sections and plan.rounds >= ENOUGH_ROUNDS:
+        _write(published.RUNS / name, published.kept(results))
+        published.write()
     return 0
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--short", action="store_true", help="a minute or so, to see that it still runs")
-    parser.add_argument("--rounds", type=int, help="turns that each server gets [7; short: 2]")
-    return parser.parse_args()
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{', '.join(SECTIONS)} [all of them]")
+    parser.add_argument("--short", action="store_true", help="a minute or two, to see that it still runs")
+    parser.add_argument("--rounds", type=int, help=f"turns that each server gets [{ENOUGH_ROUNDS}; short: 2]")
+    options = parser.parse_args()
+    if unknown := set(options.sections) - set(SECTIONS):
+        parser.error(f"no such section: {', '.join(sorted(unknown))}")
+    return options
 
 
-def _measure(plan: measure.Plan) -> dict[str, Any]:
+def measured(plan: Plan, names: Sequence[str]) -> dict[str, Any]:
+    """The figures of these sections."""
     started = time.monotonic()
     results: dict[str, Any] = {}
-    for number, section in enumerate(SECTIONS, 1):
+    for place, name in enumerate(names, 1):
 
-        def say(words: str, number: int = number) -> None:
+        def say(words: str, place: int = place) -> None:
             elapsed = time.monotonic() - started
-            print(f"[{number}/{len(SECTIONS)} {elapsed:4.0f} s] {words}", file=sys.stderr, flush=True)
+            print(f"[{place}/{len(names)} {elapsed:4.0f} s] {words}", file=sys.stderr, flush=True)
 
         if hasattr(os, "sync"):
             os.sync()  # What one section has written is not to be flushed while the next is measured.
-        results[section.__name__] = section(replace(plan, say=say))
+        results[name] = SECTIONS[name](replace(plan, say=say))
     return results
 
 
-def _about(rounds: int, short: bool, seconds: float, load: float) -> dict[str, Any]:
+def about(now: datetime, plan: Plan, seconds: float, load: float) -> dict[str, Any]:
+    """The conditions of a run."""
     alternatives = {"fastmcp": measure.HAS_FASTMCP, "cachetools": HAS_CACHETOOLS}
     packages = ("dragoman", "mcp", "msgspec", "uvicorn", *(name for name, is_there in alternatives.items() if is_there))
     return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": now.strftime("%Y-%m-%d %H:%M UTC"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
         "load_before": load,
-        "rounds": rounds,
-        "short": short,
+        "rounds": plan.rounds,
+        "short": plan.is_short,
         "seconds": round(seconds),
         "versions": {package: version(package) for package in packages},
     }
 
 
-def _write(results: dict[str, Any], *, in_docs: bool) -> None:
-    data = json.dumps(_rounded(results), indent=2) + "\n"
-    OUT.mkdir(parents=True, exist_ok=True)
-    (OUT / "results.json").write_text(data)
-    if in_docs:
-        (DOCS / "bench.json").write_text(data)
-        (DOCS / "bench.svg").write_text(report.chart(results))
+def _write(path: Path, results: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(_rounded(results), indent=1) + "\n", "utf-8")
 
 
 def _rounded(value: Any) -> Any:
-    """Four digits are more than this machine can tell apart."""
+    """Four digits are more than a machine can tell apart."""
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -25,18 +25,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from bench import measure, over_http
 from bench.client import Work
 from bench.http_load import Era
-from bench.measure import ARGUMENTS, DRAGOMAN, IN_FLIGHT, ROOT, Plan
+from bench.in_process import ONE_BY_ONE
+from bench.measure import ARGUMENTS, DRAGOMAN, IN_FLIGHT, ROOT
 from bench.process import BenchError
-from bench.rounds import Rounds, rotated
+from bench.rounds import ENOUGH_ROUNDS, Plan, Rounds, Way, plan_for, rotated, take_turns
 
 MARGIN = 0.03
 CONNECTIONS = 16
-_ROUNDS = 15
 _SECONDS = 0.06
 _TURNS = 3  # Of each copy in one round.
 _WARM_UP = 0.1
@@ -186,7 +187,7 @@ def _round(plan: Plan, copies: Sequence[Copy], paths: Sequence[str]) -> Iterator
         ]
         with measure.started(turns, commands) as servers:
             for path in works:
-                yield path, _costs(measure.take_turns(turns, servers, WORKS[path], path))
+                yield path, _costs(measure.call_in_turns(turns, servers, WORKS[path], path))
     if eras := [path for path in paths if path in ERAS]:
         site = next(each for each in over_http.SITES if each.name == DRAGOMAN)
         sites = [replace(site, name=copy.name, environment=site.environment | copy.environment) for copy in copies]
@@ -194,20 +195,24 @@ def _round(plan: Plan, copies: Sequence[Copy], paths: Sequence[str]) -> Iterator
             for path in eras:
                 for server in http_servers:
                     server.run(ERAS[path], CONNECTIONS, _WARM_UP)
-                yield path, _costs(over_http.take_turns(turns, http_servers, ERAS[path], CONNECTIONS))
+                ways = [
+                    Way(server.name, partial(server.run, ERAS[path], CONNECTIONS, turns.seconds))
+                    for server in http_servers
+                ]
+                yield path, _costs(take_turns(turns, ways, path))
     if IN_PROCESS in paths:
         yield IN_PROCESS, {copy.name: _in_process(turns, copy) for copy in copies}
 
 
 def _in_process(plan: Plan, copy: Copy) -> float:
     figures = measure.in_a_process(plan, "in_process", plan.rounds, plan.seconds, environment=copy.environment)
-    cost: float = figures["one after the other"]["cpu_us"]
+    cost: float = figures[ONE_BY_ONE]["cpu_us"]["least"]
     return cost
 
 
 def _costs(rounds: Rounds) -> dict[str, float]:
     """The least of the turns: other programs on the same machine only add to a cost."""
-    return {name: min(run.cpu_per_call for run in runs) * 1e6 for name, runs in rounds.items()}
+    return {name: min(run.cpu_per_call for run in runs.values()) * 1e6 for name, runs in rounds.items()}
 
 
 @contextmanager
@@ -241,7 +246,7 @@ def main() -> int:
         rev = _git("rev-parse", "--short", "--verify", f"{options.rev}^{{commit}}")
         with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as name, checked_out(rev, Path(name)) as tree:
             plan = replace(
-                measure.plan_for(short=False, rounds=options.rounds),
+                plan_for(short=False, rounds=options.rounds),
                 seconds=options.seconds,
                 folder=Path(name),
                 say=say,
@@ -271,7 +276,7 @@ def _options() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("rev", metavar="REV", help="the commit to compare with")
-    parser.add_argument("--rounds", type=int, default=_ROUNDS, help="[%(default)s]")
+    parser.add_argument("--rounds", type=int, default=ENOUGH_ROUNDS, help="[%(default)s]")
     parser.add_argument("--paths", type=paths, default=list(PATHS), metavar="PATH,PATH", help="[all of them]")
     parser.add_argument("--seconds", type=float, default=_SECONDS, help="of one turn of one copy [%(default)s]")
     return parser.parse_args()

@@ -1,4 +1,4 @@
-"""The apcore bridge beside the public package of the same name: `python -m bench.bridge`, or in `python -m bench`.
+"""The apcore bridge beside the public package of the same name: `python -m bench bridge`.
 
 The public one needs another version of the SDK, so it lives in an environment of its own (`make public`), and where
 there is none only ours is measured. Both serve the same folder of 100 modules with ten properties each, and the same
@@ -17,15 +17,16 @@ from pathlib import Path
 from bench import measure, over_http
 from bench.client import Work
 from bench.http_load import Ask, Era, Expected
-from bench.measure import DRAGOMAN, ROOT, SERVERS, Plan, run_alone
+from bench.measure import DRAGOMAN, ROOT, SERVERS
 from bench.process import BenchError, Command
-from bench.rounds import Figures, Rounds, Run, cpu_of, figures_of, rate_of, ratios_of, rotated
+from bench.rounds import Figures, Plan, compared, take_turns
 
-PUBLIC, MODERN = "apcore-mcp", f"{DRAGOMAN}, modern era"
-PUBLIC_PYTHON = ROOT / ".venv-public" / "bin" / "python"
+PUBLIC = "apcore-mcp"
+PUBLIC_PYTHON = ROOT / f".venv-public{Path(sys.prefix).name.removeprefix('.venv')}" / "bin" / "python"
+"""Of the same version as this one: `.venv-3.13` has its `.venv-public-3.13`."""
 MODULES = 100
 IN_FLIGHT, CLIENTS = (1, 32), (10, 50)
-_SHARE = 0.5  # Of the time that a run elsewhere gets.
+_MOST_ROUNDS = 5  # The public one is so much slower that more would tell nothing.
 _LIMIT = 300.0
 _WARM_UP = 0.1
 _MB = 1 << 20
@@ -90,6 +91,7 @@ class Bridge:
     options: tuple[str, ...] = ()
     path: str = ASK.path
     records: bool = False
+    eras: tuple[Era, ...] = tuple(Era)
 
     def serving(self, extensions: Path, *transport: str) -> tuple[str, ...]:
         return (
@@ -101,22 +103,24 @@ class Bridge:
 def bridges() -> list[Bridge]:
     """Ours, and the public one if it is there. `-I` keeps it from finding ours, and a line per call from its log."""
     ours = Bridge(DRAGOMAN, (sys.executable,), records=True)
-    public = Bridge(PUBLIC, (str(PUBLIC_PYTHON), "-I"), ("--log-level", "WARNING"), path="/mcp/")
+    public = Bridge(PUBLIC, (str(PUBLIC_PYTHON), "-I"), ("--log-level", "WARNING"), "/mcp/", eras=(Era.HANDSHAKE,))
     return [ours, *([public] if PUBLIC_PYTHON.exists() else [])]
 
 
 def bridge(plan: Plan) -> Figures:
     """Building tools, calls without a connection, over stdio, and over HTTP."""
-    plan = replace(plan, seconds=plan.seconds * _SHARE)
+    plan = replace(plan, rounds=min(plan.rounds, _MOST_ROUNDS))
     extensions = write_modules(plan.folder / "extensions")
     found = bridges()
     if len(found) == 1:
         plan.say("bridge: the public apcore-mcp is not here (`make public`), so it is left out")
+    figures = {each.name: alone(plan, each, extensions) for each in found}
+    over_stdio, processes = _over_stdio(plan, found, extensions)
     return {
         "modules": MODULES,
-        "alone": {each.name: alone(plan, each, extensions) for each in found},
-        "stdio": _over_stdio(plan, found, extensions),
-        "http": _over_http(plan, found, extensions),
+        "alone": figures,
+        "processes": processes,
+        "works": over_stdio | _over_http(plan, found, extensions),
     }
 
 
@@ -144,19 +148,17 @@ def alone(plan: Plan, bridge: Bridge, extensions: Path) -> Figures:
     return figures
 
 
-def _over_stdio(plan: Plan, found: Sequence[Bridge], extensions: Path) -> Figures:
+def _over_stdio(plan: Plan, found: Sequence[Bridge], extensions: Path) -> tuple[Figures, Figures]:
+    """Calls by path, and what each process took to start and holds."""
     commands = [Command(each.name, each.serving(extensions, "stdio"), records=each.records) for each in found]
+    works: Figures = {}
     with measure.started(plan, commands) as servers:
-        works = {
-            str(number): compared(
-                measure.take_turns(
-                    plan, servers, Work(ASK.tool, number, arguments=ASK.arguments), f"bridge, {number} in flight"
-                )
-            )
-            for number in IN_FLIGHT
-        }
+        for number in IN_FLIGHT:
+            path = f"bridge, {measure.path_of(number)}"
+            work = Work(ASK.tool, number, arguments=ASK.arguments)
+            works[path] = compared(measure.call_in_turns(plan, servers, work, path), DRAGOMAN)
         facts = {server.name: {"start_s": server.start_up, "mb": server.memory / _MB} for server in servers}
-    return {"works": works, "processes": facts}
+    return works, facts
 
 
 def _over_http(plan: Plan, found: Sequence[Bridge], extensions: Path) -> Figures:
@@ -167,38 +169,16 @@ def _over_http(plan: Plan, found: Sequence[Bridge], extensions: Path) -> Figures
             records=each.records,
             ask=replace(ASK, path=each.path),
             expected=EXPECTED,
+            eras=each.eras,
         )
         for each in found
     ]
+    works: Figures = {}
     with over_http.started(plan, sites) as servers:
-        by_name = {server.name: server for server in servers}
-        ways = [(name, server, Era.HANDSHAKE) for name, server in by_name.items()]
-        ways.append((MODERN, by_name[DRAGOMAN], Era.MODERN))
-        for _, server, era in ways:
-            server.run(era, max(CLIENTS), _WARM_UP)
-        works: Figures = {}
+        for way in over_http.ways(servers, max(CLIENTS), _WARM_UP):
+            way.run()
         for number in CLIENTS:
-            runs: dict[str, list[Run]] = {name: [] for name, _, _ in ways}
-            for turn in range(plan.rounds):
-                for name, server, era in rotated(ways, turn):
-                    runs[name].append(server.run(era, number, plan.seconds))
-                rates = ", ".join(f"{name} {done[-1].rate:,.0f}/s" for name, done in runs.items())
-                plan.say(f"bridge, {number} clients, round {turn + 1} of {plan.rounds}: {rates}")
-            works[str(number)] = compared(runs)
-    return {"works": works}
-
-
-def compared(rounds: Rounds) -> Figures:
-    """Everyone at one kind of work, and the ratios to the public one, if it took part."""
-    ours = [name for name in rounds if name != PUBLIC] if PUBLIC in rounds else []
-    return {
-        "servers": {name: figures_of(runs) for name, runs in rounds.items()},
-        "ratios": {name: ratios_of(rounds, name, rate_of)[PUBLIC] for name in ours},
-        "cpu_ratios": {name: ratios_of(rounds, name, cpu_of)[PUBLIC] for name in ours},
-    }
-
-
-if __name__ == "__main__":
-    from bench import report  # It knows the names of our servers.
-
-    sys.exit(run_alone(bridge, "The apcore bridges side by side.", report.bridge, report.bridge_targets))
+            path = f"bridge, {over_http.path_of(number)}"
+            rounds = take_turns(plan, over_http.ways(servers, number, plan.seconds), path)
+            works[path] = compared(rounds, over_http.in_session(DRAGOMAN))
+    return works

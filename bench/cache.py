@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
-from bench.rounds import rotated
+from bench.rounds import rotated, spread_of
 from dragoman.cache.bounded import BoundedCache
 from dragoman.cache.settings import CacheConfig
 
@@ -145,13 +145,7 @@ def measure(rounds: int, operations: int) -> dict[str, Any]:
     return {
         "entries": ENTRIES,
         "operations": operations,
-        "per_second": {
-            name: {
-                kind: {"best": max(found), "median": statistics.median(found), "rounds": [round(one) for one in found]}
-                for kind, found in kinds.items()
-            }
-            for name, kinds in warm.items()
-        },
+        "per_second": {name: {kind: spread_of(found) for kind, found in kinds.items()} for name, kinds in warm.items()},
         "ratios": {
             rival: {
                 kind: statistics.median(a / b for a, b in zip(warm[policy][kind], found, strict=True))

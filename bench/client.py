@@ -4,6 +4,7 @@
 2. After the clock has stopped every answer is read: each id once, and none an error.
 3. Every run has a limit; a server that passes it is killed, so a pipe can never hang the benchmark.
 4. Processor time is read when the log has been written too, so that work put off is not work left out.
+5. A call's latency is from the write of its request to the read that brought the end of its answer.
 """
 
 from __future__ import annotations
@@ -68,11 +69,21 @@ class Work:
         return max(1, _MOST_BYTES // (len(self.text) + 100))
 
 
+@dataclass(frozen=True)
+class _Talk:
+    """What came back, when each request was sent, and when each answer came, in the order of the answers."""
+
+    data: bytes
+    sent: list[float]
+    arrived: list[float]
+
+
 class Server:
     """A server process that has been shaken hands with."""
 
     def __init__(self, command: Command, folder: Path) -> None:
         self.name = command.name
+        self.every = command.every
         started = time.perf_counter()
         self._process = Process(command, folder, stream=subprocess.PIPE)
         pipes = self._process.popen
@@ -104,8 +115,8 @@ class Server:
         """Ask for something with nothing else in flight; the whole answer, which may be an error."""
         line = msgspec.json.encode({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}) + b"\n"
         with self._limited():
-            data, _ = self._one_by_one([line])
-        answer: dict[str, Any] = msgspec.json.decode(data)
+            talk = self._windowed([line], 1)
+        answer: dict[str, Any] = msgspec.json.decode(talk.data)
         return answer
 
     def run(self, work: Work, calls: int) -> Run:
@@ -113,15 +124,13 @@ class Server:
         lines = work.lines(calls)
         cpu = self._process.cpu
         with self._limited():
-            started = time.perf_counter()
-            if work.in_flight == 1:
-                data, latencies = self._one_by_one(lines)
-            else:
-                data, latencies = self._windowed(lines, work.in_flight), []
-            seconds = time.perf_counter() - started
-        self._check_answers(data, calls)
+            started, client_cpu = time.perf_counter(), time.process_time()
+            talk = self._windowed(lines, work.in_flight)
+            seconds, client_cpu = time.perf_counter() - started, time.process_time() - client_cpu
+        ids = self._check_answers(talk.data, calls)
+        latencies = [at - talk.sent[number - 1] for number, at in zip(ids, talk.arrived, strict=True)]
         self._process.check_records(calls)
-        return Run(calls, seconds, self._process.cpu - cpu, latencies)
+        return Run(calls, seconds, self._process.cpu - cpu, latencies, client_cpu)
 
     def close(self) -> None:
         """End the process, politely at first."""
@@ -130,35 +139,22 @@ class Server:
                 stream.close()
         self._process.end()
 
-    def _windowed(self, lines: list[bytes], window: int) -> bytes:
-        calls = len(lines)
+    def _windowed(self, lines: list[bytes], window: int) -> _Talk:
+        calls, clock = len(lines), time.perf_counter
         ends = [0, *accumulate(map(len, lines))]
         requests = memoryview(b"".join(lines))
         chunks: list[bytes] = []
-        sent = answered = 0
-        while answered < calls:
-            due = min(answered + window, calls)
-            if due > sent:
-                self._write(requests[ends[sent] : ends[due]])
-                sent = due
+        sent: list[float] = []
+        arrived: list[float] = []
+        while len(arrived) < calls:
+            already, due = len(sent), min(len(arrived) + window, calls)
+            if due > already:
+                sent += [clock()] * (due - already)
+                self._write(requests[ends[already] : ends[due]])
             data = self._read()
             chunks.append(data)
-            answered += data.count(b"\n")
-        return b"".join(chunks)
-
-    def _one_by_one(self, lines: list[bytes]) -> tuple[bytes, list[float]]:
-        clock = time.perf_counter
-        chunks: list[bytes] = []
-        latencies: list[float] = []
-        for line in lines:
-            started = clock()
-            self._write(line)
-            data = self._read()
-            while not data.endswith(b"\n"):
-                data += self._read()
-            latencies.append(clock() - started)
-            chunks.append(data)
-        return b"".join(chunks), latencies
+            arrived += [clock()] * data.count(b"\n")
+        return _Talk(b"".join(chunks), sent, arrived)
 
     def _write(self, data: bytes | memoryview) -> None:
         try:
@@ -187,7 +183,8 @@ class Server:
         finally:
             timer.cancel()
 
-    def _check_answers(self, data: bytes, calls: int) -> None:
+    def _check_answers(self, data: bytes, calls: int) -> list[int]:
+        """The ids in the order of the answers; each once, and none of an error."""
         try:
             answers = [_decode_answer(line) for line in data.splitlines()]
         except msgspec.DecodeError as error:
@@ -196,3 +193,4 @@ class Server:
         if len(answers) != calls or ids != set(range(1, calls + 1)) or any(a.result.is_error for a in answers):
             errors = sum(a.result.is_error for a in answers)
             raise BenchError(f"{self.name}: {len(answers)} answers to {len(ids)} of {calls} calls, {errors} errors")
+        return [answer.id for answer in answers]

@@ -1,35 +1,31 @@
-"""What is measured. The machine is noisy, so servers take turns in short runs and are compared round by round.
-
-A figure is the best and the median of its rounds; a ratio is the median of the ratios within each round, because two
-runs that follow each other at once saw the same machine, and two that are a minute apart may not have.
-"""
+"""What is measured over stdio, and without a connection. Sections return figures; calls are under `works`, by path."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from bench.cache import RIVALS
 from bench.client import Server, Work
 from bench.process import BenchError, Command
-from bench.rounds import Figures, Rounds, Run, cpu_of, figures_of, p50_of, rate_of, ratios_of, rotated
+from bench.rounds import Figures, Plan, Rounds, Run, Way, compared, rotated, spread_of, take_turns
 
 ROOT = Path(__file__).parents[1]
 BARE, DRAGOMAN, SDK, FASTMCP = "bare loop", "Dragoman", "official SDK", "FastMCP"
 HAS_FASTMCP = find_spec("fastmcp") is not None
 LOADED = f"{DRAGOMAN}, SDK loaded"
 IN_FLIGHT = 32
+SELDOM = 3
+"""Servers that no target is about take part in every third round."""
+FEW_TOOLS, MANY_TOOLS = f"{DRAGOMAN}, 5 tools", f"{DRAGOMAN}, 10,000 tools"
 
 SERVERS = ROOT / "bench" / "servers"
 SLOTS = {"DRAGOMAN_RESOURCES__MAX_CONCURRENT_EXECUTIONS": "64"}
@@ -38,56 +34,6 @@ _SIZES = {"1 KB": 1_000, "100 KB": 100_000, "1 MB": 1_000_000}
 ARGUMENTS = {label: (_LINE * (size // len(_LINE) + 1))[:size] for label, size in _SIZES.items()}
 _BATCH = 50_000
 _MB = 1 << 20
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How long everything may take."""
-
-    rounds: int
-    seconds: float
-    """Of one run of one server."""
-    start_ups: int
-    growth_calls: int
-    is_short: bool
-    folder: Path
-    say: Callable[[str], None]
-
-
-def plan_for(*, short: bool, rounds: int | None = None) -> Plan:
-    """The plan of a full run or of a short one; where files go and what is said is the caller's."""
-    return Plan(
-        rounds=rounds or (2 if short else 7),
-        seconds=0.25 if short else 0.8,
-        start_ups=2 if short else 5,
-        growth_calls=50_000 if short else 1_000_000,
-        is_short=short,
-        folder=Path(),
-        say=lambda _: None,
-    )
-
-
-def run_alone(
-    section: Callable[[Plan], Figures],
-    about: str,
-    worded: Callable[[Figures], str],
-    targets: Callable[[Figures], Sequence[Any]],
-) -> int:
-    """Measure one section by itself, as its own command; the exit code."""
-    from bench import report  # It knows the sections.
-
-    name = section.__name__
-    parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=about)
-    parser.add_argument("--short", action="store_true", help="shorter, to see that it still runs")
-    plan = plan_for(short=parser.parse_args().short)
-    with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
-        try:
-            figures = section(replace(plan, folder=Path(folder), say=lambda words: print(words, file=sys.stderr)))
-        except BenchError as error:
-            print(f"\nFAILED: {error}", file=sys.stderr)
-            return 1
-    print(worded({name: figures}), report.goals(targets(figures)), sep="\n\n")
-    return 0
 
 
 def _script(name: str, file: str) -> Command:
@@ -103,52 +49,52 @@ COMMANDS = [
     _script(BARE, "bare.py"),
     _dragoman(DRAGOMAN, "dragoman_tools.py"),
     _script(SDK, "sdk.py"),
-    *([_script(FASTMCP, "fast.py")] if HAS_FASTMCP else []),
+    *([replace(_script(FASTMCP, "fast.py"), every=SELDOM)] if HAS_FASTMCP else []),
 ]
 _BY_NAME = {command.name: command for command in COMMANDS}
 
 
-def side_by_side(plan: Plan) -> Figures:
+def over_stdio(plan: Plan) -> Figures:
     """All servers at the same work: many calls in flight and one, other kinds of handlers, larger arguments."""
     with started(plan, COMMANDS) as servers:
-        many = take_turns(plan, servers, Work(in_flight=IN_FLIGHT), f"{IN_FLIGHT} in flight")
-        one = take_turns(plan, servers, Work(in_flight=1), "1 in flight")
         bare, ours, sdk = servers[:3]
-        variants = {
-            tool: _compared(take_turns(plan, [ours, sdk], Work(tool, IN_FLIGHT), f"tool {tool!r}"))
-            for tool in ("once", "sync")
+        works = {
+            path_of(IN_FLIGHT): (servers, Work(in_flight=IN_FLIGHT)),
+            path_of(1): (servers, Work(in_flight=1)),
+            **{path_of(IN_FLIGHT, tool): ([ours, sdk], Work(tool, IN_FLIGHT)) for tool in ("once", "sync")},
+            **{
+                path_of(IN_FLIGHT, size): ([bare, ours, sdk], Work("take", IN_FLIGHT, argument))
+                for size, argument in ARGUMENTS.items()
+            },
         }
-        payloads = {
-            size: _compared(take_turns(plan, [bare, ours, sdk], Work("take", IN_FLIGHT, argument), f"{size} each"))
-            for size, argument in ARGUMENTS.items()
+        return {
+            "works": {
+                path: compared(call_in_turns(plan, taking_part, work, path), DRAGOMAN)
+                for path, (taking_part, work) in works.items()
+            }
         }
-    return {
-        "in_flight_32": _compared(many) | {"cpu_ratios": ratios_of(many, DRAGOMAN, cpu_of)},
-        "in_flight_1": _compared(one) | {"p50_ratios": ratios_of(one, DRAGOMAN, p50_of)},
-        "variants": variants,
-        "payloads": payloads,
-    }
+
+
+def path_of(in_flight: int, kind: str = "") -> str:
+    """The path of calls over stdio; `kind` is a tool, or the size of the arguments."""
+    return f"stdio, {in_flight} in flight" + (f", {kind}" if kind else "")
 
 
 def many_tools(plan: Plan) -> Figures:
-    """What a call costs among 1,000 tools, against 3.
+    """What a call costs among 10,000 tools, against 5.
 
     The difference is small, and two processes of the same kind differ by up to a tenth for as long as they live. So
-    rounds are shorter, each three have processes of their own, and the cost is the processor's time.
+    runs are shorter, and each round has processes of its own.
     """
-    commands = [_dragoman("3 tools", "dragoman_many.py:few"), _dragoman("1,000 tools", "dragoman_many.py:many")]
-    shorter = replace(plan, rounds=3, seconds=plan.seconds / 3)
-    rounds: dict[str, list[Run]] = {command.name: [] for command in commands}
+    commands = [_dragoman(FEW_TOOLS, "dragoman_tools.py"), _dragoman(MANY_TOOLS, "dragoman_many.py:many")]
+    shorter = replace(plan, rounds=3, seconds=plan.seconds / 3, say=lambda _: None)
+    rounds: dict[str, dict[int, Run]] = {command.name: {} for command in commands}
     for turn in range(plan.rounds):
         with started(plan, rotated(commands, turn)) as servers:
-            for name, runs in take_turns(shorter, servers, Work(in_flight=IN_FLIGHT), "number of tools").items():
-                rounds[name] += runs
-    dearer = [cpu_of(many) / cpu_of(few) for few, many in zip(*rounds.values(), strict=True)]
-    return {
-        "calls_per_second": {name: figures_of(runs) for name, runs in rounds.items()},
-        "dearer_per_cent": (statistics.median(dearer) - 1) * 100,
-        "rounds": [(ratio - 1) * 100 for ratio in dearer],
-    }
+            for name, runs in call_in_turns(shorter, servers, Work(in_flight=IN_FLIGHT), "").items():
+                rounds[name] |= {turn * shorter.rounds + number: run for number, run in runs.items()}
+        plan.say(f"number of tools, round {turn + 1} of {plan.rounds}")
+    return {"works": {path_of(IN_FLIGHT, "number of tools"): compared(rounds, MANY_TOOLS)}}
 
 
 def start_up(plan: Plan) -> Figures:
@@ -159,10 +105,9 @@ def start_up(plan: Plan) -> Figures:
             with Server(command, plan.folder) as server:
                 seconds[command.name].append(server.start_up)
         plan.say(f"start-up, {turn + 1} of {plan.start_ups}")
-    ratios = [mine / theirs for mine, theirs in zip(seconds[DRAGOMAN], seconds[SDK], strict=True)]
     return {
-        "seconds": {name: {"best": min(s), "median": statistics.median(s)} for name, s in seconds.items()},
-        "ratio_to_sdk": statistics.median(ratios),
+        "seconds": {name: spread_of(each) for name, each in seconds.items()},
+        "ratio": spread_of(mine / theirs for mine, theirs in zip(seconds[DRAGOMAN], seconds[SDK], strict=True)),
     }
 
 
@@ -202,14 +147,15 @@ def growth(plan: Plan) -> Figures:
 def in_process(plan: Plan) -> Figures:
     """Calls through the whole pipeline with no connection, in a process that does nothing else."""
     figures = in_a_process(plan, "in_process", plan.rounds, plan.seconds / 2)
-    plan.say("in process: " + ", ".join(f"{name} {rate['median']:,.0f}/s" for name, rate in figures.items()))
-    return figures
+    costs = [f"{name} {each['cpu_us']['median']:.2f} µs" for name, each in figures.items()]
+    plan.say("in process: " + ", ".join(costs))
+    return {"works": {"in process": figures}}
 
 
 def cache(plan: Plan) -> Figures:
     """Operations a second of the bounded cache by eviction policy, beside those of cachetools."""
     # Many short rounds: a busy machine leaves some of them alone, and hardly a long one.
-    figures = in_a_process(plan, "cache", plan.rounds * 10, int(plan.seconds * 2_500))
+    figures = in_a_process(plan, "cache", plan.rounds * 5, 600 if plan.is_short else 2_000)
     ours = {name: kinds for name, kinds in figures["per_second"].items() if name not in RIVALS}
     for policy, kinds in ours.items():
         plan.say(f"cache, {policy}: " + ", ".join(f"{kind} {rate['median']:,.0f}/s" for kind, rate in kinds.items()))
@@ -218,7 +164,7 @@ def cache(plan: Plan) -> Figures:
 
 def protection(plan: Plan) -> Figures:
     """What each stage of a call costs, and what settings add to it or take off."""
-    figures = in_a_process(plan, "protection", plan.rounds * 15, 40 if plan.is_short else 300)
+    figures = in_a_process(plan, "protection", plan.rounds * 7, 40 if plan.is_short else 300)
     calls = figures["settings"]["calls"]
     for name, facts in calls.items():
         more = f" ({facts['more_us']:+.2f})" if "more_us" in facts else ""
@@ -258,16 +204,11 @@ def started(plan: Plan, commands: Sequence[Command]) -> Iterator[list[Server]]:
         yield [stack.enter_context(Server(command, plan.folder)) for command in commands]
 
 
-def take_turns(plan: Plan, servers: Sequence[Server], work: Work, title: str) -> Rounds:
+def call_in_turns(plan: Plan, servers: Sequence[Server], work: Work, title: str) -> Rounds:
     """The same work for every server, round after round."""
-    runs: dict[str, list[Run]] = {server.name: [] for server in servers}
     calls = {server.name: _calls_in(server, work, plan.seconds) for server in servers}
-    for turn in range(plan.rounds):
-        for server in rotated(servers, turn):
-            runs[server.name].append(server.run(work, calls[server.name]))
-        rates = ", ".join(f"{name} {done[-1].rate:,.0f}/s" for name, done in runs.items())
-        plan.say(f"{title}, round {turn + 1} of {plan.rounds}: {rates}")
-    return runs
+    ways = [Way(server.name, partial(server.run, work, calls[server.name]), server.every) for server in servers]
+    return take_turns(plan, ways, title)
 
 
 def _calls_in(server: Server, work: Work, seconds: float) -> int:
@@ -279,10 +220,3 @@ def _calls_in(server: Server, work: Work, seconds: float) -> int:
             break
         calls *= 4
     return max(2, work.in_flight, min(int(run.rate * seconds), work.most_calls))  # Fewer have no percentiles.
-
-
-def _compared(rounds: Rounds) -> Figures:
-    return {
-        "servers": {name: figures_of(runs) for name, runs in rounds.items()},
-        "ratios": ratios_of(rounds, DRAGOMAN, rate_of),
-    }

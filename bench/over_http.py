@@ -1,20 +1,20 @@
-"""Servers beside each other over HTTP: `python -m bench.over_http`, or as a part of `python -m bench`.
+"""Servers beside each other over HTTP: `python -m bench over_http`.
 
-A bare ASGI echo on the same HTTP server is the limit. The SDK takes part twice, with event streams, which are its
-default, and with answers as JSON alone, and is held against Dragoman with whichever of the two did better at the same
-work.
+A bare ASGI echo on uvicorn is the limit. The SDK takes part three times: its low-level server, stateless and with
+answers as JSON alone, which is the cheapest that it has and what Dragoman is held against; and its `MCPServer` with
+event streams, which are the default, and with JSON.
 """
 
 from __future__ import annotations
 
 import socket
-import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from itertools import count, product
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 from bench.http_load import (
@@ -30,17 +30,16 @@ from bench.http_load import (
     drive,
     open_session,
 )
-from bench.measure import DRAGOMAN, FASTMCP, HAS_FASTMCP, SDK, SERVERS, SLOTS, Plan, run_alone
+from bench.measure import DRAGOMAN, FASTMCP, HAS_FASTMCP, SDK, SELDOM, SERVERS, SLOTS
 from bench.process import BenchError, Command, Process
-from bench.rounds import Figures, Run, cpu_of, figures_of, rate_of, ratios_of, rotated
+from bench.rounds import Figures, Plan, Run, Way, compared, cpu_of, rate_of, ratio_of, take_turns
 from bench.servers.http_bare import ANSWER
 
-ECHO, SDK_JSON = "bare ASGI echo", f"{SDK}, JSON"
+ECHO, SDK_LOW, SDK_JSON = "bare ASGI echo", f"{SDK}, low-level JSON", f"{SDK}, JSON"
 CONNECTIONS = (1, 16, 64)
 _START_LIMIT = 30.0
 _WARM_UP = 0.1
 _VISITORS = 16
-_MOST_ROUNDS, _SHARE = 5, 0.4  # And of the time that a run over pipes gets: there are many combinations here.
 _MB = 1 << 20
 
 
@@ -52,6 +51,10 @@ class Site(Command):
     expected: Expected = Expected()  # noqa: RUF009 - it is frozen.
     says_when: bytes | None = None
     """What it logs when it is ready, if it can be connected to before that."""
+    eras: tuple[Era, ...] = tuple(Era)
+
+
+NULL = Expected(("null",))
 
 
 def _dragoman(*options: str) -> tuple[str, ...]:
@@ -62,34 +65,21 @@ def _dragoman(*options: str) -> tuple[str, ...]:
 
 
 SITES = [
-    Site(ECHO, (sys.executable, str(SERVERS / "http_bare.py")), expected=Expected(constant=ANSWER)),
-    Site(DRAGOMAN, _dragoman(), SLOTS, records=True, expected=Expected(("null",))),
-    Site(SDK, (sys.executable, str(SERVERS / "http_sdk.py"))),
-    Site(SDK_JSON, (sys.executable, str(SERVERS / "http_sdk.py"), "json")),
-    *([Site(FASTMCP, (sys.executable, str(SERVERS / "http_fast.py")))] if HAS_FASTMCP else []),
+    Site(ECHO, (sys.executable, str(SERVERS / "http_bare.py")), expected=Expected(constant=ANSWER), eras=(Era.MODERN,)),
+    Site(DRAGOMAN, _dragoman(), SLOTS, records=True, expected=NULL),
+    Site(SDK_LOW, (sys.executable, str(SERVERS / "http_sdk_low.py")), expected=NULL, eras=(Era.MODERN,)),
+    Site(SDK, (sys.executable, str(SERVERS / "http_sdk.py")), every=SELDOM),
+    Site(SDK_JSON, (sys.executable, str(SERVERS / "http_sdk.py"), "json"), every=SELDOM),
+    *([Site(FASTMCP, (sys.executable, str(SERVERS / "http_fast.py")), every=SELDOM)] if HAS_FASTMCP else []),
 ]
 ONE_WORKER, TWO_WORKERS = f"{DRAGOMAN}, 1 worker", f"{DRAGOMAN}, 2 workers"
 WORKER_CONNECTIONS = (16, 64)
-WORKER_ASKS = (NOOP, Ask("work"))
+WORKING = Ask("work")
 _MORE_SLOTS = {name: str(4 * int(slots)) for name, slots in SLOTS.items()}  # They are divided.
 WORKERS = [
-    Site(
-        name,
-        _dragoman("--workers", number),
-        _MORE_SLOTS,
-        records=True,
-        expected=Expected(("null",)),
-        says_when=b"server started",
-    )
+    Site(name, _dragoman("--workers", number), _MORE_SLOTS, records=True, expected=NULL, says_when=b"server started")
     for name, number in ((ONE_WORKER, "1"), (TWO_WORKERS, "2"))
 ]
-
-
-@dataclass(frozen=True)
-class HttpRun(Run):
-    """A run, and what making its calls took of the processor's time."""
-
-    client_cpu: float
 
 
 class HttpServer:
@@ -97,7 +87,7 @@ class HttpServer:
 
     def __init__(self, site: Site, folder: Path) -> None:
         self.name = site.name
-        self._site = site
+        self.site = site
         self._port = _free_port()
         self._requests = Requests(self._port, site.ask.path)
         self._ids = count(FIRST_ID)
@@ -124,7 +114,7 @@ class HttpServer:
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self._port)).close()
-                if self._site.says_when is None or self._process.has_logged(self._site.says_when):
+                if self.site.says_when is None or self._process.has_logged(self.site.says_when):
                     return
             except ConnectionRefusedError:
                 pass
@@ -132,15 +122,15 @@ class HttpServer:
                 raise BenchError(f"{self.name} did not start:\n{self._process.last_words()}")
             time.sleep(0.02)
 
-    def run(self, era: Era, connections: int, seconds: float, ask: Ask | None = None) -> HttpRun:
+    def run(self, era: Era, connections: int, seconds: float, ask: Ask | None = None) -> Run:
         """Call for so long on so many connections, each with its own session in the handshake era."""
         with self._named():
             sessions = self._sessions_for(connections) if era is Era.HANDSHAKE else [None] * connections
             cpu = self._process.cpu
-            load = call_for(seconds, self._port, sessions, self._ids, self._site.expected, ask or self._site.ask)
+            load = call_for(seconds, self._port, sessions, self._ids, self.site.expected, ask or self.site.ask)
             calls = len(load.latencies)
             self._process.check_records(calls)
-            return HttpRun(calls, load.seconds, self._process.cpu - cpu, load.latencies, load.cpu)
+            return Run(calls, load.seconds, self._process.cpu - cpu, load.latencies, load.cpu)
 
     def visit(self, sessions: int) -> float:
         """Open so many sessions on a few connections, and end every other one; how long it took."""
@@ -157,9 +147,6 @@ class HttpServer:
         return seconds
 
     def _sessions_for(self, connections: int) -> Sequence[str | None]:
-        if self._site.expected.constant is not None:
-            return ["0" * 32] * connections  # Who looks at nothing opens no sessions; the request is as long.
-
         def openings() -> Script:
             while len(self._sessions) < connections:
                 yield from open_session(self._requests, self._sessions)
@@ -176,32 +163,68 @@ class HttpServer:
 
 
 def over_http(plan: Plan) -> Figures:
-    """Both eras on one, some and many connections, then what sessions leave behind."""
-    plan = replace(plan, rounds=min(plan.rounds, _MOST_ROUNDS), seconds=plan.seconds * _SHARE)
-    eras: dict[str, dict[str, Figures]] = {}
+    """Both eras on one, some and many connections, what sessions leave behind, and two workers against one."""
+    works: Figures = {}
+    session_ratios: Figures = {}
     with started(plan, SITES) as servers:
-        for era in Era:
-            for server in servers:
-                server.run(era, max(CONNECTIONS), _WARM_UP)
-            eras[era] = {
-                str(connections): compared(take_turns(plan, servers, era, connections)) for connections in CONNECTIONS
-            }
-    return {"rounds": plan.rounds, "eras": eras, "sessions": sessions(plan), "workers": workers(plan)}
+        for way in ways(servers, max(CONNECTIONS), _WARM_UP):
+            way.run()
+        for connections in CONNECTIONS:
+            path = path_of(connections)
+            rounds = take_turns(plan, ways(servers, connections, plan.seconds), path)
+            works[path] = compared(rounds, DRAGOMAN)
+            session_ratios[path] = ratio_of(rounds[in_session(DRAGOMAN)], rounds[DRAGOMAN], cpu_of)
+    working, worker_ratios = workers(plan)
+    return {
+        "works": works | working,
+        "session_ratios": session_ratios,
+        "worker_ratios": worker_ratios,
+        "sessions": sessions(plan),
+    }
 
 
-def workers(plan: Plan) -> Figures:
-    """The modern era with one worker and with two: calls of a tool that does nothing, and of one that works."""
-    figures: Figures = {ask.tool: {} for ask in WORKER_ASKS}
+def path_of(connections: int, tool: str = "") -> str:
+    return f"HTTP, {connections} connection{'s' * (connections > 1)}" + (f", {tool}" if tool else "")
+
+
+def in_session(name: str) -> str:
+    """A server in the handshake era; by its name alone, it is in the modern one."""
+    return f"{name}, session"
+
+
+def ways(servers: Sequence[HttpServer], connections: int, seconds: float) -> list[Way]:
+    """Each server in each of its eras."""
+    return [
+        Way(
+            in_session(server.name) if era is Era.HANDSHAKE else server.name,
+            partial(server.run, era, connections, seconds),
+            server.site.every,
+        )
+        for server in servers
+        for era in server.site.eras
+    ]
+
+
+def workers(plan: Plan) -> tuple[Figures, Figures]:
+    """Calls of a tool that works, in the modern era with one worker and with two; and how many more two make.
+
+    With a tool that does nothing, what is left for a second core is the client's.
+    """
+    works: Figures = {}
+    ratios: Figures = {}
     with started(plan, WORKERS) as servers:
         for server in servers:
             server.run(Era.MODERN, max(WORKER_CONNECTIONS), _WARM_UP)
-        for ask, connections in product(WORKER_ASKS, WORKER_CONNECTIONS):
-            rounds = take_turns(plan, servers, Era.MODERN, connections, ask)
-            figures[ask.tool][str(connections)] = {
-                "servers": {name: figures_of(runs) | _client(runs) for name, runs in rounds.items()},
-                "ratios": ratios_of(rounds, TWO_WORKERS, rate_of),
-            }
-    return figures
+        for connections in WORKER_CONNECTIONS:
+            path = path_of(connections, WORKING.tool)
+            calls = [
+                Way(server.name, partial(server.run, Era.MODERN, connections, plan.seconds, WORKING))
+                for server in servers
+            ]
+            rounds = take_turns(plan, calls, path)
+            works[path] = compared(rounds, TWO_WORKERS)
+            ratios[path] = ratio_of(rounds[TWO_WORKERS], rounds[ONE_WORKER], rate_of)
+    return works, ratios
 
 
 def sessions(plan: Plan) -> Figures:
@@ -226,26 +249,6 @@ def sessions(plan: Plan) -> Figures:
     return figures
 
 
-def compared(rounds: Mapping[str, Sequence[HttpRun]]) -> Figures:
-    """All servers at one kind of work; `sdk` is the way to answer with which the SDK did better at it."""
-    servers = {name: figures_of(runs) | _client(runs) for name, runs in rounds.items()}
-    return {
-        "servers": servers,
-        "sdk": max((SDK, SDK_JSON), key=lambda name: servers[name]["median"]),
-        "ratios": ratios_of(rounds, DRAGOMAN, rate_of),
-        "cpu_ratios": ratios_of(rounds, DRAGOMAN, cpu_of),
-    }
-
-
-def _client(runs: Sequence[HttpRun]) -> Figures:
-    """What the calls took on this side. With a share near 1 or above, it is not the server that is measured."""
-    spent = sum(run.client_cpu for run in runs)
-    return {
-        "client_us": spent / sum(run.calls for run in runs) * 1e6,
-        "client_share": statistics.median(run.client_cpu / run.calls / cpu_of(run) for run in runs),
-    }
-
-
 @contextmanager
 def started(plan: Plan, sites: Sequence[Site]) -> Iterator[list[HttpServer]]:
     with ExitStack() as stack:
@@ -255,25 +258,7 @@ def started(plan: Plan, sites: Sequence[Site]) -> Iterator[list[HttpServer]]:
         yield servers
 
 
-def take_turns(
-    plan: Plan, servers: Sequence[HttpServer], era: Era, connections: int, ask: Ask | None = None
-) -> dict[str, list[HttpRun]]:
-    runs: dict[str, list[HttpRun]] = {server.name: [] for server in servers}
-    for turn in range(plan.rounds):
-        for server in rotated(servers, turn):
-            runs[server.name].append(server.run(era, connections, plan.seconds, ask))
-        rates = ", ".join(f"{name} {done[-1].rate:,.0f}/s" for name, done in runs.items())
-        plan.say(f"HTTP, {era} era, {connections} open, round {turn + 1} of {plan.rounds}: {rates}")
-    return runs
-
-
 def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
-
-
-if __name__ == "__main__":
-    from bench import report  # It knows the names of our servers.
-
-    sys.exit(run_alone(over_http, "Servers side by side over HTTP.", report.over_http, report.http_targets))

@@ -1,23 +1,18 @@
-"""How long the explorer's page takes until it can be used, with few tools and with many: `python -m bench.page`.
+"""How long the explorer's page takes until it can be used, with few tools and with many: `python -m bench page`.
 
 In a real browser, without a cache: from the request for the page until its first tool can be clicked.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
-import statistics
-import sys
-import tempfile
-from pathlib import Path
 
-from bench.measure import Plan
 from bench.process import BenchError
-from bench.rounds import Figures
+from bench.rounds import Figures, Plan, spread_of
 from tests.support.sites import QUIET, Site, serving
 
 COUNTS = (10, 1000)
+_MOST_ROUNDS = 5
 _TOOLS = """
 from dragoman import Tool, ToolDefinition
 
@@ -52,12 +47,14 @@ def _opened(plan: Plan, chromium: str, count: int) -> Figures:
     with serving(f"{tools}:TOOLS") as site, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(QUIET))
         try:
-            opened = [_until_usable(browser, site) for _ in range(plan.rounds + 1)][1:]  # The first one warms up.
+            opened = [_until_usable(browser, site) for _ in range(min(plan.rounds, _MOST_ROUNDS) + 1)][
+                1:
+            ]  # The first one warms up.
         finally:
             browser.close()
-    median = statistics.median(opened)
-    plan.say(f"page, {count:,} tools: usable after {median:.0f} ms")
-    return {"median_ms": median, "best_ms": min(opened)}
+    figures = spread_of(opened)
+    plan.say(f"page, {count:,} tools: usable after {figures['median']:.0f} ms")
+    return figures
 
 
 def _until_usable(browser: object, site: Site) -> float:
@@ -72,9 +69,3 @@ def _until_usable(browser: object, site: Site) -> float:
     if milliseconds <= 0:
         raise BenchError("the browser's clock stands still")
     return milliseconds
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        plan = Plan(5, 0, 0, 0, False, Path(folder), lambda words: print(words, file=sys.stderr))
-        print(json.dumps(page(plan)))

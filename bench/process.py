@@ -22,12 +22,14 @@ class BenchError(Exception):
 
 @dataclass(frozen=True)
 class Command:
-    """How a server is started. `records` says whether its log has one record per call."""
+    """How a server is started. `records` says whether its log has one record per call, `every` in which rounds it
+    takes part: 3 is every third."""
 
     name: str
     argv: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     records: bool = False
+    every: int = 1
 
 
 class Process:

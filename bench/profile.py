@@ -71,7 +71,7 @@ class Profile:
     async def costs(self, runs: int) -> list[Cost]:
         """What is done in a call, from the first byte to the last."""
         stages = self._runtime.stages
-        handler: Service = RunHandler(Threads(), self._runtime.logger)
+        handler: Service = RunHandler(Threads(), self._runtime.logger).run
         parts = {"session": self._session, "call": self._create, "record": self._record, "answer": self._answer}
         for depth in range(len(stages), -1, -1):
             parts[f"depth {depth}"] = self._stepped(pipeline.compose(stages[depth:], handler))
@@ -137,8 +137,8 @@ class Profile:
                 try:
                     coroutine.send(None)
                 except StopIteration:
-                    for give_back in reversed(call.undo):
-                        give_back(call)
+                    while call.undo:
+                        call.undo.pop()(call)
             return _microseconds(started)
 
         return run

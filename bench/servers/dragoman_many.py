@@ -1,6 +1,6 @@
-"""Three tools and a thousand, to see whether a call gets dearer with the number of tools."""
+"""Ten thousand tools, to see whether a call gets dearer with the number of tools."""
 
-from dragoman_tools import noop, once, sync
+from dragoman_tools import noop
 
 from dragoman import Tool, tool
 
@@ -12,5 +12,4 @@ def _search(number: int) -> Tool:
     return tool(name=f"search_{number}", description=f"Searches shelf {number}.")(search)
 
 
-few = [noop, once, sync]
-many = [*few, *map(_search, range(1000 - len(few)))]
+many = [noop, *map(_search, range(10_000 - 1))]

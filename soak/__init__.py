@@ -1,0 +1,1 @@
+"""Mixed load on real servers for a long time: memory stays flat, and every accepted call has one record."""

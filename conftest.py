@@ -31,7 +31,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ROOT = Path(__file__).parent
 # Coverage is what the other tests reach. These run the same code many times, and being measured doubles their cost.
 MANY_CLIENTS = "tests/interaction/test_http_clients.py"
-UNMEASURED = [ROOT / path for path in ("tests/attacks", "tests/property", MANY_CLIENTS, "bench/tests", "fuzz/tests")]
+UNMEASURED = [
+    ROOT / path
+    for path in (
+        "tests/attacks",
+        "tests/property",
+        MANY_CLIENTS,
+        "bench/tests",
+        "fuzz/tests",
+        "soak/tests",
+        "chaos/tests",
+    )
+]
 
 REQUIRE_ALL = os.environ.get("DRAGOMAN_TESTS_REQUIRE_ALL") == "1"
 

@@ -6,8 +6,9 @@ import ast
 import re
 import textwrap
 import tomllib
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby, starmap
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -21,6 +22,8 @@ from dragoman.calls.call import COMPLETION_MEANINGS, Call, Outcome
 from dragoman.calls.origin import Origin
 from dragoman.cli.main import EXIT_CODES, app
 from dragoman.config import FLAGS, PREFIX, Config
+from dragoman.edge.http.connection import TRANSITIONS as HTTP_TRANSITIONS
+from dragoman.edge.http.connection import HttpState
 from dragoman.protocol.session import TRANSITIONS, State
 from dragoman.replies.artifacts import Artifacts
 from dragoman.replies.dialects import make_dialect
@@ -33,6 +36,7 @@ from dragoman.telemetry.log import StructuredLogger
 from dragoman.tools.catalogue import NO_TOOL, Catalogue
 from dragoman.tools.settings import ToolsConfig
 from dragoman.tools.tool import Hints, ToolDefinition, define_tool
+from tests.support.http_messages import MESSAGES, Message
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -130,6 +134,18 @@ def state_page() -> str:
         "A connection whose first request carries the 2026-07-28 envelope in `params._meta` has no handshake, and so",
         "none of these states: each of its requests is complete in itself, and -32002 is never sent. A connection",
         "keeps the era of its first request.",
+        "",
+        "## The states of an HTTP connection",
+        "",
+        "Below MCP, a connection over HTTP/1.1 moves through these states. It has one request at a time; bytes that",
+        "follow on it wait until it is answered. REFUSED and CLOSED read nothing more.",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        f"    [*] --> {HttpState.IDLE.name}",
+        *(f"    {old.name} --> {new.name}: {move.name}" for (old, move), new in HTTP_TRANSITIONS.items()),
+        f"    {HttpState.CLOSED.name} --> [*]",
+        "```",
     ]
     return NOTE + "\n".join(lines) + "\n"
 
@@ -365,10 +381,35 @@ def purpose(name: str) -> str:
 
 def architecture() -> str:
     """`ARCHITECTURE.md` with its picture of the rooms drawn anew."""
-    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
-    before, begin, rest = text.partition("<!-- rooms, made by docs/generate.py -->\n")
-    _, end, after = rest.partition("<!-- end of rooms -->\n")
-    return f"{before}{begin}```\n{rooms()}\n```\n{end}{after}"
+    return with_block(ROOT / "ARCHITECTURE.md", "rooms", f"```\n{rooms()}\n```\n")
+
+
+def http_page() -> str:
+    """`http.md` with its tables of messages made anew."""
+    return with_block(DOCS / "http.md", "messages", "".join(starmap(message_table, MESSAGES.items())))
+
+
+def message_table(title: str, messages: Iterable[Message]) -> str:
+    rows = [
+        f"| {'<br>'.join(message.name for message in group)} | {outcome} | {with_link(why)} |"
+        for (outcome, why), group in groupby(messages, attrgetter("outcome", "why"))
+    ]
+    return "\n".join((f"### {title}", "", "| Message | Answer | Why |", "|---|---|---|", *rows, "", ""))
+
+
+def with_link(why: str) -> str:
+    """The reason with a link to its section of an RFC."""
+    found = re.fullmatch(r"(\d+) ([\d.]+): (.*)", why)
+    assert found is not None, why
+    number, section, rule = found.groups()
+    return f"[RFC {number}, {section}](https://www.rfc-editor.org/rfc/rfc{number}#section-{section}): {rule}"
+
+
+def with_block(page: Path, name: str, block: str) -> str:
+    """A page that is written by hand, with the part of it that is made."""
+    before, begin, rest = page.read_text("utf-8").partition(f"<!-- {name}, made by docs/generate.py -->\n")
+    _, end, after = rest.partition(f"<!-- end of {name} -->\n")
+    return f"{before}{begin}{block}{end}{after}"
 
 
 PAGES = {
@@ -378,6 +419,7 @@ PAGES = {
     "configuration.md": configuration_page,
     "commands.md": commands_page,
     "dialects.md": dialects_page,
+    "http.md": http_page,
 }
 
 

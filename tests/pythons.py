@@ -1,4 +1,6 @@
-"""Run the tests on each supported Python that is installed, each in an environment of its own.
+"""Run a target of the Makefile, by default the tests, on each supported Python that is installed.
+
+Each runs in an environment of its own.
 
 Interpreters are found on PATH as `python3.12` and so on, and among pyenv's versions. With `--newest`, only the newest
 one runs that is not the version of this process.
@@ -41,20 +43,21 @@ def _candidates(version: str) -> Iterator[str]:
             yield str(root / "versions" / f"{version}.{patch}" / "bin" / "python")
 
 
-def run(path: str, version: str) -> bool:
-    """Whether the tests pass. Tests that need a tool of the main environment are skipped here."""
+def run(path: str, version: str, target: str) -> bool:
+    """Whether the target succeeds. Tests that need a tool of the main environment are skipped here."""
     environment = {key: value for key, value in os.environ.items() if key != "DRAGOMAN_TESTS_REQUIRE_ALL"}
-    command = ["make", "test-plain", f"PYTHON={path}", f"VENV=.venv-{version}"]
+    command = ["make", target, f"PYTHON={path}", f"VENV=.venv-{version}"]
     return subprocess.run(command, env=environment, check=False).returncode == 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--newest", action="store_true", help="only the newest version that is not this one")
-    is_newest_only = parser.parse_args().newest
+    parser.add_argument("--target", default="test-plain", help="[%(default)s]")
+    options = parser.parse_args()
     installed = {version: found for version in VERSIONS if (found := find(version))}
     chosen = list(installed)
-    if is_newest_only:
+    if options.newest:
         this = f"{sys.version_info.major}.{sys.version_info.minor}"
         chosen = [version for version in installed if version != this][-1:]
     summary, is_green = [], True
@@ -67,7 +70,7 @@ def main() -> int:
             path, full = installed[version]
             print(f"== Python {full}", flush=True)
             began = time.monotonic()
-            is_passed = run(path, version)
+            is_passed = run(path, version, options.target)
             is_green = is_green and is_passed
             summary.append(f"{full}: {'passed' if is_passed else 'FAILED'} in {time.monotonic() - began:.0f} s")
     print("Pythons:", "; ".join(summary), flush=True)

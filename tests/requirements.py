@@ -18,7 +18,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
-FOLDERS = (TESTS, ROOT / "bench" / "tests", ROOT / "fuzz" / "tests")
+FOLDERS = (TESTS, *(ROOT / name / "tests" for name in ("bench", "fuzz", "soak", "chaos")))
 
 
 @dataclass(frozen=True)

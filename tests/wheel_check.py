@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 STEP_SECONDS = 300
-IMPORTS = "import apcore_mcp; apcore_mcp.serve; import dragoman.edge.http.app, httptools, opentelemetry.sdk, apcore"
+IMPORTS = "import apcore_mcp; apcore_mcp.serve; import dragoman.edge.http.app, joserfc, opentelemetry.sdk, apcore"
 
 
 def main() -> None:

@@ -18,6 +18,10 @@ from dragoman.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dragoman.access.callers import Caller
+    from dragoman.agents.agent import Agent, agent
+    from dragoman.agents.context import AgentContext
+    from dragoman.agents.coordinator import Coordinator
+    from dragoman.agents.message import AgentMessage
     from dragoman.app import ServerOptions, create_server, http_app, start_http_server
     from dragoman.app import open_runtime as open
     from dragoman.calls.call import Call, Outcome, Stage
@@ -48,6 +52,9 @@ if TYPE_CHECKING:
     from dragoman.tools.tool import Tool, ToolDefinition, define_tool, tool
 
 _HOMES = {
+    "Agent": "dragoman.agents.agent",
+    "AgentContext": "dragoman.agents.context",
+    "AgentMessage": "dragoman.agents.message",
     "Ask": "dragoman.tools.questions",
     "Audio": "dragoman.tools.content",
     "BlobResource": "dragoman.tools.content",
@@ -57,6 +64,7 @@ _HOMES = {
     "Command": "dragoman.parts.part",
     "Config": "dragoman.config",
     "Contribution": "dragoman.parts.part",
+    "Coordinator": "dragoman.agents.coordinator",
     "EmbeddedResource": "dragoman.tools.content",
     "Facilities": "dragoman.parts.part",
     "Finding": "dragoman.findings",
@@ -85,6 +93,7 @@ _HOMES = {
     "Tool": "dragoman.tools.tool",
     "ToolContext": "dragoman.tools.context",
     "ToolDefinition": "dragoman.tools.tool",
+    "agent": "dragoman.agents.agent",
     "call_openai_tool": "dragoman.openai",
     "choices": "dragoman.schemas.forms",
     "create_server": "dragoman.app",
@@ -100,6 +109,9 @@ _HOMES = {
     "tool": "dragoman.tools.tool",
 }
 __all__ = [
+    "Agent",
+    "AgentContext",
+    "AgentMessage",
     "Ask",
     "Audio",
     "BlobResource",
@@ -109,6 +121,7 @@ __all__ = [
     "Command",
     "Config",
     "Contribution",
+    "Coordinator",
     "EmbeddedResource",
     "Facilities",
     "Finding",
@@ -137,6 +150,7 @@ __all__ = [
     "Tool",
     "ToolContext",
     "ToolDefinition",
+    "agent",
     "call_openai_tool",
     "choices",
     "create_server",

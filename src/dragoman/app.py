@@ -18,6 +18,7 @@ from dragoman.access.quota import Quota
 from dragoman.access.seal import Seal
 from dragoman.adapters.dict_claims import DictClaims
 from dragoman.adapters.engines import make_storage
+from dragoman.agents.agent import Agent, agents_apart
 from dragoman.cache.bounded import BoundedCache
 from dragoman.calls.call import Call, Dialect, Stage
 from dragoman.calls.deadlines import Deadlines
@@ -31,6 +32,7 @@ from dragoman.calls.rates import Rates
 from dragoman.calls.results import Results
 from dragoman.calls.run_handler import RunHandler
 from dragoman.calls.runner import Runner
+from dragoman.calls.settings import LimitsConfig, ResourcesConfig
 from dragoman.calls.shares import Shares
 from dragoman.calls.slots import Slots
 from dragoman.calls.stages.admit import Admission
@@ -64,9 +66,10 @@ from dragoman.replies.artifacts import Artifacts, random_token
 from dragoman.replies.dialects import make_dialect
 from dragoman.runtime import Calls, Edge, Runtime, Shared
 from dragoman.storage.port import Storage
+from dragoman.storage.settings import DEFAULT_SPACE
 from dragoman.telemetry.load import PressureMonitor
-from dragoman.telemetry.log import Entry, Logger, StructuredLogger
-from dragoman.telemetry.metrics import Levels, Metrics
+from dragoman.telemetry.log import Entry, Logger, StructuredLogger, make_cleaner
+from dragoman.telemetry.metrics import Gauge, Levels, Metrics
 from dragoman.telemetry.spans import join_trace, make_tracer
 from dragoman.tools.builtin.echo import echo_tool
 from dragoman.tools.builtin.health import health_report, health_tool
@@ -77,8 +80,12 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider
 
     from dragoman.access.authenticator import Authenticator, Identify
+    from dragoman.agents.coordinator import Coordinator
+    from dragoman.agents.ledger import Ledger, LedgerAdmin
+    from dragoman.agents.tools import AgentTools
     from dragoman.edge.http.app import HttpApp
     from dragoman.edge.http.siblings import Siblings
+    from dragoman.explorer.agents import AgentViews
     from dragoman.memories.port import Memories
 
 _LAST_WORDS = 0.5  # Seconds that the database is given to close.
@@ -96,6 +103,7 @@ _TAKEN = frozenset(
         "announcer",
         "metrics",
         "explorer",
+        "aacp",
     ]
 )
 """The names of what the server itself starts and stops, or may."""
@@ -115,10 +123,15 @@ class ServerOptions:
     logger: Logger | None = None
     catalogue: Catalogue | None = None
     slots: Slots | None = None
-    agents: Any = None
+    agents: Coordinator | None = None
+    """For agents that come only when the server runs, and for hooks. Agents among `tools` are added to it."""
+    has_durable_agents: bool | None = None
+    """Whether messages to agents are kept in the storage; None: if `storage.data_dir` is set. Otherwise in memory."""
+    ledger: tuple[Ledger, LedgerAdmin] | None = None
+    """The ledger for messages to agents, instead of the storage's."""
     memories: Memories | None = None
-    tools: Iterable[Offered] = ()
-    """Tools, resources and prompts, or functions that were decorated as such."""
+    tools: Iterable[Offered | Agent] = ()
+    """Tools, resources, prompts and agents, or functions and classes that were decorated as such."""
     parts: Sequence[Part] = ()
     """The application's own parts. They start after the server's, and before those that `server.parts` names."""
     stages: Sequence[Stage] = ()
@@ -148,7 +161,8 @@ def create_server(options: ServerOptions) -> Runtime:
     `PartFailed` for a part that cannot be built.
     """
     config, clock = options.config, options.clock
-    tools = tuple(options.tools)
+    tools, agents = agents_apart(options.tools)
+    coordinator = _coordinator(options, agents)
     logger = options.logger or StructuredLogger(_discard, clock, config.logging)
     slots = options.slots or Slots(config.resources, config.tools, clock)
     pressure = PressureMonitor(clock, config.guards.memory_budget_bytes)
@@ -160,7 +174,7 @@ def create_server(options: ServerOptions) -> Runtime:
     tracer = make_tracer(options.tracer_provider)
     added = (*options.parts, *installed_parts(config.server.parts))
     _check_names(added)
-    parts = (*_own_parts(options, artifacts, tracer), *added)
+    parts = (*_own_parts(options, artifacts, tracer, coordinator), *added)
     storage = _make_storage(options, parts)
     supervisor.add("storage", Contribution(stop=partial(_close, storage)))
     for name, each in (("load", slots.lag), ("pressure", pressure), ("cache", cache)):
@@ -175,6 +189,7 @@ def create_server(options: ServerOptions) -> Runtime:
         storage=storage,
         cache=cache,
         call=lambda *what, **how: runtime.call(*what, **how),
+        open_pipeline=lambda most, event: _open_pipeline(runtime, most, event),
         publish=shared.tell,
         resource_updated=shared.resource_updated,
         max_value_bytes=config.response.max_value_bytes,
@@ -194,7 +209,9 @@ def create_server(options: ServerOptions) -> Runtime:
     lifespans = Lifespans(entered, calls.runner, logger, config.server.shutdown_timeout_ms / 1000)
     make_http = partial(_make_http, has_spans=tracer is not None)
     is_owner = options.is_owner
-    runtime = Runtime(config, facilities, calls, edge, supervisor, shared, lifespans, make_http, is_owner=is_owner)
+    runtime = Runtime(
+        config, facilities, calls, edge, supervisor, shared, lifespans, make_http, coordinator, is_owner=is_owner
+    )
     return runtime
 
 
@@ -226,14 +243,60 @@ def _register(offered: Iterable[Offered], facilities: Facilities, *, has_health:
         facilities.catalogue.register(tool)
 
 
-def _own_parts(options: ServerOptions, artifacts: Artifacts, tracer: Tracer | None) -> Iterator[Part]:
+def _coordinator(options: ServerOptions, agents: Iterable[Agent]) -> Coordinator | None:
+    """The coordinator that the server is given, or one for its agents; None if there are none."""
+    coordinator, agents = options.agents, tuple(agents)
+    if coordinator is None and agents:
+        from dragoman.agents.coordinator import Coordinator  # Most servers have no agents, and load nothing of this.
+
+        coordinator = Coordinator()
+    for each in agents:
+        assert coordinator is not None
+        coordinator.register(each)
+    return coordinator
+
+
+def _agent_tools(config: Config, coordinator: Coordinator) -> AgentTools:
+    from dragoman.agents.tools import AgentTools
+
+    info = {"name": config.server.name, "version": config.server.version}
+    most_bytes = config.response.max_value_bytes - bytes_added_later(info)
+    return AgentTools(coordinator, make_cleaner(config.logging), most_bytes, config.tools.max_state_bytes)
+
+
+def _agents_part(options: ServerOptions, coordinator: Coordinator, tools: AgentTools) -> Part:
+    from dragoman.adapters.dict_ledger import DictBooks, DictLedger, DictLedgerAdmin
+    from dragoman.agents.part import agents_part
+
+    config, durable, ledger = options.config, options.has_durable_agents, options.ledger
+    if durable is None:
+        durable = config.storage.data_dir is not None
+    if ledger is None and not durable:
+        books = DictBooks()
+        ledger = DictLedger(books), DictLedgerAdmin(books)
+    return agents_part(
+        coordinator,
+        tools,
+        config.tools,
+        config.timeouts,
+        space=config.storage.space or DEFAULT_SPACE,
+        ledger=ledger,
+    )
+
+
+def _own_parts(
+    options: ServerOptions, artifacts: Artifacts, tracer: Tracer | None, coordinator: Coordinator | None = None
+) -> Iterator[Part]:
     """The parts of the server itself, in the order in which they start."""
     config = options.config
+    agent_tools = None if coordinator is None else _agent_tools(config, coordinator)
+    if coordinator is not None and agent_tools is not None:
+        yield _agents_part(options, coordinator, agent_tools)
     if config.tools.memory_enabled or options.memory_tools:
         info = {"name": config.server.name, "version": config.server.version}
         yield memories_part(config.response.max_value_bytes - bytes_added_later(info), options.memories)
     if config.is_dynamic_registration_effective():
-        yield admin_part(config.tools.admin_policy)
+        yield admin_part(config.tools.admin_policy, None if agent_tools is None else agent_tools.send_message)
     if config.response.dialect == "envelope":  # The only one that leaves something to be continued.
         yield artifacts_part(artifacts, config.response)
     if tracer is not None:
@@ -302,7 +365,7 @@ def _compose_calls(
     results = Results(facilities.cache, facilities.publish, facilities.max_value_bytes)
     supervisor.add("results", Contribution(on_change=results.on_change))
     common = Common(
-        run=RunHandler(threads, logger, patience, lifespan),
+        run=RunHandler(threads, logger, patience, lifespan).run,
         logger=logger,
         clock=clock,
         admission=Admission(),
@@ -331,6 +394,26 @@ def _compose_calls(
     runner = Runner(tools, under_way, deadlines, threads, logger, facilities.on_submit)
     intake = Intake(runner, facilities.ids, dialect, clock)
     return Calls(common, policy, tools.stages, runner, intake, Intake(runner, facilities.ids, dialect, clock, offers))
+
+
+def _open_pipeline(runtime: Runtime, most: int, event: str) -> tuple[Intake, Pipeline]:
+    """A pipeline of a part's own: with slots that are waited for, and no limits but that of the payload."""
+    calls, clock = runtime.calls, runtime.clock
+    shapeless = LimitsConfig(
+        max_array_size=None, max_string_length=None, max_object_depth=None, max_object_members=None
+    )
+    policy = replace(
+        calls.policy,
+        find=FindOffer(),
+        limits=shapeless,
+        rates=Rates(shapeless),
+        slots=Slots(ResourcesConfig(max_concurrent_executions=most), calls.policy.tools, clock),
+        shares=Shares(ResourcesConfig(), shapeless),
+        waits=True,
+        event=event,
+    )
+    pipeline = build_pipeline(policy, calls.common)
+    return Intake(calls.runner, runtime.ids, runtime.edge.services.dialect, clock, pipeline), pipeline
 
 
 def _compose_edge(
@@ -364,11 +447,13 @@ def _make_http(
 ) -> HttpApp:
     """A runtime as an ASGI application, with the parts that only HTTP has."""
     from dragoman.access.metadata import resource_metadata
-    from dragoman.edge.http.access import HttpAccess
+    from dragoman.edge.http.admission import HttpAdmission
     from dragoman.edge.http.app import HttpApp
+    from dragoman.edge.http.eras import Eras
     from dragoman.edge.http.origins import OriginCheck
-    from dragoman.edge.http.routes import Endpoint
-    from dragoman.edge.http.status import metadata_routes
+    from dragoman.edge.http.routes import Endpoint, Routes
+    from dragoman.edge.http.sse import sse_routes
+    from dragoman.edge.http.status import Status, metadata_routes
     from dragoman.edge.sdk.sessions import SdkSessions
 
     config = runtime.config
@@ -386,21 +471,20 @@ def _make_http(
     runtime.metrics = _make_metrics(runtime) if config.http.metrics else None
     for part in _http_parts(runtime, siblings):
         runtime.observers += _contribute(part, config, runtime.facilities, runtime.supervisor).observers
-    metadata = resource_metadata(config.auth)
-    routes = [route for each in runtime.supervisor for route in each.routes]
+    services, metadata = runtime.edge.services, resource_metadata(config.auth)
+    routes = [*Status(runtime, services, siblings).routes(), *(sse_routes(sessions) if sse else ())]
+    routes += [route for each in runtime.supervisor for route in each.routes]
     if metadata is not None:
         routes += metadata_routes(metadata, config.http.path)
     # The name that the operator listens at is the server's own, whoever else's names point here.
     own = {config.http.host} - {"*"}
     origins = OriginCheck((*config.http.allowed_hosts, *own), config.http.allowed_origins)
+    admission = HttpAdmission(origins, authenticator, services, siblings)
     return HttpApp(
         runtime,
-        runtime.edge.services,
-        sessions,
-        HttpAccess(origins, authenticator, runtime.logger),
-        Endpoint(config.http.path, has_sse=sse),
-        routes=routes,
-        siblings=siblings,
+        admission,
+        Eras(runtime, services, sessions, admission),
+        Routes(Endpoint(config.http.path, has_sse=sse), routes),
         metrics=runtime.metrics,
         join_trace=join_trace if has_spans else None,
     )
@@ -417,7 +501,17 @@ def _http_parts(runtime: Runtime, siblings: Siblings | None) -> Iterator[Part]:
         from dragoman.explorer.part import explorer_part
 
         most_bytes = config.response.max_response_bytes
-        yield explorer_part(runtime, runtime.edge.services, runtime.runner, runtime.stages, most_bytes)
+        agents = _agent_views(runtime)
+        yield explorer_part(runtime, runtime.edge.services, runtime.runner, runtime.stages, most_bytes, agents)
+
+
+def _agent_views(runtime: Runtime) -> AgentViews | None:
+    """The explorer's view of agents; None in a server without any."""
+    if runtime.agents is None:
+        return None
+    from dragoman.explorer.agents import AgentViews
+
+    return AgentViews(runtime.agents, make_cleaner(runtime.config.logging))
 
 
 def _authenticator(runtime: Runtime, identify: Identify | None) -> Authenticator | None:
@@ -450,12 +544,20 @@ def _make_metrics(runtime: Runtime) -> Metrics | None:
             cache=runtime.cache.stats(),
         )
 
-    gauges = [gauge for each in runtime.supervisor for gauge in each.gauges]
+    parts = zip(runtime.supervisor.names, runtime.supervisor, strict=True)
+    owned = [(name in _TAKEN, gauge) for name, each in parts for gauge in each.gauges]
+    gauges = [gauge for _, gauge in owned]
     count = Counter(gauge.name.removesuffix("_total") for gauge in gauges)
-    taken = [name for name in count if count[name] > 1 or name.startswith("dragoman_")]
+    reserved = {gauge.name.removesuffix("_total") for is_own, gauge in owned if not is_own and _is_reserved(gauge)}
+    taken = [name for name in count if count[name] > 1 or name in reserved]
     if taken:
         raise ConfigError([("server.parts", f"the gauge {name} is not the only one of this name") for name in taken])
     return Metrics(runtime.catalogue.get, levels, gauges)
+
+
+def _is_reserved(gauge: Gauge) -> bool:
+    """Whether a gauge has a name of the server's own."""
+    return gauge.name.startswith("dragoman_")
 
 
 @asynccontextmanager
@@ -507,13 +609,16 @@ async def start_http_server(server: Runtime, host: str | None = None, port: int 
     Raises `ValueError` for a port that there is not, `OSError` for an address that cannot be had, and `ConfigError` for
     one that others can reach while nobody is authenticated. Returns how many calls had to be abandoned.
     """
-    from dragoman.edge.http.server import bind, check_address, serve
+    from dragoman.edge.http.listening import check_address, open_listening, removed_at_the_end
+    from dragoman.edge.http.server import serve
 
     config = server.config
-    address = host or config.http.host
-    check_address(address, config.auth)
-    listening = bind(address, config.http.port if port is None else port)
-    return await serve(server.http(), listening, config.http, config.server.shutdown_timeout_ms / 1000)
+    http = config.http
+    http = msgspec.structs.replace(http, host=host or http.host, port=http.port if port is None else port)
+    check_address(http, config.auth)
+    listening = open_listening(http)
+    with removed_at_the_end(listening):
+        return await serve(server.http(), listening, http, config.server.shutdown_timeout_ms / 1000)
 
 
 def builtin_tools() -> tuple[Tool, ...]:

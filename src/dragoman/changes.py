@@ -38,7 +38,11 @@ class ResultsOutdated(Struct, frozen=True, tag="resultsOutdated"):
     tags: tuple[str, ...]
 
 
-Change: TypeAlias = ToolRegistered | ToolRemoved | ResourceUpdated | ResultsOutdated
+class LedgerChanged(Struct, frozen=True, tag="ledgerChanged"):
+    """There is something in the ledger that another process may wait for."""
+
+
+Change: TypeAlias = ToolRegistered | ToolRemoved | ResourceUpdated | ResultsOutdated | LedgerChanged
 Publish: TypeAlias = Callable[[Change], None]
 """Tells the others. From any thread; never waits."""
 

@@ -21,6 +21,7 @@ import msgspec
 
 from dragoman import errors
 from dragoman.access.settings import AuthConfig, SecurityConfig
+from dragoman.agents.settings import AacpConfig
 from dragoman.cache.settings import CacheConfig
 from dragoman.calls.settings import GuardsConfig, LimitsConfig, ResourcesConfig
 from dragoman.edge.settings import HttpConfig
@@ -68,6 +69,7 @@ class Config(Section, frozen=True):
     http: HttpConfig = HttpConfig()
     auth: AuthConfig = AuthConfig()
     explorer: ExplorerConfig = ExplorerConfig()
+    aacp: AacpConfig = AacpConfig()
 
     def conflicts(self) -> Iterator[Problem]:
         """What is wrong with settings of two sections together."""

@@ -44,10 +44,13 @@ DragomanError
 │   ├── InvalidTool
 │   ├── DynamicRegistrationOff
 │   ├── DuplicateOffer
-│   └── InvalidOffer
+│   ├── InvalidOffer
+│   ├── DuplicateAgent
+│   └── InvalidAgent
 ├── StorageError            raised by a storage engine, and worded by its users
 │   ├── OverQuota
 │   ├── TooManyWrites
+│   ├── LeaseLost
 │   └── StorageFailed
 │       ├── StorageFull
 │       ├── StorageBusy
@@ -55,6 +58,13 @@ DragomanError
 │       ├── StorageUnavailable
 │       ├── StorageUnsupported
 │       └── StorageClosed
+├── MessageError            a message between agents that was not sent, not taken, or not answered with a result
+│   ├── InvalidEnvelope
+│   ├── RequestConflict
+│   ├── WindowFull
+│   ├── LinkDown
+│   ├── RequestFailed
+│   └── OutcomeUnknown
 ├── ConfigError             settings that cannot be used; names each of them
 ├── PartFailed              a part of the server that cannot be started; names it
 └── TargetError             a file or module of tools that cannot be loaded
@@ -83,6 +93,7 @@ __all__ = [
     "ConfigError",
     "Conflict",
     "DragomanError",
+    "DuplicateAgent",
     "DuplicateOffer",
     "DuplicateTool",
     "DynamicRegistrationOff",
@@ -91,19 +102,25 @@ __all__ = [
     "HeaderMismatch",
     "InternalError",
     "InternalFailure",
+    "InvalidAgent",
     "InvalidArgument",
+    "InvalidEnvelope",
     "InvalidOffer",
     "InvalidParams",
     "InvalidRequest",
     "InvalidTool",
+    "LeaseLost",
     "LimitExceeded",
+    "LinkDown",
     "MemoryPressure",
+    "MessageError",
     "MethodNotFound",
     "MissingCapability",
     "MissingScope",
     "NoFreeSlot",
     "NotFound",
     "NotInitialized",
+    "OutcomeUnknown",
     "OverQuota",
     "ParseError",
     "PartFailed",
@@ -113,6 +130,8 @@ __all__ = [
     "Refused",
     "RegistrationError",
     "RequestCancelled",
+    "RequestConflict",
+    "RequestFailed",
     "ResourceExhausted",
     "ResourceNotFound",
     "ResultTooLarge",
@@ -135,6 +154,7 @@ __all__ = [
     "Unauthorized",
     "UnsupportedVersion",
     "VerifierUnavailable",
+    "WindowFull",
     "create_error",
     "drop_tracebacks",
 ]
@@ -564,6 +584,24 @@ class InvalidOffer(RegistrationError):
         self.problems = tuple(problems)
 
 
+class DuplicateAgent(RegistrationError):
+    """There is an agent with that id already; it stays."""
+
+    def __init__(self, agent_id: str) -> None:
+        super().__init__(f"an agent {agent_id!r} is registered already; the first registration stays")
+        self.agent_id = agent_id
+
+
+class InvalidAgent(RegistrationError):
+    """`problems` lists what is wrong with an agent as `(path, message)` pairs."""
+
+    def __init__(self, agent_id: str, problems: Sequence[tuple[str, str]]) -> None:
+        said = "; ".join(f"{path}: {message}" if path else message for path, message in problems)
+        super().__init__(f"agent {agent_id[:200]!r} cannot be registered: {said}")
+        self.agent_id = agent_id
+        self.problems = tuple(problems)
+
+
 class StorageError(DragomanError):
     """Something was not stored, or not read. The text is for the log, and not for clients."""
 
@@ -584,6 +622,14 @@ class TooManyWrites(StorageError):
         super().__init__(f"{actual} writes, of which {limit} may wait")
         self.limit = limit
         self.actual = actual
+
+
+class LeaseLost(StorageError):
+    """Another process has taken over an agent, or its state is not the one that was expected. Nothing was stored."""
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(f"the agent {agent!r} has another holder, or another version, by now")
+        self.agent = agent
 
 
 class StorageFailed(StorageError):
@@ -612,6 +658,58 @@ class StorageUnsupported(StorageFailed):
 
 class StorageClosed(StorageFailed):
     """The server has closed its storage."""
+
+
+class MessageError(DragomanError):
+    """Something about a message between agents."""
+
+
+class InvalidEnvelope(MessageError):
+    """An envelope breaks the protocol; `field` names where, as on the wire."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field} {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class RequestConflict(MessageError):
+    """`owner` has used `request_id` before, for another request. Nothing has happened."""
+
+    def __init__(self, request_id: str, owner: str) -> None:
+        super().__init__(f"{owner} has made another request with the id {request_id}")
+        self.request_id = request_id
+        self.owner = owner
+
+
+class WindowFull(MessageError):
+    """`target` has not acknowledged the last `limit` messages. Nothing has happened; retry later."""
+
+    def __init__(self, target: str, limit: int) -> None:
+        super().__init__(f"{target} has not acknowledged the last {limit} messages")
+        self.target = target
+        self.limit = limit
+
+
+class LinkDown(MessageError):
+    """A link cannot carry anything now. The message is kept, and will be sent again."""
+
+
+class RequestFailed(MessageError):
+    """A request was answered with `error`."""
+
+    def __init__(self, request_id: str, error: StructuredError) -> None:
+        super().__init__(f"The request {request_id} failed: {error.message}")
+        self.request_id = request_id
+        self.error = error
+
+
+class OutcomeUnknown(MessageError):
+    """There was no answer to a request in time. It may have been carried out, and its outcome may still arrive."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"The outcome of the request {request_id} is unknown")
+        self.request_id = request_id
 
 
 class ConfigError(DragomanError):

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from dragoman.access.callers import LOCAL, Caller
+from dragoman.agents.agent import Agent, agents_apart
 from dragoman.calls.answers import Claims
 from dragoman.calls.call import Outcome, Stage
 from dragoman.calls.intake import Intake
@@ -30,6 +31,7 @@ from dragoman.telemetry.log import exception_facts
 
 if TYPE_CHECKING:
     from dragoman.access.authenticator import Identify
+    from dragoman.agents.coordinator import Coordinator
     from dragoman.edge.http.app import HttpApp
     from dragoman.edge.http.siblings import Siblings
     from dragoman.edge.sdk.sessions import SdkSessions
@@ -113,6 +115,7 @@ class Runtime:
         shared: Shared,
         lifespans: Lifespans,
         make_http: Callable[..., HttpApp],
+        agents: Coordinator | None = None,
         *,
         is_owner: bool = True,
     ) -> None:
@@ -128,10 +131,14 @@ class Runtime:
         self.edge, self.kernel, self.identity = edge, edge.kernel, edge.services.identity
         self.supervisor = supervisor
         self.shared = shared
+        self.agents = agents
+        """The agents, and the ways to send them messages; None in a server without any."""
         self.is_owner = is_owner
         self.metrics: Metrics | None = None
         """What calls add up to; where the runtime is served over HTTP."""
         self.state = ServerState.STARTING
+        self.began = time.monotonic()
+        """When it was started; when it was made, before that."""
         self._announcer = edge.announcer
         self.connections: set[Connection] = edge.announcer.connections
         """The clients that are not connected over HTTP."""
@@ -171,6 +178,7 @@ class Runtime:
         """
         if self.state is not ServerState.STARTING:
             raise RuntimeError(f"a runtime is started once, and this one is {self.state.value}")
+        self.began = time.monotonic()
         self.runner.start()
         self._announcer.start()
         self.state = ServerState.RUNNING
@@ -248,11 +256,17 @@ class Runtime:
                 # It is somebody else's code, and the process has to go on hearing the others.
                 self.logger.error("a part failed to follow a change", exception_facts(error, InternalError.code))
 
-    def replace(self, leaving: Iterable[Offered], coming: Iterable[Offered]) -> None:
-        """Remove tools, resources and prompts and add others, all of it or, with a `RegistrationError`, nothing."""
+    def replace(self, leaving: Iterable[Offered | Agent], coming: Iterable[Offered | Agent]) -> None:
+        """Remove tools, resources, prompts and agents and add others: all of it, or none with a `RegistrationError`."""
+        leaving, leaving_agents = agents_apart(leaving)
+        coming, coming_agents = agents_apart(coming)
+        if self.agents is not None:
+            self.agents.check_exchange(leaving_agents, coming_agents)
         replace_offered(self.catalogue, self.offers, leaving, coming)
+        if self.agents is not None:
+            self.agents.exchange(leaving_agents, coming_agents)
 
-    async def reload(self, leaving: Iterable[Offered], coming: Iterable[Offered]) -> None:
+    async def reload(self, leaving: Iterable[Offered | Agent], coming: Iterable[Offered | Agent]) -> None:
         """As `replace`, between entering the lifespans of what is coming and leaving those of what is replaced.
 
         The latter are left when the calls that need them have ended. Raises what a lifespan raises, too.
@@ -264,4 +278,5 @@ class Runtime:
                 raise RuntimeError("the server is stopping")
             self.replace(leaving, coming)
 
-        await self._lifespans.exchange(self, lifespans_of(leaving), lifespans_of(coming), replace)
+        before, after = (lifespans_of(agents_apart(each)[0]) for each in (leaving, coming))
+        await self._lifespans.exchange(self, before, after, replace)

@@ -27,7 +27,7 @@ def serve_until_stopped(runtime: Runtime, transport: str = "stdio") -> int:
     if transport == "stdio":
         with standard_streams_taken() as streams:
             return _run(runtime, lambda loop: run_to_end(loop, start_server(runtime, streams)))
-    if find_spec("httptools") is None:
+    if find_spec("prometheus_client") is None:
         raise RuntimeError("HTTP needs what the extra `http` brings: pip install 'dragoman[http]'")
     return _run(runtime, lambda loop: _over_http(runtime, loop, sse=transport == "sse"))
 
@@ -61,20 +61,28 @@ def _run(runtime: Runtime, serve: Callable[[asyncio.AbstractEventLoop], int]) ->
 
 
 def _over_http(runtime: Runtime, loop: asyncio.AbstractEventLoop, *, sse: bool) -> int:
-    from dragoman.edge.http.server import bind, check_address, raise_file_limit, root_of, serve
+    from dragoman.edge.http.listening import (
+        check_address,
+        open_listening,
+        raise_file_limit,
+        removed_at_the_end,
+        root_of,
+    )
+    from dragoman.edge.http.server import serve
 
     config = runtime.config
     http = config.http
-    check_address(http.host, config.auth)
-    listening = bind(http.host, http.port)
-    app = runtime.http(sse=sse)
-    raise_file_limit()
+    check_address(http, config.auth)
+    listening = open_listening(http)
+    with removed_at_the_end(listening):
+        app = runtime.http(sse=sse)
+        raise_file_limit()
 
-    def on_started() -> None:
-        show_pages(root_of(http, listening), app.pages, "/sse" if sse else http.path, config.server.name)
+        def on_started() -> None:
+            show_pages(root_of(http, listening), app.pages, "/sse" if sse else http.path, config.server.name)
 
-    timeout = config.server.shutdown_timeout_ms / 1000
-    return run_to_end(loop, serve(app, listening, http, timeout, on_started))
+        timeout = config.server.shutdown_timeout_ms / 1000
+        return run_to_end(loop, serve(app, listening, http, timeout, on_started))
 
 
 def show_pages(root: str, pages: Sequence[str], endpoint: str, name: str) -> None:

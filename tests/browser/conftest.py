@@ -6,12 +6,15 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.support.node import NotInstalled, find_node, installed
+from tests.support.pages import DESK, Opener, choose
 from tests.support.sites import QUIET, Site, serving
+from tests.support.waiting import PATIENCE
 
 HERE = Path(__file__).parent
 AXE = ("axe-core", "4.10.3")
@@ -45,3 +48,28 @@ def axe() -> str:
         return (installed(node, *AXE) / "axe.min.js").read_text("utf-8")
     except NotInstalled as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def visit(browser: Browser, site: Site) -> Iterator[Opener]:
+    """Opens pages, and fails when one of them ran into an error, or ran anything that a tool returned."""
+    contexts, problems = [], []
+
+    def open_page(address: str | None = None, *, tool: str | None = None, **options: Any) -> Page:
+        context = browser.new_context(**{"viewport": DESK, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(1000 * PATIENCE)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(dialog.message))
+        page.goto(address or site.address)
+        if tool is not None:
+            choose(page, tool)
+        return page
+
+    yield open_page
+    ran = [page.evaluate("window.pwned") for context in contexts for page in context.pages]
+    for context in contexts:
+        context.close()
+    assert problems == []
+    assert [each for each in ran if each is not None] == []

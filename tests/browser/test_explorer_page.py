@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,50 +17,10 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.support.json_values import json_values
+from tests.support.pages import DESK, PHONE, Opener, choose, violations
 from tests.support.sites import Site, serving
-from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
-
-PHONE = {"width": 360, "height": 740}
-DESK = {"width": 1280, "height": 800}
-expect.set_options(timeout=1000 * PATIENCE)
-
-Opener = Callable[..., Page]
-
-
-@pytest.fixture
-def visit(browser: Browser, site: Site) -> Iterator[Opener]:
-    """Opens pages, and fails when one of them ran into an error, or ran anything that a tool returned."""
-    contexts, problems = [], []
-
-    def open_page(address: str | None = None, *, tool: str | None = None, **options: Any) -> Page:
-        context = browser.new_context(**{"viewport": DESK, **options})
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(1000 * PATIENCE)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("dialog", lambda dialog: problems.append(dialog.message))
-        page.goto(address or site.address)
-        if tool is not None:
-            choose(page, tool)
-        return page
-
-    yield open_page
-    ran = [page.evaluate("window.pwned") for context in contexts for page in context.pages]
-    for context in contexts:
-        context.close()
-    assert problems == []
-    assert [each for each in ran if each is not None] == []
-
-
-def choose(page: Page, name: str) -> None:
-    if page.locator("#tabs").is_visible():
-        page.get_by_role("button", name="Tools", exact=True).click()
-    page.locator("#list button").filter(has=page.get_by_text(name, exact=True)).or_(
-        page.locator("#list button", has_text=re.compile(f"^{re.escape(name)}"))
-    ).first.click()
-    expect(page.locator("#detail h2")).to_have_text(name)
 
 
 def run(page: Page) -> Locator:
@@ -450,12 +410,9 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(visit: Opener) -> None:
 def test_nothing_keeps_people_out(visit: Opener, axe: str, look: str) -> None:
     size = PHONE if look == "phone" else DESK
     page = visit(viewport=size, color_scheme="dark" if look == "dark" else "light", bypass_csp=True)
-    page.evaluate(axe)
 
     def check(what: str) -> None:
-        found = page.evaluate("axe.run({resultTypes: ['violations']})")
-        problems = {each["id"]: [node["html"][:150] for node in each["nodes"]] for each in found["violations"]}
-        assert problems == {}, what
+        assert violations(page, axe) == {}, what
 
     expect(page.locator("#list li").first).to_be_visible()
     check("the list")

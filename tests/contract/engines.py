@@ -8,8 +8,10 @@ from pathlib import Path
 
 from dragoman.adapters.dict_storage import DictStorage
 from dragoman.adapters.sqlite_storage import SqliteStorage
+from dragoman.agents.ledger import Ledger, LedgerAdmin
+from dragoman.agents.migrations import MIGRATIONS as AGENTS
 from dragoman.clock import Clock
-from dragoman.memories.migrations import MIGRATIONS
+from dragoman.memories.migrations import MIGRATIONS as MEMORIES
 from dragoman.memories.port import Memories
 from dragoman.storage.port import Storage
 from dragoman.storage.settings import StorageConfig
@@ -22,7 +24,7 @@ MakeStorage = Callable[[Path, int, Clock], Storage]
 
 def sqlite(folder: Path, quota: int = PLENTY, clock: Clock | None = None) -> Storage:
     config = StorageConfig(data_dir=str(folder), max_bytes_per_caller=quota)
-    return SqliteStorage(config, clock or ManualClock(), MIGRATIONS)
+    return SqliteStorage(config, clock or ManualClock(), (*MEMORIES, *AGENTS))
 
 
 def dictionaries(folder: Path, quota: int = PLENTY, clock: Clock | None = None) -> Storage:
@@ -39,4 +41,16 @@ async def opened(engine: str, folder: Path, quota: int = PLENTY, clock: Clock | 
     try:
         yield storage.port(Memories)
     finally:
+        await storage.close()
+
+
+@asynccontextmanager
+async def opened_ledger(engine: str, folder: Path) -> AsyncIterator[tuple[Ledger, LedgerAdmin]]:
+    """The ledger of a new storage, and what operators do with it."""
+    storage = ENGINES[engine](folder, PLENTY, ManualClock())
+    ledger = storage.port(Ledger)
+    try:
+        yield ledger, storage.port(LedgerAdmin)
+    finally:
+        await ledger.close()
         await storage.close()

@@ -22,6 +22,7 @@ from dragoman.access.authenticator import make_authenticator
 from dragoman.access.settings import AuthConfig
 from dragoman.adapters.web_documents import WebDocuments
 from dragoman.calls.call import Completion
+from dragoman.cli.target import load_tools
 from dragoman.clock import SystemClock
 from dragoman.config import make_config
 from dragoman.errors import ErrorCode, ProtocolError
@@ -62,6 +63,7 @@ def run(script: str, folder: Path) -> str:
         ("apcore.md", 1),
         ("from-apcore-mcp.md", 1),
         ("parts.md", 1),
+        ("agents.md", 1),
     ],
 )
 def test_every_file_of_a_page_prints_what_the_page_says(page: str, count: int, tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def in_readme(language: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.requirement("FND-DOC-04")
 def test_the_readmes_example_runs_as_it_stands(tmp_path: Path) -> None:
-    greeter, caller, _ = in_readme("python")
+    greeter, caller, *_ = in_readme("python")
     (tmp_path / "greeter.py").write_text(greeter, "utf-8")
     (tmp_path / "caller.py").write_text(caller, "utf-8")
     assert run("caller.py", tmp_path) == "Hello, Ada!\n"
@@ -101,7 +103,7 @@ def test_the_readmes_example_runs_as_it_stands(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.requirement("FND-DOC-04")
 def test_the_readmes_example_over_http_runs_as_it_stands(tmp_path: Path) -> None:
-    greeter, _, client = in_readme("python")
+    greeter, _, client, _ = in_readme("python")
     (shown,) = re.findall(r"\$ dragoman serve (greeter.py --transport .*)", "".join(in_readme("console")))
     configured = json.loads(in_readme("json")[1])["mcpServers"]["greeter"]["url"]
     assert f'Client("{configured}")' in client
@@ -119,6 +121,26 @@ def test_the_readmes_example_over_http_runs_as_it_stands(tmp_path: Path) -> None
         assert server.wait(PATIENCE) == 0
 
 
+@pytest.mark.requirement("FND-DOC-04")
+async def test_the_readmes_agents_keep_what_they_count(tmp_path: Path) -> None:
+    (tmp_path / "counter.py").write_text(in_readme("python")[3], "utf-8")
+    for seen in (1, 2):  # The second time after a restart.
+        config = {"storage": {"data_dir": str(tmp_path / "data")}}
+        async with dragoman.open(load_tools(str(tmp_path / "counter.py")), config) as runtime:
+            assert runtime.agents is not None
+            assert await runtime.agents.send_request("counter", "hello") == seen
+
+
+@pytest.mark.requirement("FND-AACP-46")
+@pytest.mark.parametrize(
+    "said", ["Purpose", "Limits of v0.1", "Roadmap, v0.2", "Integration", "Processing order", "`ack`", "Deduplication"]
+)
+def test_the_guide_to_agents_explains_the_protocol_between_them(said: str) -> None:
+    section = (DOCS / "agents.md").read_text("utf-8").split("## AACP")[1]
+    assert f"- **{said}" in section
+    assert "- **Migration.**" in section
+
+
 def generator() -> ModuleType:
     spec = spec_from_file_location("docs_generate", DOCS / "generate.py")
     assert spec is not None
@@ -129,7 +151,9 @@ def generator() -> ModuleType:
 
 
 @pytest.mark.requirement("FND-DOC-02", "FND-DOC-03")
-@pytest.mark.parametrize("name", ["errors.md", "states.md", "configuration.md", "commands.md", "dialects.md"])
+@pytest.mark.parametrize(
+    "name", ["errors.md", "states.md", "configuration.md", "commands.md", "dialects.md", "http.md"]
+)
 def test_pages_made_from_the_code_are_up_to_date(name: str) -> None:
     assert (DOCS / name).read_text("utf-8") == generator().PAGES[name](), "run `make docs`"
 

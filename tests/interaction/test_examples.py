@@ -7,13 +7,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 import dragoman
+from dragoman.agents.agent import Agent
+from dragoman.agents.ledger import EntryStatus, Query
 from dragoman.cli.target import load_tools
 from dragoman.testing import MemoryClient, open_server
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 TEA = {"action": "accept", "content": {"kind": "mint", "sugar": 2}}
@@ -85,6 +89,39 @@ async def test_who_is_divided_by_zero_is_told_which_field_is_wrong() -> None:
             "Nothing can be divided by zero",
             {"field": "divisor"},
         )
+
+
+async def test_the_example_agents_finish_an_order_and_a_dead_letter_once_there_is_gold(tmp_path: Path) -> None:
+    agents = load_tools(str(ROOT / "examples/agents.py"))
+    module = sys.modules[next(each.handler for each in agents if isinstance(each, Agent)).__module__]
+    module.SECONDS_A_PIECE, module.random = 0.0, Random(1)  # The first piece that can be made is dropped once.
+    settings = {"storage": {"data_dir": str(tmp_path)}, "aacp": {"base_delay_ms": 1, "max_delay_ms": 5}}
+    async with dragoman.open(agents, settings) as runtime:
+        coordinator = runtime.agents
+        assert coordinator is not None
+        failed, shipped = asyncio.Event(), asyncio.Event()
+        coordinator.on_message_failed = lambda message_id, error: failed.set()
+
+        async def order(item: str, count: int, total: int) -> None:
+            def look(agent_id: str, state: Any) -> None:
+                if agent_id == "post" and state.get("shipped") == total:
+                    shipped.set()
+
+            coordinator.on_state_change = look
+            await coordinator.send_request("shop", {"item": item, "count": count})
+
+        async with asyncio.timeout(PATIENCE):
+            await order("ring", 1, 1)
+            await failed.wait()
+            (letter,) = await coordinator.deliveries.admin.page(Query(statuses=(EntryStatus.DEAD,)))
+            await coordinator.send_request("workshop", {"gold": 1}, type="restock")
+            assert await coordinator.redrive(letter.number) is not None
+            await shipped.wait()
+            shipped.clear()
+            await order("cup", 4, 5)
+            await shipped.wait()
+        last = (await coordinator.read_state("post"))["last"]
+    assert last == ["ring 1 of order 1", *(f"cup {piece} of order 2" for piece in (1, 2, 3, 4))]
 
 
 @pytest.mark.slow

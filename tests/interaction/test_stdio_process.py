@@ -447,3 +447,20 @@ def test_what_libraries_log_and_warn_of_becomes_entries_of_the_log(tmp_path: Pat
     assert first == ("warn", "a.library", "1 of 2")
     assert second[:2] == ("warn", "py.warnings")
     assert "UserWarning: old" in second[2]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "used"), [("pass", 10_000), ("gc.set_threshold(50_000)", 50_000), ("gc.set_threshold(0)", 0)]
+)
+def test_garbage_is_looked_for_less_often_unless_a_tool_has_chosen_how_often(
+    chosen: str, used: int, tmp_path: Path
+) -> None:
+    target = tmp_path / "looks.py"
+    target.write_text(
+        f"import gc\nfrom dragoman import tool\n{chosen}\n"
+        '@tool\ndef look() -> int:\n    "How often."\n    return gc.get_threshold()[0]\n'
+    )
+    with ServerProcess(str(target)) as server:
+        server.handshake()
+        assert server.call("look")["structuredContent"] == {"result": used}
+        assert server.leave() == 0

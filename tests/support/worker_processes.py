@@ -46,7 +46,12 @@ class Server:
 
     def pids(self) -> set[int]:
         """Of the workers that live."""
-        return {each.pid for each in self._parent.children() if each.status() != psutil.STATUS_ZOMBIE}
+        alive = set()
+        for each in self._parent.children():
+            with suppress(psutil.NoSuchProcess):  # It may end between the list and the look at it.
+                if each.status() != psutil.STATUS_ZOMBIE:
+                    alive.add(each.pid)
+        return alive
 
     def wait_for_log(self, message: str, times: int = 1) -> None:
         self.errors.wait_until(lambda _: self.count_in_log(message) >= times or None)

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import pytest
 
 import dragoman
+from dragoman.agents.coordinator import Coordinator
 from dragoman.app import ServerOptions, create_server
 from dragoman.calls.slots import Slots
 from dragoman.config import make_config
@@ -363,14 +364,15 @@ def test_a_server_is_made_of_the_parts_it_is_given() -> None:
     clock, ids = ManualClock(), SequentialIds()
     logger = StructuredLogger([].append, clock)
     catalogue = Catalogue(config.tools, logger)
-    slots = Slots(config.resources, config.tools, clock)
+    slots, coordinator = Slots(config.resources, config.tools, clock), Coordinator()
     options = ServerOptions(
-        config=config, clock=clock, ids=ids, logger=logger, catalogue=catalogue, slots=slots, agents=object()
+        config=config, clock=clock, ids=ids, logger=logger, catalogue=catalogue, slots=slots, agents=coordinator
     )
     server = create_server(options)
     assert (server.config, server.clock, server.ids) == (config, clock, ids)
     assert server.logger is logger
     assert server.slots is slots
+    assert server.agents is coordinator
     assert server.catalogue is catalogue, "an empty catalogue is a catalogue"
 
 
@@ -430,7 +432,6 @@ def conversation(*tools: str) -> bytes:
 
 EXTRAS = (
     "apcore",
-    "httptools",
     "joserfc",
     "prometheus_client",
     "uvloop",

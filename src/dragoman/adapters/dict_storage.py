@@ -29,10 +29,20 @@ class DictStorage:
 
     def _make_ports(self) -> dict[type, Any]:
         # Most servers keep nothing, and load nothing of this.
+        from dragoman.adapters.dict_aacp import DictAACPRecords
+        from dragoman.adapters.dict_ledger import DictBooks, DictLedger, DictLedgerAdmin
         from dragoman.adapters.dict_memories import DictMemories
+        from dragoman.agents.aacp.records import AACPRecords
+        from dragoman.agents.ledger import Ledger, LedgerAdmin
         from dragoman.memories.port import Memories
 
-        return {Memories: DictMemories(self._config.max_bytes_per_caller, self._clock)}
+        books = DictBooks()
+        return {
+            Memories: DictMemories(self._config.max_bytes_per_caller, self._clock),
+            Ledger: DictLedger(books),
+            LedgerAdmin: DictLedgerAdmin(books),
+            AACPRecords: DictAACPRecords(self._clock),
+        }
 
     def examine(self) -> Iterable[Finding]:
         return (Finding("storage", "ok", "in memory: nothing outlives the process"),)

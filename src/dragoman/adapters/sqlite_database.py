@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from dragoman.adapters.sqlite_jobs import Together
 from dragoman.adapters.sqlite_migrations import check_search, migrate
 from dragoman.adapters.sqlite_readers import SqliteReaders
 from dragoman.adapters.sqlite_writer import SqliteWriter, Transaction
@@ -49,9 +50,13 @@ class SqliteDatabase:
         self._writer = SqliteWriter(self.connect, tidy=self.tidy)
         self._readers = SqliteReaders(self._connect_to_read)
 
-    async def write(self, function: Callable[[Transaction], T]) -> T:
+    def write(self, function: Callable[[Transaction], T]) -> Awaitable[T]:
         """As `SqliteWriter.run`."""
-        return await self._writer.run(function)
+        return self._writer.run(function)
+
+    def write_together(self, together: Together, item: Any) -> Awaitable[Any]:
+        """As `SqliteWriter.run_together`."""
+        return self._writer.run_together(together, item)
 
     async def read(self, function: Callable[[sqlite3.Connection], T]) -> T:
         """As `SqliteReaders.run`. Sees every write that has been awaited."""

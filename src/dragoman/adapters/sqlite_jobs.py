@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 from dragoman.calls.threads import settle
 
@@ -12,17 +13,40 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 
+class Together(Protocol):
+    """Work that costs less for many items at once than for each alone."""
+
+    def one(self, item: Any, connection: Any, /) -> Any:
+        """Do the work for one item."""
+        ...
+
+    def all(self, items: Sequence[Any], connection: Any, /) -> Sequence[Any] | None:
+        """Do the work for all items, in order; None if they have to be done one by one, as one of them fails."""
+        ...
+
+
 class Job(Generic[C, T]):
     """A function, and who waits for what it returns. Made on the event loop of whoever waits."""
 
-    __slots__ = ("_loop", "_value", "awaited", "error", "function")
+    __slots__ = ("_loop", "_value", "awaited", "error", "function", "item", "together")
 
-    def __init__(self, function: Callable[[C], T]) -> None:
+    def __init__(self, function: Callable[[C], T], together: Together | None = None, item: Any = None) -> None:
         self.function = function
+        self.together = together
+        self.item = item
         self.error: BaseException | None = None
         self._value: Any = None
         self._loop = asyncio.get_running_loop()
         self.awaited: asyncio.Future[T] = self._loop.create_future()
+
+    @staticmethod
+    def one_of(together: Together, item: Any) -> Job[Any, Any]:
+        """A job that may be done with others of its kind."""
+        return Job(partial(together.one, item), together, item)
+
+    def done(self, value: T) -> None:
+        """On the thread: what was done together with others has succeeded."""
+        self._value = value
 
     def run(self, connection: C) -> None:
         """On the thread. What the function raises is kept for whoever waits."""
@@ -35,7 +59,7 @@ class Job(Generic[C, T]):
         """On the event loop: give the result to whoever waits, once."""
         awaited, value, error = self.awaited, self._value, self.error
         # The frames that an exception passed through lead here: see `_Job` in `threads.py`.
-        del self.awaited, self._value, self.error
+        del self.awaited, self._value, self.error, self.item
         settle(awaited, value, error)
 
     @staticmethod

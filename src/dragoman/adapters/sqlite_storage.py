@@ -11,7 +11,7 @@ from dragoman.clock import Clock
 from dragoman.errors import ConfigError
 from dragoman.findings import Finding
 from dragoman.storage.migrations import Migration, migrations_for
-from dragoman.storage.settings import StorageConfig, data_directory
+from dragoman.storage.settings import DEFAULT_SPACE, StorageConfig, data_directory
 
 if TYPE_CHECKING:
     from dragoman.adapters.sqlite_database import SqliteDatabase
@@ -40,13 +40,24 @@ class SqliteStorage:
 
     def _make_ports(self) -> dict[type, Any]:
         # Most servers keep nothing, and load nothing of this.
+        from dragoman.adapters.sqlite_aacp import SqliteAACPRecords
         from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
+        from dragoman.adapters.sqlite_ledger import SqliteLedger
+        from dragoman.adapters.sqlite_ledger_admin import SqliteLedgerAdmin
         from dragoman.adapters.sqlite_memories import SqliteMemories, merge_index
+        from dragoman.agents.aacp.records import AACPRecords
+        from dragoman.agents.ledger import Ledger, LedgerAdmin
         from dragoman.memories.port import Memories
 
+        space = self._config.space or DEFAULT_SPACE
         path = data_directory(self._config, os.environ) / FILE_NAME
         self._database = SqliteDatabase(path, self._migrations, tidying=(merge_index,))
-        return {Memories: SqliteMemories(self._database, self._config.max_bytes_per_caller, self._clock)}
+        return {
+            Memories: SqliteMemories(self._database, self._config.max_bytes_per_caller, self._clock),
+            Ledger: SqliteLedger(self._database, space),
+            LedgerAdmin: SqliteLedgerAdmin(self._database, space),
+            AACPRecords: SqliteAACPRecords(self._database, space, self._clock),
+        }
 
     def examine(self) -> Iterator[Finding]:
         yield _examine_folder(self._config)

@@ -4,7 +4,8 @@ A commit waits for the disk, and the wait is the same for one write and for five
 while the last commit was under way goes into the next one.
 
 1. Each function runs inside its group's transaction, under a savepoint: one that fails is undone alone. What is better
-   done for many of them together comes after them, except for those that failed.
+   done for many of them together comes after them, except for those that failed. Work of one kind that was asked for
+   in a row may be done at once; if any of it fails, it is undone and then done one by one.
 2. Nobody is told of success before the commit has succeeded.
 3. When the transaction itself fails (disk full, file unreadable, locked by another process for too long) nothing of the
    group has happened, and everybody in it is told so. SQLite gives a transaction up when the disk is full.
@@ -17,13 +18,14 @@ while the last commit was under way goes into the next one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from operator import itemgetter
+from collections.abc import Awaitable, Callable
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.adapters.sqlite_errors import storage_error
-from dragoman.adapters.sqlite_jobs import Farewell, Job
+from dragoman.adapters.sqlite_jobs import Farewell, Job, Together
 from dragoman.errors import StorageClosed, StorageFailed, TooManyWrites
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class Transaction:
         self.execute = connection.execute
         self.later: list[tuple[int, str, tuple[Any, ...]]] = []
         """Statements, with their values, to be executed before the commit, in the order of the numbers before them."""
+        self.on_commit: list[Callable[[], None]] = []
+        """Functions to call on the writer's thread once everything is committed."""
 
     def finish(self) -> None:
         for _, statement, values in sorted(self.later, key=itemgetter(0)):
@@ -77,12 +81,18 @@ class SqliteWriter:
         self._writes_since_tidy = 0
         self._connection: sqlite3.Connection | None = None
 
-    async def run(self, function: Callable[[Transaction], T]) -> T:
-        """What `function` returns, once that is committed.
+    def run(self, function: Callable[[Transaction], T]) -> Awaitable[T]:
+        """Run `function`, and return its result once that is committed. Functions run in the order of these calls.
 
         Can be awaited on any event loop of any thread. If nobody waits any longer the function runs all the same.
         """
-        job = Job(function)
+        return self._put(Job(function))
+
+    def run_together(self, together: Together, item: Any) -> Awaitable[Any]:
+        """As `run`, for an item that may be done at once with those before and behind it."""
+        return self._put(Job.one_of(together, item))
+
+    def _put(self, job: Job[Transaction, T]) -> Awaitable[T]:
         with self._lock:
             if self._is_closed:
                 raise StorageClosed("the storage is closed")
@@ -93,7 +103,7 @@ class SqliteWriter:
                 threading.Thread(target=self._work, name="dragoman-writer", daemon=True).start()
                 self._is_running = True
             self._jobs.put(job)
-        return await job.awaited
+        return job.awaited
 
     async def close(self) -> None:
         """Finish what is queued, and take no more."""
@@ -142,12 +152,12 @@ class SqliteWriter:
         try:
             connection = self._begin()
             transaction = Transaction(connection)
-            for job in group:
-                _run_alone(job, connection, transaction)
-                if len(transaction.later) > MOST_FOR_LATER:  # Each can have thousands of words.
-                    transaction.finish()
+            for together, jobs in groupby(group, attrgetter("together")):
+                _run(together, list(jobs), connection, transaction)
             transaction.finish()
             connection.execute("COMMIT")
+            for step in transaction.on_commit:
+                step()
         except BaseException as error:  # Whatever it was, whoever waits must hear of it, and the thread goes on.
             for job in group:
                 job.error = job.error or storage_error(error)
@@ -170,9 +180,45 @@ class SqliteWriter:
             connection.close()
 
 
+def _run(
+    together: Together | None,
+    jobs: list[Job[Transaction, Any]],
+    connection: sqlite3.Connection,
+    transaction: Transaction,
+) -> None:
+    if together is not None and len(jobs) > 1 and _run_at_once(together, jobs, connection, transaction):
+        return
+    for job in jobs:
+        _run_alone(job, connection, transaction)
+        if len(transaction.later) > MOST_FOR_LATER:  # Each can have thousands of words.
+            transaction.finish()
+
+
+def _run_at_once(
+    together: Together, jobs: list[Job[Transaction, Any]], connection: sqlite3.Connection, transaction: Transaction
+) -> bool:
+    """Whether all of them are done; otherwise none is."""
+    connection.execute("SAVEPOINT job")
+    count, steps = len(transaction.later), len(transaction.on_commit)
+    try:
+        values = together.all([job.item for job in jobs], transaction)
+    except Exception:
+        if not connection.in_transaction:
+            raise  # SQLite has undone the whole transaction, and the others with it.
+        values = None  # Whose error it is shows when each runs alone.
+    if values is None:
+        connection.execute("ROLLBACK TO job")
+        del transaction.later[count:], transaction.on_commit[steps:]
+    else:
+        for job, value in zip(jobs, values, strict=True):
+            job.done(value)
+    connection.execute("RELEASE job")
+    return values is not None
+
+
 def _run_alone(job: Job[Transaction, Any], connection: sqlite3.Connection, transaction: Transaction) -> None:
     connection.execute("SAVEPOINT job")
-    count = len(transaction.later)
+    count, steps = len(transaction.later), len(transaction.on_commit)
     job.run(transaction)
     if job.error is not None:
         error, job.error = job.error, storage_error(job.error)
@@ -182,5 +228,5 @@ def _run_alone(job: Job[Transaction, Any], connection: sqlite3.Connection, trans
             finally:
                 del error  # It leads to this frame.
         connection.execute("ROLLBACK TO job")
-        del transaction.later[count:]
+        del transaction.later[count:], transaction.on_commit[steps:]
     connection.execute("RELEASE job")

@@ -12,7 +12,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.calls.call import Call, Dialect, Outcome, Withdrawal
@@ -58,6 +58,7 @@ class Intake:
         """Its calls go through `pipeline`, or through the one for tools."""
         self.submit: Callable[[Call], None]
         self.submit = runner.submit if pipeline is None else partial(runner.submit, pipeline=pipeline)
+        self.submit_later: Callable[[Call], None] = lambda call: runner.submit(call, pipeline, later=True)
         self._refuse = runner.refuse
         self._run_id = ids.run_id
         self._correlation_id = ids.correlation_id
@@ -72,7 +73,7 @@ class Intake:
             request.name,
             request.arguments,
             self._run_id(),
-            (correlation_id_in(meta) if meta else None) or self._correlation_id(),
+            ("correlationId" in meta and correlation_id_in(meta)) or self._correlation_id(),
             reply,
             request.id,
             meta,
@@ -95,26 +96,32 @@ class Intake:
 
         If the waiting is cancelled, the call is withdrawn; `why_cancelled` then tells why.
         """
-        answer: _Awaited[T] = _Awaited()
+        worded: list[T | ProtocolError] = []
+        arrival: asyncio.Future[None] | None = None
 
         def reply(call: Call, outcome: Outcome) -> None:
-            if answer.future.done():
-                return
-            worded = word(call, outcome)
-            if isinstance(worded, ProtocolError):
-                answer.future.set_exception(worded)
-            else:
-                answer.future.set_result(worded)
+            if arrival is None:
+                worded.append(word(call, outcome))
+            elif not arrival.done():  # It is when the waiting has been cancelled.
+                worded.append(word(call, outcome))
+                arrival.set_result(None)
 
         call.reply = reply
         self.submit(call)
         try:
-            return await answer.future
+            if not worded:  # Where tasks start eagerly, most calls have been answered by now.
+                arrival = asyncio.get_running_loop().create_future()
+                await arrival
+            if isinstance(worded[0], ProtocolError):
+                raise worded[0]
+            return worded[0]
         except asyncio.CancelledError:
             call.withdraw(why_cancelled())
             raise
         finally:
-            del answer.future
+            # An error leads to the frames that it passes through, these to the call, and the call to its reply. Were it
+            # still in the list, only the garbage collector would free them all.
+            worded.clear()
 
     def call(
         self,
@@ -149,19 +156,6 @@ class Intake:
         if not isinstance(outcome.error, ProtocolError):
             outcome.rendered = self._render(call, outcome)
         return outcome
-
-
-class _Awaited(Generic[T]):
-    """Holds the future that a call's reply settles, until the code that awaits it deletes `future`.
-
-    An error in the future leads to the frames that it passes through, these to the call, and the call to its `reply`.
-    Were the future still there, only the garbage collector would free them all.
-    """
-
-    __slots__ = ("future",)
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
 
 def _progress_of(call: Call, client: Client, token: int | str) -> Progress:

@@ -1,7 +1,7 @@
 """What arguments may look like. Every element counts, exactly at a limit passes, and each violation says where it is.
 
-The arguments are encoded anyway, to be weighed. Most of the time the bytes alone show that nothing in them can be too
-long, too many or too deep; only when they do not is every element looked at.
+The limits are a JSON Schema too, and its validator looks at every element faster than code of ours. Most of the time
+it sees that nothing is too long, too many or too deep; only when it does not is the violation searched for.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import accumulate, chain
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from dragoman.calls.settings import LimitsConfig
 from dragoman.errors import InvalidArgument
 from dragoman.schemas.findings import json_pointer
 from dragoman.schemas.references import target_of
-from dragoman.schemas.schema import Schema
+from dragoman.schemas.schema import ANY_OBJECT, DRAFT_2020_12, Schema, Validator, compile_schema
 from dragoman.tools.settings import ToolsConfig
 
 Branches: TypeAlias = dict[int, Mapping[str, Any]]
@@ -33,6 +35,8 @@ MOST_VIOLATIONS = 20
 """More of a kind are counted, not listed: neither the answer nor its cost grows with what was wrong."""
 MOST_POINTER = 500
 """Characters of a violation's path."""
+_MOST_LEVELS = 32
+"""Of the schema: what is nested more deeply is always searched."""
 _CONTAINERS = (dict, list, tuple)
 _PLAIN = frozenset((str, int, float, bool, type(None)))
 _KNOWN = _PLAIN.union(_CONTAINERS)
@@ -70,6 +74,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Which of them somebody set for this tool: these win over what its schema says."""
     sure_bytes: int = 0
     """So few bytes cannot hold anything that is beyond a limit."""
+    validators: tuple[Validator, Validator] = (ANY_OBJECT, ANY_OBJECT)
+    """Of the limits but for the one of strings, and of all of them."""
 
     def __post_init__(self) -> None:
         # n items take 2n + 1 bytes, n members more, n characters n + 2, n levels 2n.
@@ -79,18 +85,18 @@ class Limits(Struct, frozen=True, kw_only=True):
             least.append(self.max_string_length + 2)
         if self.max_object_depth is not None:
             least.append(2 * self.max_object_depth + 1)
-        msgspec.structs.force_setattr(self, "sure_bytes", min(least, default=sys.maxsize))
+        force_setattr(self, "sure_bytes", min(least, default=sys.maxsize))
+        levels = min(self.max_object_depth or _MOST_LEVELS, _MOST_LEVELS)
+        most = (self.max_array_size, self.max_object_members, levels)
+        force_setattr(self, "validators", (_validator(*most, None), _validator(*most, self.max_string_length)))
 
-    def surely_fit(self, encoded: bytes) -> bool:
-        """Whether the bytes show that no element can be beyond a limit. False says nothing."""
-        array, string, depth = self.max_array_size, self.max_string_length, self.max_object_depth
-        members, commas = self.max_object_members, encoded.count(b",")  # As many as items or members, less one.
-        return (
-            (array is None or commas < array)
-            and (members is None or commas < members)
-            and (string is None or len(encoded) - 2 <= string)
-            and (depth is None or encoded.count(b"{") + encoded.count(b"[") <= depth)
-        )
+    def surely_fit(self, arguments: Mapping[str, Any], size: int) -> bool:
+        """Whether no element is beyond a limit. False says nothing: the tool's schema may allow more.
+
+        `size` is what the arguments weigh as JSON: no string in them can be longer.
+        """
+        longest = self.max_string_length
+        return self.validators[longest is not None and size > longest].allows(arguments)
 
     def violations(
         self, arguments: Mapping[str, Any], schema: Schema | None = None, size: int = sys.maxsize
@@ -102,6 +108,20 @@ class Limits(Struct, frozen=True, kw_only=True):
         walk = _Walk(self, schema)
         walk.look_at(arguments, size)
         return walk.found
+
+
+@cache
+def _validator(items: int | None, members: int | None, levels: int, longest: int | None) -> Validator:
+    """Allows what has at most so many items, members and levels, and no longer strings; None: any."""
+    text: dict[str, Any] = {} if longest is None else {"maxLength": longest, "propertyNames": {"maxLength": longest}}
+    most = {"maxItems": items, "maxProperties": members}
+    limits = text | {keyword: limit for keyword, limit in most.items() if limit is not None}
+    within: list[dict[str, Any]] = [{"$ref": f"#/$defs/{level}"} for level in range(1, levels)]
+    within.append({"type": ["boolean", "null", "number", "string"], **text})
+    definitions = {
+        str(level): {**limits, "items": inner, "additionalProperties": inner} for level, inner in enumerate(within)
+    }
+    return compile_schema({"$schema": DRAFT_2020_12, "$ref": "#/$defs/0", "$defs": definitions})
 
 
 class Violations:

@@ -25,7 +25,7 @@ _NO_CONTEXT: Any = None
 
 @dataclass(frozen=True)
 class RunHandler:
-    """The service in the middle of the pipeline. Async handlers run on the loop, sync ones on a thread."""
+    """`run` is the service in the middle of the pipeline. Async handlers run on the loop, sync ones on a thread."""
 
     threads: Threads
     logger: Logger
@@ -34,7 +34,8 @@ class RunHandler:
     lifespan: Lifespan | None = None
     """The server's own, for tools that come from no file with one."""
 
-    def __call__(self, call: Call) -> Awaitable[Any]:
+    def run(self, call: Call) -> Awaitable[Any]:
+        """Start the handler; what it returns, or raises, is awaited."""
         tool = call.tool
         context = self._context(call) if tool.wants_context else _NO_CONTEXT
         call.ran = True

@@ -13,6 +13,7 @@ from typing import Any
 
 from dragoman import errors
 from dragoman.adapters.engines import make_storage
+from dragoman.adapters.sqlite_ledger_overview import spaces_in
 from dragoman.app import parts_of
 from dragoman.cli.clients import CLIENTS, ClientProgram, EntryScope, is_command, own_command, parse, read
 from dragoman.cli.options import load_settings
@@ -22,6 +23,7 @@ from dragoman.config import Settings
 from dragoman.edge.settings import HttpConfig
 from dragoman.findings import Finding
 from dragoman.memories.migrations import MIGRATIONS
+from dragoman.storage.settings import StorageConfig, data_directory
 
 OLDEST_PYTHON = (3, 11)
 _SLOW_START = 2.0
@@ -36,6 +38,7 @@ def all_findings(config: Path | None) -> Iterator[Finding]:
     yield finding
     if settings is not None:
         yield from make_storage(settings.config.storage, SystemClock(), MIGRATIONS).examine()
+        yield from ledger(settings.config.storage)
         yield trial_start([*own_command(), "serve", *(("--config", str(config)) if config is not None else ())])
         yield port(settings.config.http)
         yield from of_parts(settings)
@@ -101,6 +104,20 @@ def settings_in_force(config: Path | None) -> tuple[Settings | None, Finding]:
         return None, Finding("settings", "problem", "; ".join(str(error).splitlines()), "See `dragoman config check`.")
     changed = f"{len(settings.sources)} set" if settings.sources else "all as they are by default"
     return settings, Finding("settings", "ok", f"{settings.file or 'no file'}; {changed}")
+
+
+def ledger(config: StorageConfig) -> Iterator[Finding]:
+    """Whether the messages of agents can be read. It reads no more than their spaces: the rest may be much."""
+    try:
+        spaces = spaces_in(data_directory(config, os.environ)) if config.engine == "sqlite" else []
+    except errors.ConfigError:
+        return  # The storage's own check says so.
+    except errors.StorageError as error:
+        advice = "Stop the servers, and restore the database from a copy."
+        yield Finding("agents", "problem", f"the ledger of messages cannot be read: {error}", advice)
+        return
+    count = f"{len(spaces)} {'space' if len(spaces) == 1 else 'spaces'}" if spaces else "no messages"
+    yield Finding("agents", "ok", f"the ledger has {count}")
 
 
 def trial_start(command: list[str]) -> Finding:

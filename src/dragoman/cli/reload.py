@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
+from dragoman.agents.agent import Agent
 from dragoman.cli.neighbours import is_own_file
 from dragoman.cli.options import is_file, split_target
 from dragoman.cli.target import load
@@ -45,12 +46,12 @@ class Reloader:
         places = {"target": source.target, "extensions": source.extensions}
         self._facts = {name: place for name, place in places.items() if place is not None}
         self._there_before = set(sys.modules)
-        self._loaded: list[Tool | Offer] = []
+        self._loaded: list[Tool | Offer | Agent] = []
         self._replacing = asyncio.Lock()
         self._first = self.snapshot()
         sys.dont_write_bytecode = True  # Its age is kept in seconds: of two edits in one, the second would be lost.
 
-    def watch(self, server: Runtime, tools: Iterable[Tool | Offer], loop: asyncio.AbstractEventLoop) -> None:
+    def watch(self, server: Runtime, tools: Iterable[Tool | Offer | Agent], loop: asyncio.AbstractEventLoop) -> None:
         """From now on, replace `tools` in `server`, on `loop`, whenever a file changes."""
         self._loaded = list(tools)
         # What changed while it was being loaded has changed.
@@ -73,7 +74,7 @@ class Reloader:
             found[path] = (status.st_mtime_ns, status.st_size)
         return found
 
-    def load(self) -> list[Tool | Offer]:
+    def load(self) -> list[Tool | Offer | Agent]:
         """What is offered now. Raises as `load` does, and has then left the modules as they were."""
         before = self._modules()
         for name in before:
@@ -87,7 +88,7 @@ class Reloader:
             sys.modules.update(before)
             raise
 
-    async def replace(self, server: Runtime, tools: Iterable[Tool | Offer]) -> None:
+    async def replace(self, server: Runtime, tools: Iterable[Tool | Offer | Agent]) -> None:
         """Put `tools` in the place of what was loaded before. One replacement at a time, in order."""
         tools = list(tools)
         async with self._replacing:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import io
 import os
 import sys
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
@@ -46,6 +45,7 @@ def serve(
     transport: Annotated[Transport, typer.Option(help="How clients connect.")] = Transport.STDIO,
     host: Annotated[str | None, typer.Option(help="The address to listen on. [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="The port to listen on. [default: 8000]")] = None,
+    uds: Annotated[str | None, typer.Option(help="The path of a Unix socket to listen on instead.")] = None,
     config: ConfigFile = None,
     log_level: LogLevelOption = None,
     allow_unauthenticated: Annotated[
@@ -80,20 +80,19 @@ def serve(
     """
     flags: dict[str, Any] = {"logging.level": log_level}
     if transport is not Transport.STDIO:
-        flags |= {"http.host": host, "http.port": port, "explorer.prefix": explorer_prefix}
+        flags |= {"http.host": host, "http.port": port, "http.uds": uds, "explorer.prefix": explorer_prefix}
         switches = {
             "auth.allow_unauthenticated": allow_unauthenticated,
             "explorer.enabled": explorer,
             "explorer.allow_execute": allow_execute,
         }
         flags |= {name: True for name, is_on in switches.items() if is_on}
-    if transport is not Transport.STDIO and find_spec("httptools") is None:
-        refuse("HTTP needs what the extra `http` brings: pip install 'dragoman[http]'")
+        if find_spec("prometheus_client") is None:
+            refuse("HTTP needs what the extra `http` brings: pip install 'dragoman[http]'")
     settings = settings_from(config, flags).config
     if reload and target is None and extensions_dir is None:
         refuse("--reload needs a TARGET, or --extensions-dir")
-    if workers > 1:
-        _check_workers(transport)
+    _check_workers(workers, transport)
     source = Source(target, extensions_dir, reload, app_dir)
     if transport is Transport.STDIO:
         _serve_stdio(source, settings)
@@ -126,46 +125,58 @@ def _serve_stdio(source: Source, settings: Config) -> None:
 
 
 def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
-    from dragoman.edge.http.server import bind, check_address, raise_file_limit, root_of, serve
+    from dragoman.edge.http.listening import (
+        check_address,
+        open_listening,
+        raise_file_limit,
+        removed_at_the_end,
+        root_of,
+    )
+    from dragoman.edge.http.server import serve
     from dragoman.serving import show_pages
 
     http = settings.http
-    try:
-        check_address(http.host, settings.auth)
-        listening = bind(http.host, http.port)
-        prepared = prepare(source, settings)
-        server, logger = prepared.server, prepared.logger
-        app = server.http(sse=sse)
-    except ConfigError as error:
-        refuse("The settings cannot be used:", *str(error).splitlines())
-    except (OSError, UnicodeError) as error:
-        _refuse_address(http, error)
-    raise_file_limit()
-    if sse:
-        logger.warn("SSE transport is deprecated; use streamable-http instead")
-    root = root_of(http, listening)
-    endpoint = "/sse" if sse else http.path
-    facts = {
-        "tools": len(server.catalogue),
-        "transport": "sse" if sse else "streamable-http",
-        "address": root + endpoint,
-    }
-    timeout = settings.server.shutdown_timeout_ms / 1000
+    with ExitStack() as at_end:
+        try:
+            check_address(http, settings.auth)
+            listening = open_listening(http)
+            at_end.enter_context(removed_at_the_end(listening))
+            prepared = prepare(source, settings)
+            server, logger = prepared.server, prepared.logger
+            app = server.http(sse=sse)
+        except ConfigError as error:
+            refuse("The settings cannot be used:", *str(error).splitlines())
+        except (OSError, UnicodeError) as error:
+            _refuse_address(http, error)
+        raise_file_limit()
+        if sse:
+            logger.warn("SSE transport is deprecated; use streamable-http instead")
+        root = root_of(http, listening)
+        endpoint = "/sse" if sse else http.path
+        facts = {
+            "tools": len(server.catalogue),
+            "transport": "sse" if sse else "streamable-http",
+            "address": root + endpoint,
+        }
+        timeout = settings.server.shutdown_timeout_ms / 1000
 
-    def on_started() -> None:
-        logger.info("server started", facts)
-        show_pages(root, app.pages, endpoint, settings.server.name)
+        def on_started() -> None:
+            logger.info("server started", facts)
+            show_pages(root, app.pages, endpoint, settings.server.name)
 
-    abandoned = run(prepared, serve(app, listening, http, timeout, on_started))
+        abandoned = run(prepared, serve(app, listening, http, timeout, on_started))
     finish(prepared, abandoned)
 
 
 def _refuse_address(http: HttpConfig, error: OSError | UnicodeError) -> NoReturn:
     """A name that is too long for one is a `UnicodeError`."""
-    refuse(f"Cannot listen on {http.host} port {http.port}: {getattr(error, 'strerror', None) or error}")
+    address = f"{http.host} port {http.port}" if http.uds is None else http.uds
+    refuse(f"Cannot listen on {address}: {getattr(error, 'strerror', None) or error}")
 
 
-def _check_workers(transport: Transport) -> None:
+def _check_workers(workers: int, transport: Transport) -> None:
+    if workers == 1:
+        return
     if transport is not Transport.STREAMABLE_HTTP:
         why = "stdin has one reader" if transport is Transport.STDIO else "its sessions cannot move between them"
         refuse(f"--workers needs --transport streamable-http; with {transport.value} there is one process: {why}")
@@ -174,7 +185,7 @@ def _check_workers(transport: Transport) -> None:
 
 
 def _serve_with(workers: int, source: Source, settings: Config) -> None:
-    from dragoman.edge.http.server import check_address, root_of
+    from dragoman.edge.http.listening import check_address, removed_at_the_end, root_of
     from dragoman.telemetry.python_logging import take_over_logging
     from dragoman.telemetry.stderr import log_to_stderr
     from dragoman.workers.folder import LOG_TURNS, private_folder
@@ -182,14 +193,14 @@ def _serve_with(workers: int, source: Source, settings: Config) -> None:
 
     http = settings.http
     try:
-        check_address(http.host, settings.auth)
+        check_address(http, settings.auth)
         check_settings(settings, workers, has_memories=source.is_builtin or settings.tools.memory_enabled)
-        listening = reserve(http.host, http.port)
+        listening = reserve(http)
     except ConfigError as error:
         refuse("The settings cannot be used:", *str(error).splitlines())
     except (OSError, UnicodeError) as error:
         _refuse_address(http, error)
-    with private_folder() as folder:
+    with private_folder() as folder, removed_at_the_end(listening):
         logger, sink = log_to_stderr(settings.logging, turns=folder / LOG_TURNS)
         take_over_logging(logger)
 
@@ -220,14 +231,15 @@ class Prepared:
 
 def prepare(source: Source, settings: Config, siblings: SocketSiblings | None = None) -> Prepared:
     """The server with its tools, its log and the loop it will run on; `siblings`, if it is one of several workers."""
-    from dragoman.cli.target import server_with, tools_for
+    from dragoman.cli.target import server_with, tools_for, with_space
     from dragoman.clock import SystemClock
+    from dragoman.process.collector import collect_less
     from dragoman.process.loop import new_event_loop
     from dragoman.telemetry.python_logging import take_over_logging
     from dragoman.telemetry.stderr import log_to_stderr
 
-    clock = SystemClock()
-    options: dict[str, Any] = {}
+    clock, settings = SystemClock(), with_space(settings, source)
+    options: dict[str, Any] = {"has_durable_agents": True}
     if siblings is None:
         logger, sink = log_to_stderr(settings.logging)
     else:
@@ -240,14 +252,18 @@ def prepare(source: Source, settings: Config, siblings: SocketSiblings | None = 
     _set_up_spans(logger, settings.server.name)
     reloader: Reloader | None = None
     if source.reload:
+        from dragoman.agents.coordinator import Coordinator
         from dragoman.cli.reload import Reloader
         from dragoman.offers.catalogue import Offers
 
         reloader = Reloader(source, settings)
-        options["offers"] = Offers(settings.tools, settings.timeouts)  # What it has not yet, it may have soon.
+        # What it has not yet, it may have soon.
+        options |= {"offers": Offers(settings.tools, settings.timeouts), "agents": Coordinator()}
     tools = tools_for(source, settings)
     server = server_with(tools, settings, clock=clock, logger=logger, memory_tools=source.is_builtin, **options)
-    gc.freeze()  # What is loaded now stays; there is no point in looking through it again and again.
+    if server.agents is not None and siblings is not None and settings.storage.engine == "memory":
+        refuse("storage.engine: each worker would have agents of its own; use sqlite, or one worker")
+    collect_less(has_agents=server.agents is not None)
     loop = new_event_loop(settings.resources.max_concurrent_executions)
     if reloader is not None:
         reloader.watch(server, tools, loop)

@@ -7,12 +7,14 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
 import msgspec
 
+from dragoman.agents.agent import Agent
 from dragoman.app import ServerOptions, builtin_tools, create_server
 from dragoman.calls.interrupts import is_interrupt, raise_interrupt
 from dragoman.cli.neighbours import found_elsewhere, look_in, names_in, report_unused
@@ -40,7 +42,7 @@ def server_for(source: Source, config: Config, **options: Any) -> Runtime:
     return server_with(tools_for(source, config), config, memory_tools=source.is_builtin, **options)
 
 
-def tools_for(source: Source, config: Config) -> list[Tool | Offer]:
+def tools_for(source: Source, config: Config) -> list[Tool | Offer | Agent]:
     """What a source offers; or the end of the command."""
     try:
         return load(source, config)
@@ -58,7 +60,7 @@ def refuse_target(error: TargetError | PartFailed, config: Config) -> NoReturn:
     refuse(str(error))
 
 
-def server_with(tools: Iterable[Tool | Offer], config: Config, **options: Any) -> Runtime:
+def server_with(tools: Iterable[Tool | Offer | Agent], config: Config, **options: Any) -> Runtime:
     """A server that has `tools`; or the end of the command."""
     try:
         return create_server(ServerOptions(config=config, tools=tools, **options))
@@ -70,7 +72,7 @@ def server_with(tools: Iterable[Tool | Offer], config: Config, **options: Any) -
         refuse("The settings cannot be used:", *str(error).splitlines())
 
 
-def load(source: Source, config: Config) -> list[Tool | Offer]:
+def load(source: Source, config: Config) -> list[Tool | Offer | Agent]:
     """What a source offers: TARGET's, then the modules'; the built-in tools where nothing is named.
 
     Raises `TargetError`, and `RegistrationError` for tools that no server can have together. A module that a server
@@ -93,7 +95,25 @@ def load(source: Source, config: Config) -> list[Tool | Offer]:
     return [*tools, *(each for module in modules for each in (module, module.documentation) if each is not None)]
 
 
-def load_tools(target: str, app_dir: str | None = None) -> list[Tool | Offer]:
+def with_space(config: Config, source: Source) -> Config:
+    """The settings with a space: unless one is set, it is made of the server's name and what is served.
+
+    Servers of the same targets share agents and messages, and others on the same data directory do not.
+    """
+    if config.storage.space is not None:
+        return config
+    places: list[str] = []
+    if source.target is not None:
+        place, name = split_target(source.target)
+        places += [str(Path(place).resolve()) if is_file(place) else place, name]
+    if source.extensions is not None:
+        places.append(str(Path(source.extensions).resolve()))
+    digest = sha256("\0".join(places).encode()).hexdigest()[:12]
+    space = f"{config.server.name[:100]}-{digest}"
+    return msgspec.structs.replace(config, storage=msgspec.structs.replace(config.storage, space=space))
+
+
+def load_tools(target: str, app_dir: str | None = None) -> list[Tool | Offer | Agent]:
     """The tools, resources and prompts that TARGET names: `tools.py`, `package.module`, or either with `:object`.
 
     A module that is not installed is looked for in `app_dir`; None is the working directory.
@@ -181,17 +201,19 @@ def _lifespan_in(module: ModuleType, target: str) -> Lifespan | None:
         raise TargetError(target, str(error)) from None
 
 
-def _within(lifespan: Lifespan, offered: Tool | Offer) -> Tool | Offer:
+def _within(lifespan: Lifespan, offered: Tool | Offer | Agent) -> Tool | Offer | Agent:
+    if isinstance(offered, Agent):
+        return offered
     if isinstance(offered, Tool):
         return offered.within(lifespan)
     completers = {name: each.within(lifespan) for name, each in offered.completers.items()}
     return msgspec.structs.replace(offered, tool=offered.tool.within(lifespan), completers=completers)
 
 
-def _tools_in(values: Iterable[Any]) -> list[Tool | Offer]:
-    found: dict[int, Tool | Offer] = {}
+def _tools_in(values: Iterable[Any]) -> list[Tool | Offer | Agent]:
+    found: dict[int, Tool | Offer | Agent] = {}
     for value in values:
         for each in (value, *made_of(value)):
-            if isinstance(each, Tool | Resource | Prompt):
+            if isinstance(each, Tool | Resource | Prompt | Agent):
                 found[id(each)] = each
     return list(found.values())

@@ -19,7 +19,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -27,12 +27,13 @@ import msgspec
 from dragoman.access.callers import Caller
 from dragoman.calls.call import Call, Stage
 from dragoman.calls.tracing import name_of
-from dragoman.edge.asgi import JSON, MOST_READ_AT_ONCE, Bodies, Header, Headers
+from dragoman.edge.asgi import MOST_READ_AT_ONCE, Bodies, Header, Headers
 from dragoman.edge.connection import Services
 from dragoman.edge.peer import log_refusal
 from dragoman.errors import InvalidArgument, InvalidRequest, NotFound, ProtocolError, ToolError
 from dragoman.explorer.explained import fields_of, first_words
 from dragoman.explorer.recent_calls import RecentCalls
+from dragoman.explorer.responses import DATA, HARDENED, error_response, json_response
 from dragoman.explorer.runs import Runs
 from dragoman.explorer.settings import ExplorerConfig
 from dragoman.parts.route import HttpRequest, HttpResponse, Route
@@ -41,9 +42,11 @@ from dragoman.protocol.session import correlation_id_in, modern_reader
 from dragoman.replies.encoding import clean_message
 from dragoman.schemas.findings import with_place
 from dragoman.schemas.schema import ANY_OBJECT
-from dragoman.tools.content import encode_json
 from dragoman.tools.tool import ToolDefinition
 from dragoman.version import __version__
+
+if TYPE_CHECKING:
+    from dragoman.explorer.agents import AgentViews
 
 RUN_ID = b"x-run-id"
 CORRELATION_ID = b"x-correlation-id"
@@ -56,14 +59,6 @@ MOST_ANSWER = 64 * 1024
 """Bytes of an answer to a question."""
 
 _PAGE = Path(__file__).with_name("explorer.html")
-_HARDENED: tuple[Header, ...] = (
-    (b"cache-control", b"no-store"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-content-type-options", b"nosniff"),
-)
-_DATA: tuple[Header, ...] = (JSON, (b"content-security-policy", b"default-src 'none'"), *_HARDENED)
 
 
 class Explorer:
@@ -76,6 +71,7 @@ class Explorer:
         runs: Runs,
         stages: Sequence[Stage],
         load: Callable[[], dict[str, Any]],
+        agents: AgentViews | None = None,
     ) -> None:
         """`load` tells how the server stands."""
         self.recent = RecentCalls()
@@ -84,7 +80,7 @@ class Explorer:
         self._may_execute = settings.allow_execute
         self._catalogue, self._logger = services.catalogue, services.logger
         self._info = services.identity.server_info
-        self._stages, self._load = stages, load
+        self._stages, self._load, self._agents = stages, load, agents
         self._read_answer = Bodies(MOST_ANSWER, MOST_READ_AT_ONCE).read
         self._page = HttpResponse(200, *_load_page())
         self._runs = runs
@@ -105,7 +101,7 @@ class Explorer:
         if _method_of(request) != "GET":
             return _not_allowed(request)
         # Relative: wherever this is mounted, and the fragment stays.
-        return HttpResponse(307, b"", ((b"location", self._prefix.rpartition("/")[2].encode() + b"/"), *_HARDENED))
+        return HttpResponse(307, b"", ((b"location", self._prefix.rpartition("/")[2].encode() + b"/"), *HARDENED))
 
     async def _open_page(self, request: HttpRequest) -> HttpResponse:
         return self._page if _method_of(request) == "GET" else _not_allowed(request)
@@ -113,12 +109,16 @@ class Explorer:
     async def _answer(self, request: HttpRequest) -> HttpResponse:
         kind, _, rest = request.path[len(self._prefix) + 1 :].partition("/")
         method = _method_of(request)
+        agents = self._agents
         if method == "GET":
-            return self._look_up(kind, rest, request)
+            found = None if agents is None else await agents.look_up(kind, rest, request)
+            return found or self._look_up(kind, rest, request)
         if method == "POST" and kind == "tools" and rest.endswith("/call"):
             return self._refusal(request) or await self._call(rest[: -len("/call")], request)
         if method == "POST" and kind == "running":
             return self._refusal(request) or await self._answer_question(rest, request)
+        if method == "POST" and kind == "redrive" and not rest and agents is not None:
+            return self._refusal(request) or await agents.redrive(request)
         return _not_allowed(request)
 
     # To look at.
@@ -130,39 +130,39 @@ class Explorer:
         match kind:
             case "tools" if is_whole:
                 definitions = (registered.definition for registered in self._catalogue)
-                return _json([_summary(each) for each in definitions if caller.may_call(each.name)])
+                return json_response([_summary(each) for each in definitions if caller.may_call(each.name)])
             case "tools":
                 return self._show_tool(rest, caller)
             case "calls" if is_whole:
                 after = parse_qs(request.scope.get("query_string", b"").decode("latin-1")).get("after", ["0"])[0]
                 number = int(after) if after.isascii() and after.isdigit() and len(after) < 16 else 0
-                return _json({"calls": self.recent.since(number, whose), "last": self.recent.total})
+                return json_response({"calls": self.recent.since(number, whose), "last": self.recent.total})
             case "calls":
                 return self._show_call(rest, whose)
             case "running":
                 run = self._runs.find(rest, caller)
-                return _json(run.report()) if run is not None else _error(404, "Not running")
+                return json_response(run.report()) if run is not None else error_response(404, "Not running")
             case "pipeline" if is_whole:
-                return _json([*_described(self._stages)])
+                return json_response([*_described(self._stages)])
             case "load" if is_whole:
-                return _json({**self._load(), "completed": self.recent.total, "failed": self.recent.failed})
+                return json_response({**self._load(), "completed": self.recent.total, "failed": self.recent.failed})
             case "server" if is_whole:
-                return _json(self._server(request))
-        return _error(404, "Nothing is served here")
+                return json_response(self._server(request))
+        return error_response(404, "Nothing is served here")
 
     def _show_tool(self, name: str, caller: Caller) -> HttpResponse:
         found = self._catalogue.get(name)
         if found is None or not caller.may_call(name):
             return _not_found(name)
         definition = found.definition
-        return _json({**_summary(definition), "inputSchema": definition.listing()["inputSchema"]})
+        return json_response({**_summary(definition), "inputSchema": definition.listing()["inputSchema"]})
 
     def _show_call(self, run_id: str, whose: Caller | None) -> HttpResponse:
         seen = self.recent.find(run_id, whose)
         details = self._runs.details(run_id, whose)
         if seen is None and details is None:
-            return _error(404, "No such call is known, or not any longer")
-        return _json({**(details or {}), **(msgspec.to_builtins(seen) if seen is not None else {})})
+            return error_response(404, "No such call is known, or not any longer")
+        return json_response({**(details or {}), **(msgspec.to_builtins(seen) if seen is not None else {})})
 
     def _server(self, request: HttpRequest) -> dict[str, Any]:
         return {
@@ -172,6 +172,7 @@ class Explorer:
             "endpoint": request.endpoint,
             "mayExecute": self._may_execute,
             "isAuthenticated": request.is_authenticated,
+            "hasAgents": self._agents is not None and self._agents.has_agents(request.caller),
         }
 
     # To run.
@@ -192,8 +193,8 @@ class Explorer:
         """Answer with `saying`, or the message of `error`; both have the correlation id of the log entry."""
         refusal = self._reader.refuse(error, None, _meta_in(headers))
         log_refusal(self._logger, refusal, {"status": status})
-        reply = _error(status, saying or error.message)
-        return reply._replace(headers=(*_DATA, (CORRELATION_ID, refusal.correlation_id.encode())))
+        reply = error_response(status, saying or error.message)
+        return reply._replace(headers=(*DATA, (CORRELATION_ID, refusal.correlation_id.encode())))
 
     async def _call(self, name: str, request: HttpRequest) -> HttpResponse:
         headers = request.headers
@@ -209,16 +210,16 @@ class Explorer:
         if outcome.error is None:
             reply = HttpResponse(200, b'{"result":%b}' % encoded)
         elif has_missed:
-            reply = _error(500, f"{clean_message(outcome.error.message)}. {NOT_ASKED}")
+            reply = error_response(500, f"{clean_message(outcome.error.message)}. {NOT_ASKED}")
         else:
             reply = _failure(call, outcome.error)
-        return reply._replace(headers=(*_DATA, (RUN_ID, call.run_id.encode())))
+        return reply._replace(headers=(*DATA, (RUN_ID, call.run_id.encode())))
 
     async def _answer_question(self, correlation_id: str, request: HttpRequest) -> HttpResponse:
         headers = request.headers
         run = self._runs.find(correlation_id, request.caller)
         if run is None:
-            return _error(404, "Not running")
+            return error_response(404, "Not running")
         try:
             given = msgspec.convert(decode_object(await self._read_answer(request.receive)), _Given)
         except ProtocolError as error:
@@ -227,7 +228,9 @@ class Explorer:
         except msgspec.ValidationError:
             shapeless = InvalidRequest("the body must be an object with id and result")
             return self._refuse(400, shapeless, headers, f"Input validation failed: {shapeless.message}")
-        return _json({}) if run.answer(given.id, given.result) else _error(404, "That is not asked, or not any longer")
+        if not run.answer(given.id, given.result):
+            return error_response(404, "That is not asked, or not any longer")
+        return json_response({})
 
 
 def _meta_in(headers: Headers) -> dict[str, str]:
@@ -249,7 +252,7 @@ def _load_page() -> tuple[bytes, tuple[Header, ...]]:
         "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
     kind = (b"content-type", b"text/html; charset=utf-8")
-    return page, (kind, (b"content-security-policy", policy.encode()), *_HARDENED)
+    return page, (kind, (b"content-security-policy", policy.encode()), *HARDENED)
 
 
 def _hashes(page: bytes, element: bytes) -> str:
@@ -284,8 +287,8 @@ def _failure(call: Call, error: ToolError | ProtocolError) -> HttpResponse:
         return _not_found(call.name)
     if isinstance(error, InvalidArgument) and (not call.ran or call.tool.validator is ANY_OBJECT):
         said = [with_place(field) for field in fields_of(error)]
-        return _error(400, f"Input validation failed: {'; '.join(said) or clean_message(error.message)}")
-    return _error(500, clean_message(error.message))
+        return error_response(400, f"Input validation failed: {'; '.join(said) or clean_message(error.message)}")
+    return error_response(500, clean_message(error.message))
 
 
 def _method_of(request: HttpRequest) -> str:
@@ -293,16 +296,8 @@ def _method_of(request: HttpRequest) -> str:
 
 
 def _not_allowed(request: HttpRequest) -> HttpResponse:
-    return _error(405, f"{request.method} is not allowed here")
+    return error_response(405, f"{request.method} is not allowed here")
 
 
 def _not_found(name: str) -> HttpResponse:
-    return _error(404, f"Tool '{name[:200]}' not found")
-
-
-def _error(status: int, message: str) -> HttpResponse:
-    return _json({"error": message}, status)
-
-
-def _json(value: Any, status: int = 200) -> HttpResponse:
-    return HttpResponse(status, encode_json(value), _DATA)
+    return error_response(404, f"Tool '{name[:200]}' not found")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragoman.calls.call import Stage
 from dragoman.calls.runner import Runner
@@ -13,9 +13,17 @@ from dragoman.explorer.runs import Runs
 from dragoman.explorer.settings import ExplorerConfig
 from dragoman.parts.part import Contribution, Facilities, Part
 
+if TYPE_CHECKING:
+    from dragoman.explorer.agents import AgentViews
+
 
 def explorer_part(
-    served: Served, services: Services, runner: Runner, stages: tuple[Stage, ...], most_bytes: int
+    served: Served,
+    services: Services,
+    runner: Runner,
+    stages: tuple[Stage, ...],
+    most_bytes: int,
+    agents: AgentViews | None = None,
 ) -> Part:
     """The page, and what it fetches. No result that it shows weighs more than `most_bytes`."""
 
@@ -29,7 +37,7 @@ def explorer_part(
             }
 
         runs = Runs(services, given.clock, most_bytes)
-        explorer = Explorer(given.settings, services, runs, stages, load)
+        explorer = Explorer(given.settings, services, runs, stages, load, agents)
         return Contribution(routes=explorer.routes(), observers=(explorer.recent.observe,))
 
     return Part(name="explorer", settings=ExplorerConfig, build=build)

@@ -14,6 +14,8 @@ from msgspec import Struct, field
 
 from dragoman.cache.bounded import BoundedCache
 from dragoman.calls.call import Call, Outcome, Stage
+from dragoman.calls.intake import Intake
+from dragoman.calls.pipeline import Pipeline
 from dragoman.calls.stages.record_completion import Observer
 from dragoman.changes import Change, Publish
 from dragoman.clock import Clock
@@ -65,6 +67,11 @@ class Facilities(Struct, frozen=True, kw_only=True):
     cache: BoundedCache[Any]
     call: Callable[..., Awaitable[Outcome]]
     """Calls a tool through the whole pipeline, as `Runtime.call` does. Refused before the server has started."""
+    open_pipeline: Callable[[int, str], tuple[Intake, Pipeline]]
+    """Makes a pipeline for work of the part's own, and the intake of its calls, each of which brings what it runs.
+
+    Takes how many calls run at a time, while others wait, and the message of their records. For `start`, not `build`.
+    """
     publish: Publish
     """Tells the other processes of the server about a change. They give it to `on_change`."""
     resource_updated: Callable[[str], None]

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
@@ -23,6 +23,9 @@ METHOD: Final = b"mcp-method"
 NAME: Final = b"mcp-name"
 PARAMETER: Final = b"mcp-param-"
 _ROUTING = (VERSION, METHOD, NAME)
+Routing: TypeAlias = tuple[bytes | None, ...]
+"""The values of these, in this order."""
+_UNSAID: Routing = (None, None, None)
 
 NAMED_BY: Final[Mapping[str, str]] = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """The parameter that `Mcp-Name` repeats, by method."""
@@ -68,6 +71,12 @@ def readable_headers(pairs: Iterable[tuple[bytes, bytes]]) -> Mapping[str, str]:
     return MappingProxyType({name.decode("latin-1"): value.decode("latin-1") for name, value in found.items()})
 
 
+def by_name(pairs: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name; values of the same name are joined, and there are fewer names than headers then."""
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else joined(pairs)
+
+
 def joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Headers by name; values of the same name are joined, as HTTP has it: with commas, and cookies with semicolons."""
     found: dict[bytes, list[bytes]] = {}
@@ -76,16 +85,22 @@ def joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return {name: (b"; " if name == b"cookie" else b", ").join(values) for name, values in found.items()}
 
 
+def routing_in(headers: Mapping[bytes, bytes], pairs: Sequence[tuple[bytes, bytes]]) -> Routing:
+    """What the headers say about the body; nothing, where some header is there twice."""
+    return (headers.get(VERSION), headers.get(METHOD), headers.get(NAME)) if len(headers) == len(pairs) else _UNSAID
+
+
+def is_plainly_said(routing: Routing, version: str, method: str, name: str) -> bool:
+    """Whether headers say so, in the way that nearly every request does. If not, `check_routing` has to look."""
+    return len(name) <= _LONGEST_REMEMBERED and routing == _as_sent(version, method, name)
+
+
 def check_routing(
     headers: Mapping[bytes, bytes], pairs: Sequence[tuple[bytes, bytes]], version: object, method: str, name: object
 ) -> None:
     """Raise `HeaderMismatch` unless the headers say what the body does. `name` None: the method has none."""
     if len(headers) != len(pairs):
         _refuse_doubles(pairs, _ROUTING)
-    if type(name) is str and len(name) <= _LONGEST_REMEMBERED and type(version) is str:
-        said = (headers.get(VERSION), headers.get(METHOD), headers.get(NAME))
-        if said == _as_sent(version, method, name):
-            return  # As nearly every request has them.
     if _text(headers.get(VERSION)) != version:
         raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
     if _text(headers.get(METHOD)) != method:

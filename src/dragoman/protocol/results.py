@@ -19,7 +19,7 @@ class ResultMeta(Struct, gc=False):
     truncated: bool | UnsetType = field(default=UNSET, name="dragoman/truncated")
     cached: bool | UnsetType = field(default=UNSET, name="dragoman/cached")
     next_cursor: str | UnsetType = field(default=UNSET, name="dragoman/nextCursor")
-    server_info: Mapping[str, Any] | UnsetType = field(default=UNSET, name=SERVER_INFO_KEY)
+    server_info: Mapping[str, Any] | Raw | UnsetType = field(default=UNSET, name=SERVER_INFO_KEY)
 
 
 class TextBlock(Struct, gc=False, tag_field="type", tag="text"):

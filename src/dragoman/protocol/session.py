@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from dragoman.errors import (
     InvalidParams,
@@ -160,13 +160,17 @@ class _CallParams(Struct, gc=False):
     request_state: Any = field(default=UNSET, name="requestState")
 
 
-class _CallMessage(Struct, gc=False):
-    """The commonest message of all, read in one go."""
+class _KnownCallParams(_CallParams, gc=False, forbid_unknown_fields=True):
+    pass
+
+
+class _CallMessage(Struct, gc=False, forbid_unknown_fields=True):
+    """The commonest message of all, read in one go. No string is skipped, so that each is known to be UTF-8."""
 
     jsonrpc: Literal["2.0"]
     id: Id
     method: Literal["tools/call"]
-    params: _CallParams
+    params: _KnownCallParams
 
 
 class _CancelParams(Struct, rename="camel"):
@@ -174,7 +178,7 @@ class _CancelParams(Struct, rename="camel"):
     reason: str | None = None
 
 
-_decode_call_message = msgspec.json.Decoder(_CallMessage).decode
+_decode_call_message: Callable[[Any], _CallMessage] = msgspec.json.Decoder(_CallMessage).decode
 _decode_call = msgspec.json.Decoder(_CallParams).decode
 _decode_cancel = msgspec.json.Decoder(_CancelParams).decode
 _decode_params: Callable[[bytes], dict[str, Any] | None] = msgspec.json.Decoder(dict[str, Any] | None).decode
@@ -187,6 +191,7 @@ MOST_TOKEN = 256
 """Characters of a progress token."""
 
 _NO_META: Final[dict[str, Any]] = {}
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # Looked up for every message.
 _LARGE = 64 * 1024
 _RUNNING, _CLOSED, _MODERN, _OVERSIZED = State.RUNNING, State.CLOSED, Era.MODERN, Oversized.LINE
@@ -207,22 +212,26 @@ class Session:
         self._lines = LineBuffer(max_message_bytes)
         self._limit = max_message_bytes
         self._shape = shape
-        self._large = min(_LARGE, shape.sure_bytes)
+        self._server_info = Raw(jsonrpc.encode(identity.server_info))  # It is part of every result.
+        self._large = min(_LARGE, shape.sure_bytes, max_message_bytes)
 
     def receive(self, data: bytes) -> list[Event]:
         """What `data` means, in order. Bytes of an unfinished line are kept for the next time."""
+        is_small = len(data) <= self._large and not self._lines.is_within_line
+        lines = self._lines.feed(data)
+        if is_small and (self.state is _RUNNING or (self.era is _MODERN and self.state is not _CLOSED)):
+            try:
+                return [self._call(_decode_call_message(line)) for line in lines]
+            except _UNREADABLE:
+                pass  # Some are not calls, as most are.
         events: list[Event] = []
-        for line in self._lines.feed(data):
+        for line in lines:
             if self.state is _CLOSED:
                 break
-            event = self._read(line)
+            event = self.read(line)
             if event is not None:
                 events.append(event)
         return events
-
-    def read(self, message: bytes) -> Event | None:
-        """What one whole message means, where the transport tells where messages end; None: nothing is to be done."""
-        return self._read(message)
 
     def close(self) -> None:
         """The peer is gone."""
@@ -237,12 +246,12 @@ class Session:
     def tool_result(self, request_id: Id, result: ToolResult) -> bytes:
         """The line that answers a `tools/call` of the modern era."""
         result.result_type = "complete"
-        result.meta.server_info = self.identity.server_info
+        result.meta.server_info = self._server_info
         return jsonrpc.encode_result(request_id, result)
 
     def input_required(self, request_id: Id, result: InputRequired, meta: ResultMeta) -> bytes:
         """The line that answers one with questions, which the client answers by repeating it."""
-        meta.server_info = self.identity.server_info
+        meta.server_info = self._server_info
         result.meta = meta
         return jsonrpc.encode_result(request_id, result)
 
@@ -262,7 +271,18 @@ class Session:
         self.state = target
         return True
 
-    def _read(self, line: bytes | Oversized, *, is_weighed: bool = False) -> Event | None:
+    def _call(self, call: _CallMessage) -> ToolCall | Refusal:
+        params = call.params
+        if params.meta is UNSET and self.era is not _MODERN:
+            arguments = {} if params.arguments is UNSET else params.arguments
+            return ToolCall(call.id, params.name, arguments, _NO_META, False)
+        try:
+            return self._tool_call(params, call.id)
+        except ProtocolError as error:
+            return self.refuse(error, call.id, params.meta or _NO_META)
+
+    def read(self, line: bytes | Oversized, *, is_weighed: bool = False) -> Event | None:
+        """What one whole message means; None: nothing is to be done. `is_weighed`: its shape has been checked."""
         if line is _OVERSIZED:
             text = f"Invalid request: the message is longer than {self._limit} bytes"
             return self.refuse(InvalidRequest(text), None)
@@ -270,20 +290,9 @@ class Session:
             return self._read_large(line)
         if self.state is _RUNNING or self.era is _MODERN:
             try:
-                if not line.isascii():
-                    line.decode()
-                call = _decode_call_message(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                return self._call(_decode_call_message(line))
+            except _UNREADABLE:
                 pass  # Another message, or one that is wrong somewhere: it is read again, with care.
-            else:
-                params = call.params
-                if params.meta is UNSET and self.era is not _MODERN:
-                    arguments = {} if params.arguments is UNSET else params.arguments
-                    return ToolCall(call.id, params.name, arguments, _NO_META, False)
-                try:
-                    return self._tool_call(params, call.id)
-                except ProtocolError as error:
-                    return self.refuse(error, call.id, params.meta or _NO_META)
         if not line or line.isspace():
             return None
         try:
@@ -311,7 +320,7 @@ class Session:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            return self._read(line, is_weighed=True)
+            return self.read(line, is_weighed=True)
         finally:
             if was_enabled:
                 gc.enable()
@@ -371,7 +380,7 @@ class Session:
             check_envelope(meta)
         elif meta:
             _refuse_envelope(meta)
-        if meta:
+        if "progressToken" in meta:
             _check_progress_token(meta)
         call = ToolCall(request_id, params.name, {} if params.arguments is UNSET else params.arguments, meta, modern)
         if modern:

@@ -16,7 +16,10 @@ from msgspec.structs import force_setattr
 MOST_LONG_EXPONENTS = 10_000
 """Numbers with an exponent of three digits or more."""
 _QUOTE = b'"'
+_OPENINGS, _COMMAS = (b"[", b"{"), (b",",)
+_UNMARKED = bytes(set(range(256)).difference(b"[{,0123456789"))
 _PIECE = 64 * 1024
+_PER_QUOTE = 2048
 _SMALL = 128 * 1024
 _NUMBERS = bytes(
     mark if mark in b'"\\0e-' else ord("0") if mark in b"123456789" else b" e-"[1 + b"E+".find(mark)]
@@ -43,20 +46,43 @@ class Shape(Struct, frozen=True):
 
     def excess(self, message: bytes) -> str | None:
         """What the message has too many of; None when it is within the limits."""
+        if len(message) > self.sure_bytes:
+            message = _without_long_strings(message)
         if len(message) <= self.sure_bytes:
             return None
-        if self.containers is not None and _has_more(message, (b"[", b"{"), self.containers):
+        marks = message.translate(None, _UNMARKED)
+        if self.containers is not None and _has_more(message, marks, _OPENINGS, self.containers):
             return f"more than {self.containers} arrays and objects"
-        if self.elements is not None and _has_more(message, (b",",), self.elements):
+        if self.elements is not None and _has_more(message, marks, _COMMAS, self.elements):
             return f"more than {self.elements} items and members"
-        if _has_more(message.translate(_NUMBERS), _LONG_EXPONENTS, MOST_LONG_EXPONENTS):
+        if len(marks.translate(None, b"[{,")) <= 4 * MOST_LONG_EXPONENTS:  # Such a number has four digits or more.
+            return None
+        numbers = message.translate(_NUMBERS)
+        if _has_more(numbers, numbers, _LONG_EXPONENTS, MOST_LONG_EXPONENTS):
             return f"more than {MOST_LONG_EXPONENTS} numbers with a long exponent"
         return None
 
 
-def _has_more(message: bytes, marks: Sequence[bytes], most: int) -> bool:
-    """Whether there are more than `most` of these marks outside strings."""
-    if _count(message, marks) <= most:  # Nearly always: those within strings included.
+def _without_long_strings(message: bytes) -> bytes:
+    """A message of the same shape with empty strings, as far as a search for each quote costs less than to count."""
+    kept: list[bytes] = []
+    start, begin, quote = 0, -1, -1  # Of what is not in `kept`, of the string that is open, and of the last quote.
+    for _ in range(len(message) // _PER_QUOTE):
+        quote = message.find(_QUOTE, quote + 1)
+        before = message[quote - 2 : quote]
+        if quote < 0 or before == b"\\\\":  # Whether such a quote is escaped depends on how many more there are.
+            break
+        if begin < 0:
+            begin = quote
+        elif not before.endswith(b"\\"):
+            kept.append(message[start : begin + 1])
+            start, begin = quote, -1
+    return b"".join((*kept, message[start:]))
+
+
+def _has_more(message: bytes, among: bytes, marks: Sequence[bytes], most: int) -> bool:
+    """Whether a message has more than `most` of these marks outside strings. `among` has all of them, in few bytes."""
+    if _count(among, marks) <= most:  # Nearly always: those within strings included.
         return False
     kept = b"".join((*marks, b" ")) + _QUOTE
     others, found, inside = bytes(set(range(256)).difference(kept)), 0, 0

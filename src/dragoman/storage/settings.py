@@ -12,6 +12,9 @@ from msgspec import Meta
 from dragoman.errors import ConfigError
 from dragoman.sections import Bytes, Section, about
 
+DEFAULT_SPACE = "default"
+"""Of a server that has neither the setting nor targets to make a name of."""
+
 
 class StorageConfig(Section, frozen=True):
     """Where what must outlive the process is kept."""
@@ -23,6 +26,12 @@ class StorageConfig(Section, frozen=True):
     engine: Annotated[
         Literal["sqlite", "memory"], about("A database in the folder, or nothing that outlives the process.")
     ] = "sqlite"
+    space: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=200)] | None,
+        about(
+            "Servers of one space share agents and messages; unset, it is made of the server's name and its targets."
+        ),
+    ] = None
     max_bytes_per_caller: Annotated[
         Bytes, about("The most that one caller may keep with the memory_* tools.", is_limit=True)
     ] = 268_435_456

@@ -52,6 +52,8 @@ def made_of(value: Any) -> tuple[Any, ...]:
     found = inspect.getattr_static(value, _ATTRIBUTE, None)
     if not isinstance(found, _Attached):
         return ()
+    if inspect.isclass(value) and found.function is not value:
+        return ()  # A class inherits the attribute, and not what it says.
     if found.function is not value:
         name = str(getattr(value, "__name__", value))
         raise InvalidTool(name, [("", "another decorator is above @tool, @resource or @prompt; move it below")])

@@ -131,6 +131,13 @@ async def test_an_old_sqlite_is_refused_by_name(tmp_path: Path, monkeypatch: pyt
     )
 
 
+def test_no_statement_needs_a_newer_sqlite_than_the_oldest() -> None:
+    """3.35 brought RETURNING, and DO UPDATE without naming the constraint."""
+    sources = [path.read_text("utf-8") for path in Path(adapters.__path__[0]).glob("sqlite_*.py")]
+    assert len(sources) > 10
+    assert [found for source in sources for found in re.findall(r"CONFLICT DO UPDATE|\bRETURNING\b", source)] == []
+
+
 def test_nothing_loads_the_driver_before_it_is_needed() -> None:
     code = (
         "import sys; sys.modules['sqlite3'] = None; "  # So that to import it is an error.

@@ -107,7 +107,7 @@ class Held:
     def __init__(self, writer: SqliteWriter) -> None:
         self._begun = threading.Event()
         self._release = threading.Event()
-        self._job = asyncio.create_task(writer.run(self._hold))
+        self._job = asyncio.ensure_future(writer.run(self._hold))
 
     def _hold(self, transaction: Transaction) -> None:
         self._begun.set()
@@ -347,7 +347,7 @@ async def test_another_process_is_waited_for_and_not_for_ever(tmp_path: Path) ->
             await impatient.run(insert("impatient"))
         database.busy_seconds = 30
         patient = SqliteWriter(database.connect)
-        write = asyncio.create_task(patient.run(insert("patient")))
+        write = asyncio.ensure_future(patient.run(insert("patient")))
         other.stdin.write("\n")
         other.stdin.flush()
         assert await write == "patient"

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from dragoman import tool
 from dragoman.access.callers import Caller
 from dragoman.calls.call import Call, Outcome, Withdrawal
 from dragoman.calls.origin import Origin
@@ -16,7 +17,7 @@ from dragoman.errors import InternalError
 from dragoman.protocol.session import ToolCall
 from dragoman.testing import SequentialIds, open_server
 from tests.support.calls import Held
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 
 class Told:
@@ -51,6 +52,24 @@ async def test_a_call_has_what_its_request_brought_and_ids_of_its_own() -> None:
     assert (call.input_responses, call.request_state) == ({"name": {}}, "sealed")
     assert (call.origin, call.progress, call.is_found) == (origin, None, False)
     assert (other.run_id, other.correlation_id) == ("run-2", "corr-1")
+
+
+async def test_calls_that_start_later_are_all_submitted_before_the_first_is_answered() -> None:
+    happened: list[str] = []
+
+    @tool
+    async def act() -> None:
+        """."""
+        happened.append("ran")
+
+    async with open_server([act]) as server:
+        intake = server.runtime.intake
+        for _ in range(2):
+            call = intake.make(ToolCall(1, "act", {}, {}, False), Origin(), lambda *_: happened.append("answered"))
+            intake.submit_later(call)
+            happened.append("submitted")
+        await until(lambda: len(happened) == 6)
+    assert happened == ["submitted", "submitted", "ran", "answered", "ran", "answered"]
 
 
 async def test_progress_reaches_the_client_from_the_loop_and_from_a_thread() -> None:
@@ -109,6 +128,33 @@ async def test_a_call_is_withdrawn_when_the_waiting_for_its_answer_is_cancelled(
         assert (held.tokens[0].reason, call.disconnected) == (reason, reason == "disconnect")
         held.release.set()
         assert await server.runtime.runner.drain(PATIENCE)
+
+
+async def test_an_answer_that_comes_just_after_the_waiting_was_cancelled_is_not_worded() -> None:
+    held = Held()
+    worded: list[Outcome] = []
+    async with open_server([held.tool]) as server:
+        intake = server.runtime.intake
+        call = intake.make(ToolCall(1, "hold", {}, {}, False), Origin())
+        waiting = asyncio.create_task(intake.answer(call, lambda call, outcome: worded.append(outcome)))
+        await held.begun.wait()
+        held.release.set()  # First: the handler goes on before the waiting task does.
+        waiting.cancel()
+        await asyncio.wait((waiting,), timeout=PATIENCE)
+        assert (waiting.cancelled(), worded) == (True, [])
+    assert [record["outcome"] for record in server.records] == ["success"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_an_answer_is_returned_whether_or_not_it_had_to_be_waited_for(waits: bool) -> None:
+    async def once() -> str:
+        if waits:
+            await asyncio.sleep(0)
+        return "done"
+
+    async with open_server([tool(once)]) as server:
+        outcome = await server.runtime.call("once")
+    assert outcome.unwrap() == "done"
 
 
 async def test_an_error_that_an_outcome_is_worded_as_is_raised() -> None:

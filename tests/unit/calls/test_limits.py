@@ -274,6 +274,15 @@ async def test_limits_can_be_turned_off() -> None:
             assert (await client.call_tool("spy", arguments))["isError"] is False
 
 
+async def test_limit_of_more_levels_than_the_validator_has_is_kept() -> None:
+    spy = Spy()
+    async with open_server([spy.tool], {"limits": {"max_object_depth": 100}}) as server:
+        client = await server.client()
+        assert (await client.call_tool("spy", nested(100)))["isError"] is False
+        (violation,) = (await refusal(client, nested(101)))["details"]["errors"]
+        assert (violation["code"], violation["limit"], spy.calls) == (TOO_DEEP, 100, 1)
+
+
 @pytest.mark.requirement("PRD-METRIC-04")
 async def test_every_tool_is_covered_built_in_and_unknown_ones_included() -> None:
     spy = Spy()
@@ -307,7 +316,7 @@ async def test_arguments_from_python_are_measured_as_the_json_that_they_are() ->
         assert spy.calls == 0
 
 
-# The shortcut
+# The validator of the limits
 
 
 values = json_values(
@@ -320,10 +329,11 @@ values = json_values(
 
 @given(st.dictionaries(st.text(max_size=7), values, max_size=4))
 @settings(max_examples=400)
-def test_what_the_bytes_let_pass_has_no_violation(arguments: dict[str, Any]) -> None:
-    encoded = json.dumps(arguments, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass")
+def test_validator_allows_exactly_what_has_no_violation(arguments: dict[str, Any]) -> None:
+    size = len(json.dumps(arguments, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass"))
     rules = limits()
-    if len(encoded) <= rules.sure_bytes or rules.surely_fit(encoded):
+    assert rules.surely_fit(arguments, size) == (not rules.violations(arguments).listed)
+    if size <= rules.sure_bytes:
         assert rules.violations(arguments).listed == []
 
 

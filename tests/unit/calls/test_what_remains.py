@@ -22,12 +22,13 @@ from dragoman.app import ServerOptions, create_server
 from dragoman.calls.call import Call, Outcome
 from dragoman.config import make_config
 from dragoman.edge.http.exchange import Exchange, SessionCall
-from dragoman.edge.http.server import HttpServer, bind
+from dragoman.edge.http.server import HttpServer
 from dragoman.errors import Failed
 from dragoman.offers.catalogue import Offers
 from dragoman.runtime import Runtime
 from dragoman.testing import MemoryClient
 from dragoman.tools.tool import tool_of
+from tests.support import http_serving
 from tests.support.asgi import Driver
 from tests.support.http_wire import INITIALIZE, INITIALIZED, LATEST, message, modern, modern_call, request
 from tests.support.modules import Does, registry_of
@@ -324,13 +325,9 @@ class Ways:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         """Serve at an address, too."""
-        socket = bind("127.0.0.1", 0)
-        self._address = socket.getsockname()
-        server = HttpServer(self._driver.app, self._runtime.config.http)
-        serve = asyncio.create_task(server.serve([socket]))
-        yield
-        server.should_exit = True
-        await serve
+        async with http_serving.listening(HttpServer(self._driver.app, self._runtime.config.http)) as port:
+            self._address = ("127.0.0.1", port)
+            yield
 
     async def python(self, name: str, arguments: dict[str, Any]) -> None:
         outcome = await self._runtime.call(name, arguments)

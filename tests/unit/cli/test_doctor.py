@@ -11,11 +11,14 @@ from typing import Any, NoReturn
 import pytest
 from typer.testing import CliRunner, Result
 
+from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.cli import checks
 from dragoman.cli.clients import CLIENTS
 from dragoman.cli.main import app
 from dragoman.edge.settings import HttpConfig
 from dragoman.findings import Finding
+from dragoman.storage.settings import StorageConfig
+from tests.support.kept_messages import fill
 from tests.support.processes import free_port
 
 runner = CliRunner()
@@ -51,6 +54,7 @@ def test_a_healthy_machine_has_no_problems_and_is_left_as_it_was(place: Path, mo
         ("settings", "ok"),
         ("storage", "ok"),
         ("SQLite", "ok"),
+        ("agents", "ok"),
         ("trial start", "ok"),
         ("port", "ok"),
         *((client.name, "ok") for client in CLIENTS.values()),
@@ -239,3 +243,23 @@ def test_what_a_file_says_cannot_paint_the_terminal_or_stop_the_doctor(place: Pa
     assert shown in doctor().stdout
     messages = [each["message"] for each in json.loads(doctor("--json").stdout)["findings"]]
     assert any(shown in message for message in messages)
+
+
+@pytest.mark.parametrize(("spaces", "said"), [((), "no messages"), (("day",), "1 space"), (("a", "b"), "2 spaces")])
+def test_the_ledger_of_messages_is_looked_at_and_not_made(spaces: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    for space in spaces:
+        fill(folder, space, lambda kept: kept.hold("clerk"))
+    before = sorted(folder.iterdir()) if spaces else []
+    config = StorageConfig(data_dir=str(folder))
+    assert list(checks.ledger(config)) == [Finding("agents", "ok", f"the ledger has {said}")]
+    assert (sorted(folder.iterdir()) if folder.exists() else []) == before
+
+
+def test_a_ledger_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"nothing that a database would have" * 1000)
+    (found,) = checks.ledger(StorageConfig(data_dir=str(tmp_path)))
+    assert (found.verdict, found.message) == (
+        "problem",
+        "the ledger of messages cannot be read: file is not a database",
+    )

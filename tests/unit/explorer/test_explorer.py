@@ -7,27 +7,23 @@ import base64
 import functools
 import hashlib
 import re
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import msgspec
 import pytest
 
 from dragoman import Ask, Image, ToolContext, tool
 from dragoman.access.callers import Caller
-from dragoman.app import ServerOptions, create_server
 from dragoman.calls.call import Call
 from dragoman.calls.origin import Origin
 from dragoman.config import make_config
-from dragoman.edge.http.app import HttpApp
 from dragoman.errors import ConfigError, InvalidArgument, NotFound
 from dragoman.explorer.explorer import NOT_ASKED
 from dragoman.explorer.recent_calls import MOST_LISTED, RecentCalls, Ring
-from dragoman.runtime import Runtime
 from dragoman.telemetry.log import CompletionRecord
 from dragoman.tools.tool import tool_of
+from tests.support.explorer_page import Page, eventually, open_explorer
 from tests.support.waiting import PATIENCE
 
 SECRET = "the database password is hunter2"
@@ -89,97 +85,7 @@ async def slow() -> str:
 TOOLS = (resize, slashed, broken, picky, picture, endless, asking, slow)
 
 
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return msgspec.json.decode(self.body)
-
-
-class Page:
-    """What a browser would do, and what it would not."""
-
-    def __init__(self, app: HttpApp, runtime: Runtime) -> None:
-        self.app = app
-        self.runtime = runtime
-
-    async def request(
-        self,
-        method: str,
-        path: str,
-        body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
-        *,
-        leaves: asyncio.Event | None = None,
-        root: str = "",
-    ) -> Answer:
-        path, _, query = path.partition("?")
-        named = {"host": "127.0.0.1:8000", **(headers or {})}
-        scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "root_path": root,
-            "query_string": query.encode(),
-            "headers": [(key.encode(), value.encode("latin-1")) for key, value in named.items()],
-        }
-        parts = [{"type": "http.request", "body": body, "more_body": False}]
-        sent: list[Any] = []
-
-        async def receive() -> Any:
-            if parts:
-                return parts.pop()
-            await (leaves or asyncio.Event()).wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        await self.app(scope, receive, send)
-        if not sent:
-            return Answer(0, {}, b"")
-        found = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
-        return Answer(sent[0]["status"], found, b"".join(each.get("body", b"") for each in sent[1:]))
-
-    async def get(self, path: str, **headers: str) -> Answer:
-        return await self.request("GET", path, headers=headers)
-
-    def credentials(self) -> dict[str, str]:
-        token = self.app.pages[0].partition("#token=")[2]
-        return {"content-type": "application/json", "x-explorer-token": token}
-
-    async def call(self, name: str, arguments: Any, prefix: str = "/explorer", **headers: str) -> Answer:
-        body = arguments if isinstance(arguments, bytes) else msgspec.json.encode(arguments)
-        return await self.request("POST", f"{prefix}/tools/{name}/call", body, {**self.credentials(), **headers})
-
-    async def details(self, answer: Answer) -> Any:
-        return (await self.get(f"/explorer/calls/{answer.headers['x-run-id']}")).json
-
-
-async def eventually(look: Callable[[], Awaitable[Any]], found: Callable[[Any], object]) -> Any:
-    """What there is to see, as soon as it is what was looked for."""
-    deadline = time.monotonic() + PATIENCE
-    while not found(seen := await look()):
-        assert time.monotonic() < deadline, f"{seen} is all there was"
-        await asyncio.sleep(0.005)
-    return seen
-
-
-@asynccontextmanager
-async def explorer(
-    sections: Mapping[str, Any] | None = None, *, tools: Any = TOOLS, sse: bool = False, **settings: Any
-) -> AsyncIterator[Page]:
-    values = {"explorer": {"enabled": True, "allow_execute": True, **settings}, **(sections or {})}
-    runtime = create_server(ServerOptions(config=make_config(values), tools=tools))
-    app = runtime.http(sse=sse)
-    await app.start()
-    try:
-        yield Page(app, runtime)
-    finally:
-        await app.stop(1)
+explorer = functools.partial(open_explorer, TOOLS)
 
 
 # The page.
@@ -222,7 +128,7 @@ async def test_the_page_is_one_file_that_names_nothing_elsewhere() -> None:
         "innerHTML"  # In the comment that says that there is none.
     ]
     assert re.findall(r"https?://[^\s'\"]+", text) == ["http://www.w3.org/2000/svg", "http://www.w3.org/2000/svg"]
-    assert len(text) < 80_000
+    assert len(text) < 100_000
 
 
 @pytest.mark.requirement("FR-EXPLORER-005")
@@ -487,7 +393,7 @@ async def test_an_error_that_a_tool_made_up_badly_is_shown_all_the_same(error: I
         """Makes up errors."""
         raise error
 
-    async with explorer(tools=[odd]) as page:
+    async with open_explorer([odd]) as page:
         failed = await page.call("odd", {})
         assert failed.status == 500
         assert (await page.details(failed))["error"]["code"] == "INVALID_ARGUMENT"
@@ -506,7 +412,7 @@ async def test_a_result_that_no_client_could_be_sent_is_a_failure_here_too() -> 
 
     for dialect in ("structured", "envelope"):
         sections = {"response": {"max_response_bytes": 4096, "dialect": dialect}}
-        async with explorer(sections, tools=[much, unspeakable]) as page:
+        async with open_explorer([much, unspeakable], sections) as page:
             assert (await page.call("much", {})).status == 500
             assert (await page.call("unspeakable", {})).status == 500
 

@@ -47,7 +47,7 @@ from dragoman.parts.installed import installed_parts, sections_of_installed
 from dragoman.runtime import ServerState
 from dragoman.sections import about
 from dragoman.telemetry.log import Entry, StructuredLogger
-from dragoman.telemetry.metrics import Snapshot
+from dragoman.telemetry.metrics import MOST_VALUES, Snapshot
 from dragoman.testing import ManualClock, TestServer, open_server
 from dragoman.testing.connection import ENVELOPE
 from tests.support.waiting import PATIENCE, until
@@ -318,6 +318,39 @@ def test_a_gauge_that_shows_no_number_is_left_out_of_the_metrics(read: Any) -> N
     assert runtime.metrics is not None
     told = msgspec.json.decode(msgspec.json.encode(runtime.metrics.snapshot()), type=Snapshot)
     assert list(told.gauges) == ["bell_rung"]
+
+
+def shown_by(*gauges: Gauge) -> list[str]:
+    """The lines of the page that are about gauges of a part."""
+    runtime = with_gauges(*gauges)
+    runtime.http()
+    assert runtime.metrics is not None
+    told = msgspec.json.decode(msgspec.json.encode(runtime.metrics.snapshot()), type=Snapshot)
+    return [
+        line for line in Snapshot.together([told, told]).page()[0].decode().splitlines() if line.startswith("bell_")
+    ]
+
+
+def test_a_gauge_with_a_label_shows_several_figures_that_workers_add_up() -> None:
+    assert shown_by(Gauge("bell_rung", "Times.", lambda: {"small": 1, "large": 2.5}, label="bell")) == [
+        'bell_rung{bell="large"} 5.0',
+        'bell_rung{bell="small"} 2.0',
+    ]
+
+
+def test_a_gauge_with_a_label_shows_a_bounded_number_of_figures() -> None:
+    many = {f"bell {number:04}": number for number in range(1000)}
+    assert len(shown_by(Gauge("bell_rung", "Times.", lambda: many, label="bell"))) == MOST_VALUES
+
+
+@pytest.mark.parametrize(("label", "shown"), [(None, {"small": 1}), ("bell", 1), ("bell", {"small": float("nan")})])
+def test_a_gauge_that_shows_what_its_label_does_not_fit_is_left_out(label: str | None, shown: Any) -> None:
+    assert shown_by(Gauge("bell_rung", "Times.", lambda: shown, label=label)) == []
+
+
+def test_a_label_that_prometheus_does_not_take_is_refused() -> None:
+    with pytest.raises(ValueError, match="'of bell' is not a name"):
+        Gauge("bell_rung", "Times.", dict, label="of bell")
 
 
 @pytest.mark.parametrize("names", [("bell_rung", "bell_rung_total"), ("dragoman_slots",)])

@@ -16,7 +16,9 @@ from dragoman.protocol.headers import (
     check_parameters,
     check_routing,
     decode_header,
+    is_plainly_said,
     parameter_headers,
+    routing_in,
 )
 
 VERSION = "2026-07-28"
@@ -31,6 +33,10 @@ def route(pairs: list[tuple[bytes, bytes]], method: str = "tools/call", name: ob
     check_routing(dict(pairs), pairs, VERSION, method, name)
 
 
+def is_plain(pairs: list[tuple[bytes, bytes]], name: str = "echo") -> bool:
+    return is_plainly_said(routing_in(dict(pairs), pairs), VERSION, "tools/call", name)
+
+
 def replaced(name: bytes, value: bytes | None) -> list[tuple[bytes, bytes]]:
     kept = [pair for pair in GOOD if pair[0] != name]
     return kept if value is None else [*kept, (name, value)]
@@ -42,6 +48,23 @@ def test_headers_that_say_what_the_body_says_pass() -> None:
     route(replaced(b"mcp-name", wrapped("echo")))
     route(replaced(b"mcp-name", wrapped("wörld")), name="wörld")
     route([GOOD[0], (b"mcp-method", b"tools/list")], "tools/list", None)
+
+
+def test_what_is_said_plainly_is_seen_at_once_and_all_else_is_looked_at() -> None:
+    assert is_plain(GOOD)
+    assert is_plain([*GOOD, (b"x-other", b"1")])
+    long = "n" * 1000
+    for pairs, name in (
+        (GOOD, "other"),
+        (GOOD[:2], "echo"),
+        ([*GOOD, (b"mcp-name", b"echo")], "echo"),
+        ([*GOOD, (b"x-other", b"1"), (b"x-other", b"2")], "echo"),
+        ([*GOOD, (b"mcp-name", b"echo")], "wörld"),
+        (replaced(b"mcp-name", wrapped("wörld")), "wörld"),
+        (replaced(b"mcp-name", long.encode()), long),
+        ([], "wörld"),
+    ):
+        assert not is_plain(pairs, name)
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ def running(limit: int = 1_000_000) -> Session:
     return session
 
 
-def modern() -> Session:
-    session = starting()
+def modern(limit: int = 1_000_000) -> Session:
+    session = starting(limit)
     session.receive(request("server/discover", {"_meta": ENVELOPE}))
     return session
 
@@ -424,6 +424,46 @@ GARBAGE = [
 ]
 
 
+@pytest.mark.parametrize("begin", [running, modern])
+@pytest.mark.parametrize("limit", [150, 1_000_000])
+def test_lines_that_arrive_together_mean_what_they_mean_one_by_one(begin: Any, limit: int) -> None:
+    params = {"name": "a", "arguments": {"k": 1}, "_meta": ENVELOPE} if begin is modern else {"name": "a"}
+    call, cancel = request("tools/call", params), notification("notifications/cancelled", {"requestId": 1})
+    halves = [call[:40] + b"\n", call[40:]]
+    others = [cancel, b"\n", b" \n", call[:-1] + call, call[:-1] + b" \r\n", *halves, call.replace(b'"a"', b"7")]
+    long = request("tools/call", {**params, "arguments": {"k": "x" * 200}})
+    chunks = [b"".join(lines) for lines in product([call, long, b"".join(halves), *others], repeat=3)]
+    for chunk in chunks:
+        together, apart = begin(limit), begin(limit)
+        events = [
+            event
+            for line in chunk.splitlines(keepends=True)
+            for event in apart.receive(line[:-1]) + apart.receive(line[-1:])
+        ]
+        assert together.receive(chunk) == events
+        together.close()
+        assert together.receive(call) == []
+
+
+@pytest.mark.parametrize("begin", [running, modern])
+@pytest.mark.parametrize("wrong", [b"\xff", b"\xc0\x80", b"\xed\xa0\x80"], ids=["no lead", "overlong", "half a pair"])
+def test_bytes_that_are_no_utf_8_are_refused_wherever_they_are_in_a_call(begin: Any, wrong: bytes) -> None:
+    params = {
+        "name": "a",
+        "arguments": {"k": ["text", {"ä": "€"}], "k" * 70: '\n"'},
+        "unread": {"a": ["b"]},
+        "_meta": {**ENVELOPE, "a": "b"} if begin is modern else {"a": "b"},
+        "inputResponses": {"a": {"b": "c"}},
+        "requestState": "s",
+    }
+    for known in (params, {name: value for name, value in params.items() if name != "unread"}):
+        line = request("tools/call", known, "i")[:-1]
+        assert isinstance(begin().receive(line + b"\n")[0], ToolCall)
+        for place in range(len(line)):
+            message = refusal(begin().receive(line[:place] + wrong + line[place:] + b"\n"))
+            assert (message["error"]["code"], message["id"]) == (-32700, None)
+
+
 @pytest.mark.requirement("FND-LIFE-10", "FND-RPC-01", "FND-RPC-03", "FND-RPC-04", "FND-RPC-05")
 @pytest.mark.parametrize(("line", "code", "request_id"), GARBAGE, ids=[repr(line[:70]) for line, *_ in GARBAGE])
 @pytest.mark.parametrize("begin", [starting, initializing, running, modern])
@@ -689,9 +729,12 @@ def shaped() -> Session:
 @pytest.mark.parametrize(
     ("value", "excess"), [([[]] * 20, "20 arrays and objects"), ([0] * 60, "50 items and members")], ids=str
 )
-def test_message_of_too_many_parts_is_refused_under_its_ids(value: Any, excess: str) -> None:
+@pytest.mark.parametrize("piece", [1_000_000, 10])
+def test_message_of_too_many_parts_is_refused_under_its_ids(value: Any, excess: str, piece: int) -> None:
     params = {"name": "x", "arguments": {"a": value}, "_meta": {"correlationId": "mine"}}
-    message = refusal(shaped().receive(request("tools/call", params, "seven")))
+    line, session = request("tools/call", params, "seven"), shaped()
+    events = [event for start in range(0, len(line), piece) for event in session.receive(line[start : start + piece])]
+    message = refusal(events)
     assert (message["id"], message["error"]["code"]) == ("seven", -32600)
     assert message["error"]["message"] == f"Invalid request: the message has more than {excess}"
     assert message["error"]["data"]["correlationId"] == "mine"

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.protocol.shape import Shape
+from tests.support.cost import cpu_of
 from tests.support.json_values import json_values
 
 values = json_values(
@@ -33,10 +34,11 @@ def elements_in(value: Any) -> int:
     return max(len(value) - 1, 0) + sum(map(elements_in, value.values() if isinstance(value, dict) else value))
 
 
-@given(values, st.booleans())
+@given(values, st.booleans(), st.sampled_from([0, 1_000, 50_000]))
 @settings(max_examples=500)
-def test_exactly_at_a_limit_passes_and_one_more_is_too_many(value: Any, is_escaped: bool) -> None:
-    message = json.dumps(value, ensure_ascii=is_escaped).encode()
+def test_exactly_at_a_limit_passes_and_one_more_is_too_many(value: Any, is_escaped: bool, spaces: int) -> None:
+    """In a long message with few quotes each of them is searched for; in others the marks are counted."""
+    message = json.dumps(value, ensure_ascii=is_escaped).encode() + b" " * spaces
     containers, elements = containers_in(value), elements_in(value)
     assert Shape(containers, elements).excess(message) is None
     if containers:
@@ -59,6 +61,12 @@ def test_numbers_that_take_long_are_counted_outside_strings(number: bytes) -> No
     assert Shape().excess(text) is None
 
 
+def test_numbers_with_as_few_digits_as_can_take_long_are_counted_to_the_last() -> None:
+    for count, is_refused in ((10_000, False), (10_001, True)):
+        message = b"[%b]" % b",".join([b"0e000"] * count) + b" " * 100_000
+        assert (Shape().excess(message) is not None) == is_refused
+
+
 @pytest.mark.parametrize("number", [b"1e-32", b"1.5e12", b"123456.789", b"true"])
 def test_other_numbers_are_not_counted(number: bytes) -> None:
     assert Shape().excess(b"[%b]" % b",".join([number] * 30_000)) is None
@@ -67,6 +75,17 @@ def test_other_numbers_are_not_counted(number: bytes) -> None:
 def test_what_stands_beside_a_number_does_not_make_it_a_long_one() -> None:
     text = b'"' + b"1e123 " * 12_000 + b'"'
     assert Shape().excess(b"[" + text + b",[1,true,1234]" * 12_000 + b"]") is None
+
+
+def test_long_strings_cost_less_than_one_count_of_their_bytes() -> None:
+    text = b"All the world's a stage, [and] all the men and women {merely} players.\\n"
+    message = b'{"text":[%b]}' % b",".join([b'"%b"' % (text * 700)] * 20)
+    shape = Shape(100_000, 500_000)
+    searched, counted = (
+        min(cpu_of(lambda look=look: [look() for _ in range(5)]) for _ in range(10))
+        for look in (lambda: shape.excess(message), lambda: message.translate(None, b",[{"))
+    )
+    assert searched < counted / 2
 
 
 def test_short_messages_are_not_looked_at() -> None:

@@ -30,12 +30,13 @@ class CheckRequest:
         get_tool, most = self.catalogue.get, self.limits.max_request_bytes
 
         def check(call: Call) -> Awaitable[Any]:
-            encoded = encode_arguments(call.arguments)
-            call.payload_bytes = size = len(encoded)
+            call.payload_bytes = size = len(encode_arguments(call.arguments))
             limits = special.get(call.name, general)
             if size > limits.max_payload_bytes:
                 raise PayloadTooLarge(size, limits.max_payload_bytes)
-            if not pressure.is_calm or (size > limits.sure_bytes and (size > most or not limits.surely_fit(encoded))):
+            if not pressure.is_calm or (
+                size > limits.sure_bytes and (size > most or not limits.surely_fit(call.arguments, size))
+            ):
                 judge_closely(call, limits)
             return proceed(call)
 

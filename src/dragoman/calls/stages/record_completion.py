@@ -67,8 +67,9 @@ class RecordCompletion:
                     try:
                         outcome = Outcome(await proceed(call))
                     finally:
-                        for give_back in reversed(call.undo):
-                            give_back(call)
+                        undo = call.undo
+                        while undo:
+                            undo.pop()(call)
                 except BaseException as error:
                     outcome = self._outcome_of(call, error)
                 call.duration_ms = int((monotonic() - call.started) * 1e6) / 1000

@@ -51,7 +51,10 @@ class TakeSlot:
             await self._wait_for_room(call)
             return await take(call)
 
-        return wait if self.waits else take
+        def take_or_wait(call: Call) -> Awaitable[Any]:
+            return take(call) if slots.in_use < slots.limit else wait(call)
+
+        return take_or_wait if self.waits else take
 
     def let_go(self, call: Call) -> None:
         """Give back early what the call would hold until its end."""

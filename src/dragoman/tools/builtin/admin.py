@@ -78,7 +78,7 @@ def registered_tool(change: ToolRegistered, handlers: Mapping[str, Handler]) -> 
         version=change.version,
         input_schema=CANONICAL_SCHEMAS[change.tool_type],
     )
-    return Tool(definition, handlers[change.tool_type], wants_context=False)
+    return Tool(definition, handlers[change.tool_type], wants_context=change.tool_type == "agentProxy")
 
 
 class Admin:

@@ -1,0 +1,1 @@
+"""The agents of the servers that are killed."""

@@ -1,0 +1,84 @@
+"""A server over stdio to which something happens. It is composed as `dragoman serve` is.
+
+`python server.py TARGET [--point NAME [--times N] [--stops]] [--clock-file PATH] [--room-file PATH]`
+
+It dies at a point, or is stopped there; the first file has the seconds by which its clock is set forward, and the
+second the number of pages that its database may have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from chaos.points import PointDatabase, PointLedger, Trap, send_itself, with_points
+from dragoman.adapters.sqlite_database import FILE_NAME
+from dragoman.adapters.sqlite_ledger_admin import SqliteLedgerAdmin
+from dragoman.agents.agent import Agent
+from dragoman.agents.migrations import MIGRATIONS
+from dragoman.app import ServerOptions, create_server
+from dragoman.cli.target import load_tools
+from dragoman.clock import SystemClock, iso_milliseconds
+from dragoman.config import load_config
+from dragoman.serving import serve_until_stopped
+from dragoman.storage.migrations import migrations_for
+from dragoman.telemetry.stderr import log_to_stderr
+
+
+class SetClock(SystemClock):
+    """The machine's clock, set forward or back by as many seconds as a file says at the moment."""
+
+    def __init__(self, file: Path | None) -> None:
+        super().__init__()
+        self._file = file
+
+    def now(self) -> datetime:
+        ahead = 0.0 if self._file is None else float(self._file.read_text("utf-8") or 0)
+        return super().now() + timedelta(seconds=ahead)
+
+    def timestamp(self) -> str:
+        return iso_milliseconds(self.now())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("target")
+    parser.add_argument("--point", default="")
+    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--stops", action="store_true")
+    parser.add_argument("--clock-file", type=Path)
+    parser.add_argument("--room-file", type=Path)
+    options = parser.parse_args()
+    number = signal.SIGSTOP if options.stops else signal.SIGKILL
+    trap = Trap(options.point, options.times, partial(send_itself, number))
+    config = load_config()
+    storage = config.storage
+    assert storage.data_dir is not None
+    assert storage.space is not None
+    path, migrations = Path(storage.data_dir) / FILE_NAME, migrations_for("sqlite", MIGRATIONS)
+    database = PointDatabase(path, migrations, trap, options.room_file)
+    logger, sink = log_to_stderr(config.logging)
+    agents = [each for each in load_tools(options.target) if isinstance(each, Agent)]
+    runtime = create_server(
+        ServerOptions(
+            config=config,
+            clock=SetClock(options.clock_file),
+            logger=logger,
+            ledger=(PointLedger(database, storage.space, trap), SqliteLedgerAdmin(database, storage.space)),
+            tools=[msgspec.structs.replace(each, handler=with_points(each, trap)) for each in agents],
+        )
+    )
+    serve_until_stopped(runtime)
+    sink.close()
+
+
+if __name__ == "__main__":
+    main()

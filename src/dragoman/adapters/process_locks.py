@@ -1,0 +1,73 @@
+"""Tells which processes on this machine are alive, by files that each of them keeps locked.
+
+The system frees a lock when its process ends, however it ends. A stopped process keeps it: that one is found by its
+silence instead.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from dragoman.files import open_or_create_file
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # On Windows, silence alone tells.
+    fcntl = None
+
+
+def boot_clock() -> float:
+    """Seconds since the machine started, sleep included. Nobody can set it, and all processes see the same."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+class ProcessLocks:
+    """The lock files in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[str, int] = {}
+
+    def take(self, process: str) -> None:
+        """Lock the file of a process until `give_back`, or until this process ends. Raises `OSError`."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = open_or_create_file(self._path(process))
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._held[process] = descriptor
+
+    def give_back(self, process: str) -> None:
+        """Unlock and remove the file."""
+        descriptor = self._held.pop(process, None)
+        if descriptor is not None:
+            self.remove(process)
+            os.close(descriptor)
+
+    def remove(self, process: str) -> None:
+        """Remove the file of a process that has ended."""
+        self._path(process).unlink(missing_ok=True)
+
+    def is_free(self, process: str) -> bool:
+        """Whether nobody has the lock: the process has ended."""
+        if fcntl is None:
+            return not self._path(process).exists()
+        try:
+            descriptor = os.open(self._path(process), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _path(self, process: str) -> Path:
+        return self._folder / f"{process}.lock"

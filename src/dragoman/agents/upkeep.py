@@ -1,0 +1,106 @@
+"""The loops that go on while a server with agents runs: following the ledger, holding agents, purging."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from dragoman.agents.awaited import stored_outcome
+from dragoman.agents.deliveries import Deliveries
+from dragoman.changes import Change, LedgerChanged
+from dragoman.clock import sleep
+from dragoman.errors import ErrorCode, StorageError
+from dragoman.telemetry.log import exception_facts
+
+_HOLD_SECONDS = 0.5
+_PURGE_SECONDS = 30.0
+_PURGED_AT_ONCE = 500
+
+
+class Upkeep:
+    """Made before the event loop runs, and started on it."""
+
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
+        self._changed = asyncio.Event()
+        self._after = 0
+        self._beat = 0.0
+        self._awaited = frozenset[int]()
+        """The numbers of messages that were awaited half a second ago."""
+
+    def start(self) -> None:
+        """Keep the lease of this process alive, and notice what others change."""
+        host = self._deliveries
+        self._beat = host.clock.monotonic()
+        host.ledger.watch(self._waker(), host.config.lease_ms / 1000, self._is_alive)
+
+    def on_change(self, change: Change) -> None:
+        """Look at the ledger at once if another process of the server says so."""
+        if isinstance(change, LedgerChanged):
+            self._changed.set()
+
+    async def follow(self) -> None:
+        """Take up what other processes put into the ledger: messages for agents here, and ends of awaited requests."""
+        host = self._deliveries
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                news, self._after = await host.ledger.news(self._after)
+                host.deliver(news)
+                # Of those here, a worker tells the end.
+                await self._look_for_ends(host.awaited.except_of(host.workers))
+            except StorageError as error:
+                host.logger.warn("the ledger cannot be read", exception_facts(error, ErrorCode.INTERNAL))
+                await sleep(host.clock, 1.0)
+                self._changed.set()
+
+    async def _look_for_ends(self, numbers: Sequence[int]) -> None:
+        host = self._deliveries
+        for entry in await host.ledger.get(numbers) if numbers else ():
+            if not entry.is_open:
+                host.awaited.tell(entry.number, await stored_outcome(host.ledger, entry))
+
+    async def keep_holding(self) -> None:
+        """Take over agents whose process has ended."""
+        host = self._deliveries
+        while True:
+            await sleep(host.clock, _HOLD_SECONDS)
+            self._beat = host.clock.monotonic()
+            for worker in tuple(host.workers.values()):
+                worker.start_next()  # If the ledger could not be read, there may be more.
+            try:
+                for agent in tuple(host.agents.values()):
+                    await host.hold(agent)
+                # What is awaited of an agent that is here by now may have ended elsewhere.
+                before, self._awaited = self._awaited, frozenset(host.awaited.numbers)
+                await self._look_for_ends(sorted(before & self._awaited))
+            except StorageError as error:
+                host.logger.warn("agents cannot be held", exception_facts(error, ErrorCode.INTERNAL))
+
+    async def keep_purging(self) -> None:
+        """Delete what has ended and expired, a little at a time."""
+        host = self._deliveries
+        while True:
+            await sleep(host.clock, _PURGE_SECONDS)
+            try:
+                while await host.admin.purge(host.drafts.now() - host.config.retry_seconds, _PURGED_AT_ONCE):
+                    pass
+            except StorageError as error:
+                host.logger.warn("the ledger cannot be purged", exception_facts(error, ErrorCode.INTERNAL))
+
+    def _waker(self) -> Callable[[], None]:
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            try:
+                loop.call_soon_threadsafe(self._changed.set)
+            except RuntimeError:
+                pass  # The loop is closed.
+
+        return wake
+
+    def _is_alive(self) -> bool:
+        """Whether the event loop still turns; one that a handler blocks is given as long as a handler may take."""
+        host = self._deliveries
+        return host.clock.monotonic() - self._beat < host.timeout_ms / 1000

@@ -67,6 +67,8 @@ from dragoman.replies.dialects import make_dialect
 from dragoman.runtime import Calls, Edge, Runtime, Shared
 from dragoman.storage.port import Storage
 from dragoman.storage.settings import DEFAULT_SPACE
+from dragoman.tasks.part import TasksAtWork, tasks_part
+from dragoman.tasks.port import Runs
 from dragoman.telemetry.load import PressureMonitor
 from dragoman.telemetry.log import Entry, Logger, StructuredLogger, make_cleaner
 from dragoman.telemetry.metrics import Gauge, Levels, Metrics
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
     from dragoman.edge.http.app import HttpApp
     from dragoman.edge.http.siblings import Siblings
     from dragoman.explorer.agents import AgentViews
+    from dragoman.explorer.tasks import TaskViews
     from dragoman.memories.port import Memories
 
 _LAST_WORDS = 0.5  # Seconds that the database is given to close.
@@ -104,6 +107,7 @@ _TAKEN = frozenset(
         "metrics",
         "explorer",
         "aacp",
+        "tasks",
     ]
 )
 """The names of what the server itself starts and stops, or may."""
@@ -129,6 +133,8 @@ class ServerOptions:
     """Whether messages to agents are kept in the storage; None: if `storage.data_dir` is set. Otherwise in memory."""
     ledger: tuple[Ledger, LedgerAdmin] | None = None
     """The ledger for messages to agents, instead of the storage's."""
+    runs: tuple[Runs, LedgerAdmin] | None = None
+    """Where tasks and the outcomes of idempotency keys are kept, instead of the storage."""
     memories: Memories | None = None
     tools: Iterable[Offered | Agent] = ()
     """Tools, resources, prompts and agents, or functions and classes that were decorated as such."""
@@ -144,6 +150,8 @@ class ServerOptions:
     """Whether the memory_* tools are there, even if the settings do not ask for them."""
     is_owner: bool = True
     """Whether this process does what only one process of a server may do."""
+    runs_tasks: bool = True
+    """Whether tasks run in this process. Otherwise they wait for another one that uses the same storage."""
     has_health: bool = True
     """Whether the tool `health` is there. What `/health` says over HTTP is there in any case."""
     lifespan: MakeLifespan | None = None
@@ -174,7 +182,8 @@ def create_server(options: ServerOptions) -> Runtime:
     tracer = make_tracer(options.tracer_provider)
     added = (*options.parts, *installed_parts(config.server.parts))
     _check_names(added)
-    parts = (*_own_parts(options, artifacts, tracer, coordinator), *added)
+    tasks = TasksAtWork()
+    parts = (_tasks_part(options, tasks), *_own_parts(options, artifacts, tracer, coordinator), *added)
     storage = _make_storage(options, parts)
     supervisor.add("storage", Contribution(stop=partial(_close, storage)))
     for name, each in (("load", slots.lag), ("pressure", pressure), ("cache", cache)):
@@ -202,16 +211,14 @@ def create_server(options: ServerOptions) -> Runtime:
     dialect = make_dialect(config.response, artifacts, identity.server_info)
     lifespan = None if options.lifespan is None else Lifespan(options.lifespan)
     calls = _compose_calls(options, facilities, slots, pressure, dialect, supervisor, shared, lifespan)
-    edge = _compose_edge(config, facilities, calls, identity, dialect)
+    edge = _compose_edge(config, facilities, calls, identity, dialect, tasks)
     supervisor.add("announcer", Contribution(on_change=edge.announcer.on_change))
     shared.announce = edge.announcer.on_change
     entered = (*(() if lifespan is None else (lifespan,)), *lifespans_of(tools))
     lifespans = Lifespans(entered, calls.runner, logger, config.server.shutdown_timeout_ms / 1000)
     make_http = partial(_make_http, has_spans=tracer is not None)
-    is_owner = options.is_owner
-    runtime = Runtime(
-        config, facilities, calls, edge, supervisor, shared, lifespans, make_http, coordinator, is_owner=is_owner
-    )
+    made = config, facilities, calls, edge, supervisor, shared, lifespans, make_http
+    runtime = Runtime(*made, coordinator, tasks=tasks, is_owner=options.is_owner)
     return runtime
 
 
@@ -231,7 +238,9 @@ def _catalogue(options: ServerOptions, logger: Logger) -> Catalogue:
         return options.catalogue
     config = options.config
     may_change = config.is_dynamic_registration_effective()
-    return Catalogue(config.tools, logger, config.timeouts, allows_dynamic=may_change, ids=options.ids)
+    return Catalogue(
+        config.tools, logger, config.timeouts, allows_dynamic=may_change, ids=options.ids, tasks=config.tasks.tools
+    )
 
 
 def _register(offered: Iterable[Offered], facilities: Facilities, *, has_health: bool) -> None:
@@ -268,10 +277,8 @@ def _agents_part(options: ServerOptions, coordinator: Coordinator, tools: AgentT
     from dragoman.adapters.dict_ledger import DictBooks, DictLedger, DictLedgerAdmin
     from dragoman.agents.part import agents_part
 
-    config, durable, ledger = options.config, options.has_durable_agents, options.ledger
-    if durable is None:
-        durable = config.storage.data_dir is not None
-    if ledger is None and not durable:
+    config, ledger = options.config, options.ledger
+    if ledger is None and not _is_durable(options):
         books = DictBooks()
         ledger = DictLedger(books), DictLedgerAdmin(books)
     return agents_part(
@@ -281,6 +288,41 @@ def _agents_part(options: ServerOptions, coordinator: Coordinator, tools: AgentT
         config.timeouts,
         space=config.storage.space or DEFAULT_SPACE,
         ledger=ledger,
+    )
+
+
+def _is_durable(options: ServerOptions) -> bool:
+    """Whether messages and runs outlive the process."""
+    said = options.has_durable_agents
+    return options.config.storage.data_dir is not None if said is None else said
+
+
+def _tasks_part(options: ServerOptions, at_work: TasksAtWork) -> Part:
+    config = options.config
+
+    def open_runs(storage: Storage) -> tuple[Runs, LedgerAdmin]:
+        from dragoman.agents.ledger import LedgerAdmin
+
+        if options.runs is not None:
+            return options.runs
+        if not _is_durable(options):
+            from dragoman.adapters.dict_ledger import DictBooks, DictLedgerAdmin
+            from dragoman.adapters.dict_runs import DictRuns
+
+            books = DictBooks()
+            return DictRuns(books), DictLedgerAdmin(books)
+        return storage.port(Runs), storage.port(LedgerAdmin)
+
+    return tasks_part(
+        at_work,
+        config.resources,
+        config.limits,
+        lease_ms=config.aacp.lease_ms,
+        max_payload_bytes=config.tools.max_payload_bytes,
+        server_info={"name": config.server.name, "version": config.server.version},
+        is_owner=options.is_owner,
+        runs_tasks=options.runs_tasks,
+        open_runs=open_runs,
     )
 
 
@@ -307,7 +349,8 @@ def parts_of(config: Config) -> tuple[Part, ...]:
     """The parts that a server with these settings has, for what they hold without a runtime: commands and checks."""
     options = ServerOptions(config=config)
     artifacts = Artifacts(BoundedCache(config.cache, options.clock), random_token)
-    return (*_own_parts(options, artifacts, None), *installed_parts(config.server.parts))
+    own = _tasks_part(options, TasksAtWork()), *_own_parts(options, artifacts, None)
+    return (*own, *installed_parts(config.server.parts))
 
 
 def _check_names(parts: Iterable[Part]) -> None:
@@ -388,9 +431,10 @@ def _compose_calls(
         rates=Rates(config.limits),
         slots=slots,
         shares=Shares(config.resources, config.limits),
+        repeats=next((each.repeats for each in supervisor if each.repeats is not None), None),
     )
     tools = build_pipeline(policy, common)
-    offers = build_pipeline(replace(policy, find=FindOffer()), common)
+    offers = build_pipeline(replace(policy, find=FindOffer(), repeats=None), common)
     runner = Runner(tools, under_way, deadlines, threads, logger, facilities.on_submit)
     intake = Intake(runner, facilities.ids, dialect, clock)
     return Calls(common, policy, tools.stages, runner, intake, Intake(runner, facilities.ids, dialect, clock, offers))
@@ -411,13 +455,19 @@ def _open_pipeline(runtime: Runtime, most: int, event: str) -> tuple[Intake, Pip
         shares=Shares(ResourcesConfig(), shapeless),
         waits=True,
         event=event,
+        repeats=None,
     )
     pipeline = build_pipeline(policy, calls.common)
     return Intake(calls.runner, runtime.ids, runtime.edge.services.dialect, clock, pipeline), pipeline
 
 
 def _compose_edge(
-    config: Config, facilities: Facilities, calls: Calls, identity: Identity, dialect: Dialect[ToolResult]
+    config: Config,
+    facilities: Facilities,
+    calls: Calls,
+    identity: Identity,
+    dialect: Dialect[ToolResult],
+    tasks: TasksAtWork,
 ) -> Edge:
     """Compose the side that clients connect to."""
     listing = Listing(facilities.catalogue, identity)
@@ -425,7 +475,7 @@ def _compose_edge(
     max_bytes = config.response.max_response_bytes - bytes_added_later(identity.server_info)
     requests = KernelRequests(calls.intake, dialect, calls.offers, facilities.offers, interests, max_bytes)
     handlers = requests.handlers(identity.capabilities)
-    kernel = SdkKernel(identity, listing, handlers, facilities.offers.may_read)
+    kernel = SdkKernel(identity, listing, handlers, facilities.offers.may_read, tasks.feed.listen)
     services = Services(
         intake=calls.intake,
         catalogue=facilities.catalogue,
@@ -437,6 +487,7 @@ def _compose_edge(
         logger=facilities.logger,
         max_message_bytes=config.limits.max_request_bytes,
         shape=config.limits.shape,
+        answer_task=tasks.requests.handle,
     )
     announcer = Announcer(facilities.catalogue, facilities.offers, interests, kernel)
     return Edge(kernel, services, announcer)
@@ -501,8 +552,8 @@ def _http_parts(runtime: Runtime, siblings: Siblings | None) -> Iterator[Part]:
         from dragoman.explorer.part import explorer_part
 
         most_bytes = config.response.max_response_bytes
-        agents = _agent_views(runtime)
-        yield explorer_part(runtime, runtime.edge.services, runtime.runner, runtime.stages, most_bytes, agents)
+        views = _agent_views(runtime), _task_views(runtime)
+        yield explorer_part(runtime, runtime.edge.services, runtime.runner, runtime.stages, most_bytes, *views)
 
 
 def _agent_views(runtime: Runtime) -> AgentViews | None:
@@ -512,6 +563,14 @@ def _agent_views(runtime: Runtime) -> AgentViews | None:
     from dragoman.explorer.agents import AgentViews
 
     return AgentViews(runtime.agents, make_cleaner(runtime.config.logging))
+
+
+def _task_views(runtime: Runtime) -> TaskViews:
+    """The explorer's view of tasks, which shows itself where there are any, or could be."""
+    from dragoman.explorer.tasks import TaskViews
+
+    cleaner = make_cleaner(runtime.config.logging)
+    return TaskViews(runtime.tasks.requests, runtime.create_task, runtime.catalogue, runtime.clock, cleaner)
 
 
 def _authenticator(runtime: Runtime, identify: Identify | None) -> Authenticator | None:

@@ -41,6 +41,7 @@ from dragoman.sections import (
     respell,
 )
 from dragoman.storage.settings import StorageConfig
+from dragoman.tasks.settings import TasksConfig
 from dragoman.telemetry.settings import LoggingConfig
 from dragoman.tools.settings import TimeoutsConfig, ToolsConfig
 
@@ -70,6 +71,7 @@ class Config(Section, frozen=True):
     auth: AuthConfig = AuthConfig()
     explorer: ExplorerConfig = ExplorerConfig()
     aacp: AacpConfig = AacpConfig()
+    tasks: TasksConfig = TasksConfig()
 
     def conflicts(self) -> Iterator[Problem]:
         """What is wrong with settings of two sections together."""

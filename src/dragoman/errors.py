@@ -69,8 +69,9 @@ DragomanError
 ├── PartFailed              a part of the server that cannot be started; names it
 └── TargetError             a file or module of tools that cannot be loaded
 
-A handler may raise any `ToolError`; its message is then meant for the client. Any other exception of a handler is
-answered as INTERNAL and its text stays in the server's log.
+A handler may raise any `ToolError`; its message is then meant for the client. It may also raise a `ProtocolError` whose
+code is -32603 or outside of -32768 to -32000, and its call is answered with that JSON-RPC error. Any other exception of
+a handler is answered as INTERNAL and its text stays in the server's log.
 
 `code` is the stable code of an error, in the log and in the `structured` dialect. The words of the other dialects are a
 table in `replies/vocabulary.py`. The page docs/errors.md is made from both.
@@ -414,10 +415,17 @@ class ProtocolError(DragomanError):
     correlation_id: str | None = None
     """The correlation id of the call that the error answers, for a request that became a call."""
 
-    def __init__(self, message: str, data: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, message: str, data: Mapping[str, Any] | None = None, *, code: int | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.data = data
+        if code is not None:
+            self.code = code
+
+    @property
+    def may_be_raised(self) -> bool:
+        """Whether a handler may answer its call with it: the codes that JSON-RPC reserves say what they say."""
+        return type(self.code) is int and (self.code == -32603 or not -32768 <= self.code <= -32000)
 
 
 class ParseError(ProtocolError):

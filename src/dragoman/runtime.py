@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.agents.agent import Agent, agents_apart
 from dragoman.calls.answers import Claims
-from dragoman.calls.call import Outcome, Stage
+from dragoman.calls.call import Call, Outcome, Stage
 from dragoman.calls.intake import Intake
 from dragoman.calls.interrupts import raise_interrupt
 from dragoman.calls.lifespans import Lifespans
+from dragoman.calls.origin import Origin
 from dragoman.calls.pipeline import Common, Policy
+from dragoman.calls.repeats import IDEMPOTENCY_KEY
 from dragoman.calls.runner import Runner
 from dragoman.calls.tracing import Span
 from dragoman.changes import Change, Publish, ResourceUpdated, keep_to_itself
@@ -23,10 +25,13 @@ from dragoman.config import Config
 from dragoman.edge.announcer import Announcer
 from dragoman.edge.connection import Connection, Services, Wire
 from dragoman.edge.sdk.kernel import SdkKernel
-from dragoman.errors import InternalError, RegistrationError
+from dragoman.errors import InternalError, InvalidArgument, RegistrationError
 from dragoman.offers.catalogue import Offered, lifespans_of, replace_offered
 from dragoman.parts.part import Facilities
 from dragoman.parts.supervisor import Supervisor
+from dragoman.protocol.results import TaskCreated
+from dragoman.tasks.client import TASK_MAKER
+from dragoman.tasks.part import TasksAtWork
 from dragoman.telemetry.log import exception_facts
 
 if TYPE_CHECKING:
@@ -117,6 +122,7 @@ class Runtime:
         make_http: Callable[..., HttpApp],
         agents: Coordinator | None = None,
         *,
+        tasks: TasksAtWork,
         is_owner: bool = True,
     ) -> None:
         self.config = config
@@ -133,6 +139,8 @@ class Runtime:
         self.shared = shared
         self.agents = agents
         """The agents, and the ways to send them messages; None in a server without any."""
+        self.tasks = tasks
+        """The tasks of callers."""
         self.is_owner = is_owner
         self.metrics: Metrics | None = None
         """What calls add up to; where the runtime is served over HTTP."""
@@ -197,6 +205,7 @@ class Runtime:
         self.state = ServerState.DRAINING
         self.calls.common.admission.is_open = False
         self._announcer.stop()
+        self.supervisor.drain()
         self.calls.common.patience.stop()
         if timeout is None:
             timeout = self.shutdown_timeout
@@ -234,9 +243,38 @@ class Runtime:
         correlation_id: str | None = None,
         caller: Caller = LOCAL,
         trace: list[Span] | None = None,
+        idempotency_key: str | None = None,
     ) -> Outcome:
-        """Call a tool through the whole pipeline, and wait for the outcome; `trace` gets where the time went."""
-        return await self.intake.call(name, arguments or {}, correlation_id=correlation_id, caller=caller, trace=trace)
+        """Call a tool through the whole pipeline, and wait for the outcome; `trace` gets where the time went.
+
+        A call that is repeated with the same `idempotency_key` has its effect once, and gets the first outcome.
+        """
+        options: dict[str, Any] = {"correlation_id": correlation_id, "caller": caller, "trace": trace}
+        return await self.intake.call(name, arguments or {}, idempotency_key=idempotency_key, **options)
+
+    async def create_task(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        correlation_id: str | None = None,
+        caller: Caller = LOCAL,
+        idempotency_key: str | None = None,
+    ) -> str:
+        """Call a tool as a task, and return the task's id once the task is stored; raises what refuses the call.
+
+        `tasks.requests` finds the task then.
+        """
+        tool = self.catalogue.get(name)
+        if tool is not None and tool.task is None:
+            raise InvalidArgument(f"Calls of {name[:200]} do not become tasks", {"reason": "no_task"})
+        origin = Origin(caller, client=TASK_MAKER, is_modern=True)
+        call = self.intake.make_local(name, arguments or {}, origin, correlation_id)
+        call.meta = TASK_MAKER.meta
+        if idempotency_key is not None:
+            call.meta = {**call.meta, IDEMPOTENCY_KEY: idempotency_key}
+        created: TaskCreated = (await self.intake.answer(call, _as_it_is)).unwrap()
+        return created.task_id
 
     def resource_updated(self, uri: str) -> None:
         """Say that something else is to be read at `uri` now: whoever subscribed to it is told. From any thread."""
@@ -280,3 +318,7 @@ class Runtime:
 
         before, after = (lifespans_of(agents_apart(each)[0]) for each in (leaving, coming))
         await self._lifespans.exchange(self, before, after, replace)
+
+
+def _as_it_is(call: Call, outcome: Outcome) -> Outcome:
+    return outcome

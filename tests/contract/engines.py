@@ -15,6 +15,7 @@ from dragoman.memories.migrations import MIGRATIONS as MEMORIES
 from dragoman.memories.port import Memories
 from dragoman.storage.port import Storage
 from dragoman.storage.settings import StorageConfig
+from dragoman.tasks.port import Runs
 from dragoman.testing import ManualClock
 
 PLENTY = 10**9
@@ -53,4 +54,16 @@ async def opened_ledger(engine: str, folder: Path) -> AsyncIterator[tuple[Ledger
         yield ledger, storage.port(LedgerAdmin)
     finally:
         await ledger.close()
+        await storage.close()
+
+
+@asynccontextmanager
+async def opened_runs(engine: str, folder: Path) -> AsyncIterator[tuple[Runs, LedgerAdmin]]:
+    """The runs of a new storage, and what operators do with its ledger."""
+    storage = ENGINES[engine](folder, PLENTY, ManualClock())
+    runs = storage.port(Runs)
+    try:
+        yield runs, storage.port(LedgerAdmin)
+    finally:
+        await runs.close(0.0, b"{}")
         await storage.close()

@@ -64,6 +64,7 @@ def run(script: str, folder: Path) -> str:
         ("from-apcore-mcp.md", 1),
         ("parts.md", 1),
         ("agents.md", 1),
+        ("tasks.md", 1),
     ],
 )
 def test_every_file_of_a_page_prints_what_the_page_says(page: str, count: int, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from dragoman.agents.ledger import (
     EXACT,
     LARGE_RESULT,
     OPEN,
+    TOOL_TARGET,
     AgentQueue,
     EntryStatus,
     Hold,
@@ -48,6 +49,10 @@ class DictBooks:
         """By `source:target`, the last sequence number."""
         self.agents: dict[str, _KeptAgent] = {}
         self.results: dict[str, bytes] = {}
+        self.runs: dict[int, Any] = {}
+        """What `DictRuns` knows of the messages that are runs of tools."""
+        self.tasks: dict[str, int] = {}
+        """The numbers of runs by task id."""
         self.last = 0
         """The highest number that was given out."""
 
@@ -110,6 +115,8 @@ class DictBooks:
             numbers += [] if answer is None else [answer]
         for number in numbers:
             self.results.pop(self.entries.pop(number).completion_ref or "", None)
+            if (run := self.runs.pop(number, None)) is not None:
+                self.tasks.pop(run.task_id, None)
         return len(numbers)
 
 
@@ -120,7 +127,7 @@ class DictLedger:
         self._books = books
 
     def accept(self, entry: NewEntry) -> Awaitable[LedgerEntry]:
-        return _Done(lambda: self._books.add(entry))
+        return Done(lambda: self._books.add(entry))
 
     async def hold(self, agent: str) -> Hold | None:
         kept = self._books.agents.setdefault(agent, _KeptAgent())
@@ -141,7 +148,7 @@ class DictLedger:
         self._books.replace(entry, status=EntryStatus.RUNNING, fence=epoch, attempts=entry.attempts + 1)
 
     def settle(self, settlement: Settlement) -> Awaitable[list[LedgerEntry]]:
-        return _Done(lambda: self._settle(settlement))
+        return Done(lambda: self._settle(settlement))
 
     async def waiting(self, agent: str, after: int, limit: int) -> list[LedgerEntry]:
         later = (number for number in self._books.open.get(agent, ()) if number > after)
@@ -219,7 +226,8 @@ class DictLedgerAdmin:
         books = self._books
         due = [each for each in books.entries.values() if each.expires_at <= now and each.kind != "RESPONSE"]
         for each in due:
-            if each.is_open and not books.agents.get(each.target, _KeptAgent()).is_held:
+            is_held = each.number in books.runs or books.agents.get(each.target, _KeptAgent()).is_held
+            if each.is_open and not is_held:
                 books.replace(each, status=EntryStatus.EXPIRED, ended_at=now)
         ended = [each for each in due if not books.entries[each.number].is_open]
         return sum(books.forget(each) for each in ended[:limit])
@@ -233,11 +241,12 @@ class DictLedgerAdmin:
 
     async def figures(self, *, by_status: bool = True) -> dict[str, Any]:
         books = self._books
-        counts = Counter(each.status.value for each in books.entries.values()) if by_status else {}
+        messages = (each for each in books.entries.values() if not each.is_of_run)
+        counts = Counter(each.status.value for each in messages) if by_status else {}
         waiting = {
             agent: {"depth": len(numbers), "oldest": books.entries[next(iter(numbers))].accepted_at}
             for agent, numbers in books.open.items()
-            if numbers
+            if numbers and not agent.startswith(TOOL_TARGET)
         }
         agents = {
             name: {"isHeld": kept.is_held, "epoch": kept.epoch, "version": kept.version}
@@ -249,7 +258,7 @@ class DictLedgerAdmin:
         return []  # Nothing outlives the process that could contradict itself.
 
 
-class _Done(Awaitable[Any]):
+class Done(Awaitable[Any]):
     """The result of something that happens at once, in the order of calls, and is awaited later."""
 
     def __init__(self, do: Callable[[], Any]) -> None:
@@ -271,6 +280,7 @@ def _is_wanted(entry: LedgerEntry, query: Query) -> bool:
     exact = {name: getattr(query, name) for name in EXACT}
     return (
         query.after < entry.number
+        and not entry.is_of_run
         and (query.before is None or entry.number < query.before)
         and all(value is None or getattr(entry, name) == value for name, value in exact.items())
         and (query.statuses is None or entry.status in query.statuses)

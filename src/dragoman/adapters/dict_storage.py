@@ -32,15 +32,18 @@ class DictStorage:
         from dragoman.adapters.dict_aacp import DictAACPRecords
         from dragoman.adapters.dict_ledger import DictBooks, DictLedger, DictLedgerAdmin
         from dragoman.adapters.dict_memories import DictMemories
+        from dragoman.adapters.dict_runs import DictRuns
         from dragoman.agents.aacp.records import AACPRecords
         from dragoman.agents.ledger import Ledger, LedgerAdmin
         from dragoman.memories.port import Memories
+        from dragoman.tasks.port import Runs
 
         books = DictBooks()
         return {
             Memories: DictMemories(self._config.max_bytes_per_caller, self._clock),
             Ledger: DictLedger(books),
             LedgerAdmin: DictLedgerAdmin(books),
+            Runs: DictRuns(books),
             AACPRecords: DictAACPRecords(self._clock),
         }
 

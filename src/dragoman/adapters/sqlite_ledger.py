@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeVar
-from uuid import uuid4
 
-from dragoman.adapters.process_locks import ProcessLocks, boot_clock
 from dragoman.adapters.sqlite_database import SqliteDatabase
+from dragoman.adapters.sqlite_ledger_process import SqliteProcess
 from dragoman.adapters.sqlite_ledger_rows import COLUMNS, IS_OPEN, SqliteSpace, entry_of
 from dragoman.adapters.sqlite_ledger_works import Beginning, LedgerWorks
 from dragoman.adapters.sqlite_writer import Transaction
@@ -20,8 +17,6 @@ from dragoman.agents.ledger import (
     NewEntry,
     Settlement,
 )
-
-T = TypeVar("T")
 
 _AGENT = "SELECT process, epoch, version FROM ledger_agent WHERE space = ? AND id = ?"
 _HOLDER = (
@@ -35,30 +30,18 @@ _CRASHED = (
     "UPDATE ledger_entry SET attempts = attempts + 1 WHERE number = (SELECT number FROM ledger_entry "
     f"WHERE space = ? AND target = ? AND {IS_OPEN} ORDER BY number LIMIT 1) AND status != 'running'"
 )
-_WATCH_SECONDS = 0.05
-_DEFAULT_LEASE = 10.0
 
 
 class SqliteLedger:
     """Implements `Ledger` for one space of a database. Nothing is opened before the first use."""
 
-    def __init__(
-        self,
-        database: SqliteDatabase,
-        space: str,
-        *,
-        boot_clock: Callable[[], float] = boot_clock,
-    ) -> None:
+    def __init__(self, database: SqliteDatabase, space: str, process: SqliteProcess | None = None) -> None:
         self._database = database
         self._space = SqliteSpace(database, space)
-        self._lease = _DEFAULT_LEASE
-        self._boot_clock = boot_clock
-        self._locks = ProcessLocks(database.path.parent / "locks")
-        self._process: str | None = None
+        self._process = process or SqliteProcess(database)
         self._elsewhere: set[str] = set()
         """The agents that another process held when this one last asked."""
-        self._works = LedgerWorks(self._space, lambda: self._process)
-        self._watch: _Watch | None = None
+        self._works = LedgerWorks(self._space, lambda: self._process.id)
 
     def accept(self, entry: NewEntry) -> Awaitable[LedgerEntry]:
         return self._database.write_together(self._works, entry)
@@ -99,27 +82,17 @@ class SqliteLedger:
         return await self._space.read(_result, owner, request_id)
 
     def watch(self, changed: Callable[[], None], lease_seconds: float, is_alive: Callable[[], bool]) -> None:
-        assert self._watch is None
-        self._lease = lease_seconds
-        self._watch = _Watch(self._database.connect, changed, partial(self._renew, is_alive), lease_seconds / 3)
+        self._process.watch(self, changed, lease_seconds, is_alive)
 
     async def close(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.stop()
-        if self._process is not None:
-            try:
-                await self._database.write(self._leave)
-            finally:
-                self._locks.give_back(self._process)
-                self._process = None
+        await self._process.leave(self, self._give_back)
 
     def _hold(self, agent: str, writing: Transaction) -> Hold | None:
-        space, me = self._space.of(writing), self._enlist(writing)
+        space, me = self._space.of(writing), self._process.enlist(writing)
         row = writing.execute(_AGENT, (space, agent)).fetchone()
         process, epoch, version = row or (None, 0, 0)
         has_crashed = process is not None and process != me
-        if process is not None and has_crashed and self._is_alive(process, writing):
+        if process is not None and has_crashed and self._process.is_alive(process, writing):
             return None
         writing.execute(_HOLD, (space, agent, me))
         if has_crashed:
@@ -128,95 +101,21 @@ class SqliteLedger:
         state = writing.execute("SELECT key, value FROM ledger_state WHERE space = ? AND agent = ?", (space, agent))
         return Hold(agent, epoch + 1, version, dict(state.fetchall()), has_crashed)
 
-    def _enlist(self, writing: Transaction) -> str:
-        if self._process is None:
-            process = uuid4().hex
-            self._locks.take(process)
-            self._process = process
-        writing.execute(
-            "INSERT INTO ledger_process (id, until) VALUES (?, ?) "
-            "ON CONFLICT (id) DO UPDATE SET until = excluded.until",
-            (self._process, self._boot_clock() + self._lease),
-        )
-        return self._process
-
     def _is_held(self, connection: sqlite3.Connection, space: int, agent: str) -> bool:
         """Whether another process holds an agent and is alive."""
         row = connection.execute(_HOLDER, (space, agent)).fetchone()
-        if row is None or row[0] == self._process:
-            return False
-        process, until = row
-        return bool(self._boot_clock() < until) and not self._locks.is_free(process)
-
-    def _is_alive(self, process: str, writing: Transaction) -> bool:
-        row = writing.execute("SELECT until FROM ledger_process WHERE id = ?", (process,)).fetchone()
-        if row is not None and not self._locks.is_free(process):
-            return bool(self._boot_clock() < row[0])
-        writing.execute("DELETE FROM ledger_process WHERE id = ?", (process,))
-        self._locks.remove(process)
-        return False
-
-    def _renew(self, is_alive: Callable[[], bool], connection: sqlite3.Connection) -> None:
-        if self._process is not None and is_alive():
-            until = self._boot_clock() + self._lease
-            connection.execute("UPDATE ledger_process SET until = ? WHERE id = ?", (until, self._process))
+        return row is not None and row[0] != self._process.id and self._process.seems_alive(*row)
 
     def _release(self, agents: Sequence[str], writing: Transaction) -> None:
         space = self._space.of(writing)
         for agent in agents:
             writing.execute(
                 "UPDATE ledger_agent SET process = NULL WHERE space = ? AND id = ? AND process = ?",
-                (space, agent, self._process),
+                (space, agent, self._process.id),
             )
 
-    def _leave(self, writing: Transaction) -> None:
-        writing.execute("UPDATE ledger_agent SET process = NULL WHERE process = ?", (self._process,))
-        writing.execute("DELETE FROM ledger_process WHERE id = ?", (self._process,))
-
-
-class _Watch:
-    """A thread that renews the lease of this process, and notices what other connections change."""
-
-    def __init__(
-        self,
-        connect: Callable[[], sqlite3.Connection],
-        changed: Callable[[], None],
-        renew: Callable[[sqlite3.Connection], None],
-        every: float,
-    ) -> None:
-        self._connect = connect
-        self._changed = changed
-        self._renew = renew
-        self._every = every
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dragoman-ledger", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._end.set()
-        self._thread.join(1.0)
-
-    def _run(self) -> None:
-        connection: sqlite3.Connection | None = None
-        seen, renewed = 0, 0.0
-        while not self._end.wait(_WATCH_SECONDS):
-            try:
-                if connection is None:
-                    connection = self._connect()
-                now = boot_clock()
-                if now - renewed >= self._every:
-                    self._renew(connection)
-                    renewed = now
-                (version,) = connection.execute("PRAGMA data_version").fetchone()
-                if version != seen:
-                    seen = version
-                    self._changed()
-            except Exception:  # The disk may be full, or the file locked: what can be renewed later is.
-                if connection is not None:
-                    connection.close()
-                connection = None
-        if connection is not None:
-            connection.close()
+    def _give_back(self, writing: Transaction) -> None:
+        writing.execute("UPDATE ledger_agent SET process = NULL WHERE process = ?", (self._process.id,))
 
 
 def _waiting(connection: sqlite3.Connection, space: int, agent: str, after: int, limit: int) -> list[LedgerEntry]:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_ledger_rows import COLUMNS, IS_OPEN, SqliteSpace, add, entry_of
 from dragoman.adapters.sqlite_writer import Transaction
-from dragoman.agents.ledger import EXACT, OPEN, PARKED, AgentQueue, LedgerEntry, Query
+from dragoman.agents.ledger import EXACT, OPEN, PARKED, TOOL_TARGET, AgentQueue, LedgerEntry, Query
 
 if TYPE_CHECKING:
     import sqlite3
 
 _INDEXED = {frozenset(OPEN): IS_OPEN, frozenset(PARKED): "status IN ('dead', 'unknown')"}
 """The conditions of partial indexes: SQLite uses one only where it finds the same words."""
+_IS_MESSAGE = f"target NOT GLOB '{TOOL_TARGET}*' AND source NOT GLOB '{TOOL_TARGET}*'"
 _QUEUE = (
     f"SELECT count(*), min(accepted_at) FROM (SELECT accepted_at FROM ledger_entry "
     f"WHERE space = ? AND target = ? AND {IS_OPEN} ORDER BY number LIMIT ?)"
@@ -60,6 +61,26 @@ _CHECKS = (
         "ON a.space = e.space AND a.id = e.target WHERE e.space = ? AND e.fence > epoch",
     ),
     (
+        "run {0} is {1}, and belongs to a process",
+        "SELECT r.number, e.status FROM ledger_run r JOIN ledger_entry e ON e.number = r.number "
+        "WHERE e.space = ? AND r.process IS NOT NULL AND e.status != 'running'",
+    ),
+    (
+        "run {0} is running, and belongs to no process",
+        "SELECT r.number FROM ledger_run r JOIN ledger_entry e ON e.number = r.number "
+        "WHERE e.space = ? AND e.status = 'running' AND (r.process IS NULL OR r.fence = 0)",
+    ),
+    (
+        "message {0} is to a tool, and is no run",
+        "SELECT e.number FROM ledger_entry e WHERE e.space = ? AND e.kind = 'REQUEST' AND e.target GLOB 'tool:*' "
+        "AND NOT EXISTS (SELECT 1 FROM ledger_run r WHERE r.number = e.number)",
+    ),
+    (
+        "run {0} was begun {1} times, and its fence is lower",
+        "SELECT r.number, e.attempts FROM ledger_run r JOIN ledger_entry e ON e.number = r.number "
+        "WHERE e.space = ? AND r.fence < e.attempts",
+    ),
+    (
         "message {0} refers to a result that is missing",
         "SELECT number FROM ledger_entry e WHERE space = ? AND completion_ref IS NOT NULL "
         "AND NOT EXISTS (SELECT 1 FROM ledger_result WHERE ref = e.completion_ref)",
@@ -99,7 +120,7 @@ class SqliteLedgerAdmin:
         row = writing.execute(query, (space, number)).fetchone()
         if row is None or not (found := entry_of(row)).can_be_redriven:
             return None
-        _forget(writing, space, number, found.owner, found.request_id)
+        forget(writing, space, number, found.owner, found.request_id)
         return add(found.again(message_id, at, expires_at), space, writing)
 
     def _purge(self, now: float, limit: int, writing: Transaction) -> int:
@@ -107,7 +128,8 @@ class SqliteLedgerAdmin:
         writing.execute(
             f"UPDATE ledger_entry SET status = 'expired', ended_at = ? WHERE number IN (SELECT number "
             f"FROM ledger_entry WHERE space = ? AND {IS_OPEN} AND expires_at <= ? AND NOT EXISTS (SELECT 1 "
-            "FROM ledger_agent a WHERE a.space = ledger_entry.space AND id = target AND process IS NOT NULL) LIMIT ?)",
+            "FROM ledger_agent a WHERE a.space = ledger_entry.space AND id = target AND process IS NOT NULL) "
+            "AND NOT EXISTS (SELECT 1 FROM ledger_run r WHERE r.number = ledger_entry.number) LIMIT ?)",
             (now, space, now, limit),
         )
         rows = writing.execute(
@@ -115,10 +137,10 @@ class SqliteLedgerAdmin:
             f"WHERE space = ? AND NOT {IS_OPEN} AND expires_at <= ? AND kind != 'RESPONSE' LIMIT ?",
             (space, now, limit),
         ).fetchall()
-        return sum(_forget(writing, space, *row) for row in rows)
+        return sum(forget(writing, space, *row) for row in rows)
 
 
-def _forget(writing: Transaction, space: int, number: int, owner: str, request_id: str | None) -> int:
+def forget(writing: Transaction, space: int, number: int, owner: str, request_id: str | None) -> int:
     """Delete a message, and the response to it; how many these are."""
     rows = writing.execute(
         "SELECT number, source, target, completion_ref FROM ledger_entry WHERE number = ?"
@@ -127,7 +149,8 @@ def _forget(writing: Transaction, space: int, number: int, owner: str, request_i
         (number, space, owner, request_id),
     ).fetchall()
     for each, source, target, ref in rows:
-        writing.execute("DELETE FROM ledger_entry WHERE number = ?", (each,))
+        for table in ("ledger_entry", "ledger_run", "ledger_question"):
+            writing.execute(f"DELETE FROM {table} WHERE number = ?", (each,))
         writing.execute(
             "UPDATE ledger_pair SET purged = purged + 1 WHERE space = ? AND source = ? AND target = ?",
             (space, source, target),
@@ -158,7 +181,7 @@ def page_statement(space: int, query: Query) -> tuple[str, tuple[Any, ...]]:
         if choices is not None:
             conditions.append(f"{column} IN ({', '.join('?' * len(choices))})")
             values += map(str, choices)
-    conditions += [] if indexed is None else [indexed]
+    conditions += [_IS_MESSAGE] if indexed is None else [_IS_MESSAGE, indexed]
     order = "number DESC" if query.newest_first else "number"
     statement = f"SELECT {COLUMNS} FROM ledger_entry WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?"
     return statement, (*values, query.limit)
@@ -170,10 +193,11 @@ def _queues(connection: sqlite3.Connection, space: int, agents: Sequence[str], m
 
 
 def _figures(connection: sqlite3.Connection, space: int, by_status: bool) -> dict[str, Any]:
-    count = "SELECT status, count(*) FROM ledger_entry WHERE +space = ? GROUP BY status"
+    count = f"SELECT status, count(*) FROM ledger_entry WHERE +space = ? AND {_IS_MESSAGE} GROUP BY status"
     counts = connection.execute(count, (space,)).fetchall() if by_status else ()
     depths = connection.execute(
-        f"SELECT target, count(*), min(accepted_at) FROM ledger_entry WHERE space = ? AND {IS_OPEN} GROUP BY target",
+        f"SELECT target, count(*), min(accepted_at) FROM ledger_entry WHERE space = ? AND {IS_OPEN} AND {_IS_MESSAGE} "
+        "GROUP BY target",
         (space,),
     )
     agents = connection.execute(

@@ -14,6 +14,7 @@ from dragoman.adapters.process_locks import ProcessLocks, boot_clock
 from dragoman.adapters.sqlite_database import BUSY_SECONDS, FILE_NAME
 from dragoman.adapters.sqlite_errors import storage_error
 from dragoman.adapters.sqlite_ledger_rows import IS_OPEN
+from dragoman.agents.ledger import TOOL_TARGET
 
 if TYPE_CHECKING:
     import sqlite3
@@ -27,8 +28,9 @@ _AGENTS = (
 )
 _EXPIRED = (
     "SELECT e.owner, e.request_id FROM ledger_entry e JOIN ledger_space s ON s.id = e.space "
-    f"WHERE s.name = :name AND e.kind != 'RESPONSE' AND e.expires_at <= :now AND (NOT e.{IS_OPEN} OR NOT EXISTS "
-    "(SELECT 1 FROM ledger_agent a WHERE a.space = e.space AND a.id = e.target AND a.process IS NOT NULL))"
+    f"WHERE s.name = :name AND e.kind != 'RESPONSE' AND e.expires_at <= :now AND (NOT e.{IS_OPEN} OR "
+    f"(e.target NOT GLOB '{TOOL_TARGET}*' AND NOT EXISTS (SELECT 1 FROM ledger_agent a WHERE a.space = e.space "
+    "AND a.id = e.target AND a.process IS NOT NULL)))"
 )
 _COUNT_EXPIRED = (
     f"WITH expired AS ({_EXPIRED}) SELECT (SELECT count(*) FROM expired) + (SELECT count(*) FROM expired x "

@@ -62,8 +62,11 @@ class SqliteSpace:
         """Call `function` with a connection and the number, and return its result."""
 
         def read(connection: sqlite3.Connection) -> T:
-            row = connection.execute("SELECT id FROM ledger_space WHERE name = ?", (self._name,)).fetchone()
-            return function(connection, row[0] if row else 0, *arguments)
+            number = self._number
+            if number is None:
+                row = connection.execute("SELECT id FROM ledger_space WHERE name = ?", (self._name,)).fetchone()
+                number = row[0] if row else 0
+            return function(connection, number, *arguments)
 
         return await self.database.read(read)
 

@@ -44,18 +44,23 @@ class SqliteStorage:
         from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
         from dragoman.adapters.sqlite_ledger import SqliteLedger
         from dragoman.adapters.sqlite_ledger_admin import SqliteLedgerAdmin
+        from dragoman.adapters.sqlite_ledger_process import SqliteProcess
         from dragoman.adapters.sqlite_memories import SqliteMemories, merge_index
+        from dragoman.adapters.sqlite_runs import SqliteRuns
         from dragoman.agents.aacp.records import AACPRecords
         from dragoman.agents.ledger import Ledger, LedgerAdmin
         from dragoman.memories.port import Memories
+        from dragoman.tasks.port import Runs
 
         space = self._config.space or DEFAULT_SPACE
         path = data_directory(self._config, os.environ) / FILE_NAME
         self._database = SqliteDatabase(path, self._migrations, tidying=(merge_index,))
+        process = SqliteProcess(self._database)
         return {
             Memories: SqliteMemories(self._database, self._config.max_bytes_per_caller, self._clock),
-            Ledger: SqliteLedger(self._database, space),
+            Ledger: SqliteLedger(self._database, space, process),
             LedgerAdmin: SqliteLedgerAdmin(self._database, space),
+            Runs: SqliteRuns(self._database, space, process),
             AACPRecords: SqliteAACPRecords(self._database, space, self._clock),
         }
 

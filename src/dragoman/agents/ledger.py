@@ -37,6 +37,7 @@ class EntryStatus(StrEnum):
     UNKNOWN = "unknown"
     DEAD = "dead"
     EXPIRED = "expired"
+    CANCELLED = "cancelled"
 
 
 OPEN = (EntryStatus.WAITING, EntryStatus.RUNNING, EntryStatus.RETRYING)
@@ -44,6 +45,9 @@ OPEN = (EntryStatus.WAITING, EntryStatus.RUNNING, EntryStatus.RETRYING)
 
 PARKED = (EntryStatus.DEAD, EntryStatus.UNKNOWN)
 """An operator may have such a message handled again."""
+
+TOOL_TARGET = "tool:"
+"""What the target of a run begins with in the ledger, before the tool's name. No agent's id can."""
 
 STATUS_MEANINGS = {
     EntryStatus.WAITING: "Accepted, and not begun.",
@@ -54,6 +58,7 @@ STATUS_MEANINGS = {
     EntryStatus.UNKNOWN: "The process ended while an agent with effects outside of the ledger handled it.",
     EntryStatus.DEAD: "Failed at the last attempt. An operator may redrive it.",
     EntryStatus.EXPIRED: "Not handled within its time to live.",
+    EntryStatus.CANCELLED: "A task that its client cancelled, and that stopped for it.",
 }
 
 
@@ -115,9 +120,14 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
         return self.status in OPEN
 
     @property
+    def is_of_run(self) -> bool:
+        """Whether it is a run of a tool, or the result of one. No message to or from an agent is."""
+        return self.target.startswith(TOOL_TARGET) or self.source.startswith(TOOL_TARGET)
+
+    @property
     def can_be_redriven(self) -> bool:
-        """Whether an operator may have it handled again."""
-        return self.status in PARKED
+        """Whether an operator may have it handled again. A run of a tool never is."""
+        return self.status in PARKED and not self.is_of_run
 
     def again(self, message_id: str, at: float, expires_at: float) -> NewEntry:
         """The same message, to be accepted once more. Nobody waits for it any longer."""
@@ -171,7 +181,7 @@ class Settlement(Struct, frozen=True, kw_only=True):
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """A filter for messages. None matches any."""
+    """A filter for messages. None matches any. Runs of tools are never found."""
 
     source: str | None = None
     target: str | None = None

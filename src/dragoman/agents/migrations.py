@@ -1,4 +1,4 @@
-"""The tables of the ledger and of AACP endpoints, engine by engine.
+"""The tables of the ledger, of the runs of tools in it, and of AACP endpoints, engine by engine.
 
 A released migration is never changed: its checksum is recorded.
 """
@@ -144,4 +144,34 @@ CREATE TABLE aacp_pair (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS = (Migration(PART, 1, "sqlite", _TABLES),)
+_RUNS = """
+-- A request of the ledger that is a run of a tool.
+CREATE TABLE ledger_run (
+  number INTEGER PRIMARY KEY,
+  task_id TEXT UNIQUE,
+  process TEXT,
+  fence INTEGER NOT NULL DEFAULT 0,
+  is_repeatable INTEGER NOT NULL,
+  is_cancelled INTEGER NOT NULL DEFAULT 0,
+  updated_at REAL NOT NULL,
+  capabilities BLOB NOT NULL,
+  message TEXT,
+  progress BLOB
+);
+
+CREATE INDEX ledger_run_held ON ledger_run (process) WHERE process IS NOT NULL;
+
+CREATE TABLE ledger_question (
+  number INTEGER NOT NULL,
+  asked INTEGER NOT NULL,
+  key TEXT NOT NULL,
+  digest TEXT NOT NULL,
+  place INTEGER NOT NULL,
+  request BLOB NOT NULL,
+  fence INTEGER NOT NULL,
+  answer BLOB,
+  PRIMARY KEY (number, asked)
+) WITHOUT ROWID;
+"""
+
+MIGRATIONS = (Migration(PART, 1, "sqlite", _TABLES), Migration(PART, 2, "sqlite", _RUNS))

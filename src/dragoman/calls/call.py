@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
@@ -113,6 +114,14 @@ class Call(Struct, eq=False):
     completed: bool = False
     cached: bool = False
     """Whether the value was found in the cache."""
+    kept_as: Any = None
+    """How its outcome is kept, for calls with an idempotency key and calls that become tasks."""
+    repeated: bool = False
+    """Whether the outcome is that of an earlier call with the same idempotency key."""
+    rest: Callable[[], AbstractAsyncContextManager[None]] | None = None
+    """Gives the slot back for as long as the client is asked in the middle of the work; None: it is kept."""
+    resumes: bool = False
+    """Whether it is run again after a stop of the server that it did not end before."""
     decisions: tuple[Any, ...] = ()
     """What the guard gates decided, other than to let it pass."""
     trace: list[tuple[str, float]] | None = None

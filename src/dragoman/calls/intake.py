@@ -18,6 +18,7 @@ from dragoman.access.callers import LOCAL, Caller
 from dragoman.calls.call import Call, Dialect, Outcome, Withdrawal
 from dragoman.calls.origin import Origin
 from dragoman.calls.pipeline import Pipeline
+from dragoman.calls.repeats import IDEMPOTENCY_KEY
 from dragoman.calls.runner import Runner
 from dragoman.calls.tracing import Span, spans
 from dragoman.clock import Clock
@@ -62,7 +63,7 @@ class Intake:
         self._refuse = runner.refuse
         self._run_id = ids.run_id
         self._correlation_id = ids.correlation_id
-        self._render = dialect.render
+        self.render = dialect.render
         self._clock = clock
 
     def make(self, request: ToolCall, origin: Origin, reply: SendReply = _not_awaited) -> Call:
@@ -131,9 +132,12 @@ class Intake:
         correlation_id: str | None = None,
         caller: Caller = LOCAL,
         trace: list[Span] | None = None,
+        idempotency_key: str | None = None,
     ) -> Awaitable[Outcome]:
         """Make a call from Python, whose outcome can be awaited. `trace` gets the time of each stage."""
         call = self.make_local(name, arguments, _python(caller), correlation_id)
+        if idempotency_key is not None:
+            call.meta = {IDEMPOTENCY_KEY: idempotency_key}
         return self.answer(call, self._rendered) if trace is None else self._traced(call, trace)
 
     async def _traced(self, call: Call, trace: list[Span]) -> Outcome:
@@ -154,7 +158,7 @@ class Intake:
     def _rendered(self, call: Call, outcome: Outcome) -> Outcome:
         """An outcome, with what a client would read. A value that no client could be sent is not given to Python."""
         if not isinstance(outcome.error, ProtocolError):
-            outcome.rendered = self._render(call, outcome)
+            outcome.rendered = self.render(call, outcome)
         return outcome
 
 

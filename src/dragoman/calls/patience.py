@@ -44,7 +44,10 @@ class Patience:
         if call.origin.client is None:
             raise ClientCannotBeAsked(method)
         call.asked += 1
-        return await self.wait(call, call.origin.client.ask(method, params))
+        if call.rest is None:
+            return await self.wait(call, call.origin.client.ask(method, params))
+        async with call.rest():
+            return await self.wait(call, call.origin.client.ask(method, params))
 
     async def wait(self, call: Call, coming: Coroutine[Any, Any, T]) -> T:
         """What is `coming`, unless something else comes first.
@@ -62,6 +65,8 @@ class Patience:
         try:
             with self._standing_still(call):
                 await asyncio.wait((answer, cancelled, end), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                self._cut_short(call)
             call.cancellation.raise_if_set()
             if answer.done():
                 return answer.result()
@@ -79,6 +84,11 @@ class Patience:
         self._is_over = True
         for end in self._ends:
             _settle(end)
+
+    def _cut_short(self, call: Call) -> None:
+        """A call that is run again after the restart asks again then: it must not go on as if nobody had answered."""
+        if self._is_over and call.resumes:
+            call.cancellation.set("shutdown")
 
     @contextmanager
     def _standing_still(self, call: Call) -> Iterator[None]:

@@ -10,6 +10,7 @@ from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.guards import Guards
 from dragoman.calls.patience import Patience
 from dragoman.calls.rates import Rates
+from dragoman.calls.repeats import Repeats
 from dragoman.calls.results import Results
 from dragoman.calls.settings import LimitsConfig
 from dragoman.calls.shares import Shares
@@ -20,6 +21,8 @@ from dragoman.calls.stages.check_call import CheckCall
 from dragoman.calls.stages.check_request import CheckRequest
 from dragoman.calls.stages.check_scopes import CheckScopes
 from dragoman.calls.stages.enforce_deadline import EnforceDeadline
+from dragoman.calls.stages.join_repeated import JoinRepeated
+from dragoman.calls.stages.keep_outcome import KeepOutcome
 from dragoman.calls.stages.limit_rate import LimitRate
 from dragoman.calls.stages.open_state import OpenState
 from dragoman.calls.stages.record_completion import Observer, RecordCompletion
@@ -51,6 +54,8 @@ class Policy:
     """The deadline of each call; None: the one of the tool that it runs."""
     event: str = "tool call completed"
     """The message of the record that each call leaves."""
+    repeats: Repeats | None = None
+    """Keeps the outcomes of calls that are repeated, or outlive their client. Without it, keys have no effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +98,7 @@ def build_pipeline(policy: Policy, common: Common) -> Pipeline:
     record = RecordCompletion(
         logger, clock, slots, guards, common.under_way, common.observers, policy.event, policy.timeout_ms
     )
+    enforce = EnforceDeadline(common.deadlines, policy.timeout_ms)
     take_slot = TakeSlot(slots, policy.shares, common.patience, policy.waits)
     # Refuse cheaply before taking a slot, start the clock last.
     stages: tuple[Stage, ...] = (
@@ -105,11 +111,13 @@ def build_pipeline(policy: Policy, common: Common) -> Pipeline:
         *common.stages,
         *((CheckCall(common.under_way),) if common.stages else ()),
         LimitRate(policy.rates, clock),
+        JoinRepeated(policy.repeats, enforce),
         OpenState(common.states, slots),
         take_slot,
         ValidateArguments(),
         AskClient(common.states, common.patience, take_slot, common.waiting),
-        EnforceDeadline(common.deadlines, policy.timeout_ms),
+        KeepOutcome(policy.repeats, take_slot),
+        enforce,
         ReuseResults(common.results),
     )
     return Pipeline(stages, record, compose(stages, common.run), build_traced(stages, common.run, clock.monotonic))

@@ -13,7 +13,7 @@ from dragoman.calls.call import Call
 from dragoman.calls.interrupts import is_interrupt
 from dragoman.calls.patience import Patience
 from dragoman.calls.threads import Threads
-from dragoman.errors import Aborted, InternalFailure, ToolError
+from dragoman.errors import Aborted, InternalFailure, ProtocolError, ToolError
 from dragoman.lifespans import Lifespan
 from dragoman.telemetry.log import Logger
 from dragoman.tools.catalogue import RegisteredTool
@@ -72,6 +72,8 @@ def meaning_of(error: BaseException, call: Call) -> BaseException:
         BaseException.with_traceback(error, None)
         error = error.exceptions[0]
     if isinstance(error, ToolError) or is_interrupt(error):
+        return error
+    if isinstance(error, ProtocolError) and error.may_be_raised:
         return error
     if isinstance(error, asyncio.CancelledError) and call.completed:
         return error  # Abandoned at shutdown: the cancellation is ours.

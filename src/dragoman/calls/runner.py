@@ -94,7 +94,10 @@ class Runner:
             await asyncio.wait(tasks)
 
     def abandon(self) -> int:
-        """Record what is still running as timed out and stop caring about it; how many calls that were."""
+        """Record what is still running as timed out and stop caring about it; how many calls that were.
+
+        Those that go on after a restart do not count.
+        """
         for call in tuple(self._under_way):
             if not call.ran:  # It came too late to begin.
                 self.refuse(call, Stopping())
@@ -106,11 +109,12 @@ class Runner:
             pipeline.recorder.record(call, Completion.TIMEOUT)
             if call.task is not None:
                 call.task.cancel()
-        if abandoned:
-            self._logger.warn("slots abandoned at shutdown", {"count": len(abandoned)})
+        lost = sum(not call.resumes for call, _ in abandoned)
+        if lost:
+            self._logger.warn("slots abandoned at shutdown", {"count": lost})
         self._deadlines.stop()
         self._threads.stop()
-        return len(abandoned)
+        return lost
 
 
 def _not_started(run: Any) -> NoReturn:

@@ -1,14 +1,14 @@
 """One client: its session, its calls under way, and the lane that answers most of what it asks.
 
-The handshake, `ping`, `server/discover`, `tools/list` and `tools/call` are answered here, in microseconds. Every other
-method goes to the kernel, which is the official SDK.
+The handshake, `ping`, `server/discover`, `tools/list`, `tools/call` and requests about tasks are answered here, in
+microseconds. Every other method goes to the kernel, which is the official SDK.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -25,7 +25,7 @@ from dragoman.errors import InternalError, ProtocolError
 from dragoman.ids import Ids
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.jsonrpc import Answer, Id, encode_result
-from dragoman.protocol.results import InputRequired, ToolResult
+from dragoman.protocol.results import INTERIM, ToolResult
 from dragoman.protocol.session import (
     Cancel,
     Era,
@@ -40,6 +40,7 @@ from dragoman.protocol.session import (
     correlation_id_in,
 )
 from dragoman.protocol.shape import Shape
+from dragoman.protocol.versions import TASK_METHODS
 from dragoman.replies.encoding import meta_of
 from dragoman.telemetry.log import Logger, exception_facts
 from dragoman.tools.catalogue import Catalogue
@@ -48,6 +49,9 @@ TransportType: TypeAlias = Literal["stdio", "sse", "http"]
 _MOST_KERNEL_REQUESTS = 1024
 _DRAIN_POLL = 0.01
 _CLOSED = State.CLOSED
+
+
+AnswerTask: TypeAlias = Callable[[Caller, Request], Awaitable[Mapping[str, Any]]]
 
 
 class Wire(Protocol):
@@ -83,6 +87,8 @@ class Services:
     logger: Logger
     max_message_bytes: int
     shape: Shape
+    answer_task: AnswerTask
+    """Answers `tasks/get`, `tasks/update` and `tasks/cancel`; raises `ProtocolError`."""
 
 
 class Connection:
@@ -258,8 +264,8 @@ class Connection:
             line = jsonrpc.encode_error(outcome.error, request_id, call.correlation_id)
         elif not modern:
             line = encode_result(request_id, self._render(call, outcome))
-        elif type(outcome.value) is InputRequired:
-            line = self.session.input_required(request_id, outcome.value, meta_of(call))
+        elif type(outcome.value) in INTERIM:
+            line = self.session.interim(request_id, outcome.value, meta_of(call))
         else:
             line = self.session.tool_result(request_id, self._render(call, outcome))
         self.wire.send(line, more=self._receiving or bool(self._calls))
@@ -302,9 +308,13 @@ class Connection:
 
     async def _hand_over(self, event: Request) -> None:
         try:
-            result = await self._services.kernel.handle(self, event)
+            is_about_task = event.modern and event.method in TASK_METHODS
+            if is_about_task:
+                result = await self._services.answer_task(self.caller, event)
+            else:
+                result = await self._services.kernel.handle(self, event)
             if self.session.state is not _CLOSED:
-                self._send(self.session.result(event.id, result, modern=False))
+                self._send(self.session.result(event.id, result, modern=is_about_task))
         except ProtocolError as error:
             if self.session.state is not _CLOSED:
                 self._refuse(self.session.refuse(error, event.id, event.meta))

@@ -10,7 +10,7 @@ import msgspec
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.errors import InvalidParams
 from dragoman.protocol.session import Identity, complete
-from dragoman.protocol.versions import MODERN_VERSIONS
+from dragoman.protocol.versions import MODERN_VERSIONS, TASKS_EXTENSION
 from dragoman.tools.catalogue import Catalogue
 
 UNCACHED = {"ttlMs": 0, "cacheScope": "private"}
@@ -58,6 +58,8 @@ class Listing:
             "capabilities": {key: each for key, each in self._identity.capabilities.items() if key != "logging"},
             **UNCACHED,
         }
+        if self._catalogue.has_tasks:
+            result["capabilities"]["extensions"] = {TASKS_EXTENSION: {}}
         if self._identity.instructions is not None:
             result["instructions"] = self._identity.instructions
         return result

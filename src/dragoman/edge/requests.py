@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 from msgspec import Struct, to_builtins
 
+from dragoman.access.callers import Caller
 from dragoman.calls.call import Call, Dialect, Outcome
 from dragoman.calls.intake import Intake, Word
 from dragoman.edge.interests import Interests
@@ -19,7 +20,7 @@ from dragoman.offers.making import call_name
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.template import LONGEST_URI
 from dragoman.protocol.jsonrpc import Id
-from dragoman.protocol.results import InputRequired, ToolResult
+from dragoman.protocol.results import INTERIM, ToolResult
 from dragoman.protocol.session import ToolCall
 from dragoman.replies.encoding import meta_of
 from dragoman.replies.offers import completion, contents, messages, refusal, weighed
@@ -44,6 +45,10 @@ class Asked(Struct, frozen=True):
 
 Result: TypeAlias = dict[str, Any] | ToolResult
 Handle: TypeAlias = Callable[[Asked], Awaitable[Result]]
+ListenForTasks: TypeAlias = Callable[
+    [Caller, Sequence[str], Callable[[Mapping[str, Any]], None]], Awaitable[tuple[list[str], Callable[[], None]]]
+]
+"""Begins to tell a caller about changes of its tasks; see `TaskFeed.listen`."""
 
 
 class KernelRequests:
@@ -203,7 +208,7 @@ class KernelRequests:
 
     def _answer(self, asked: Asked, call: Call, word: Word[Result], intake: Intake) -> Awaitable[Result]:
         def answer(call: Call, outcome: Outcome) -> Result | ProtocolError:
-            if type(outcome.value) is InputRequired:
+            if type(outcome.value) in INTERIM:
                 outcome.value.meta = meta_of(call)
                 asking: Result = to_builtins(outcome.value)
                 return asking

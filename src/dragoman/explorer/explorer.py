@@ -34,7 +34,7 @@ from dragoman.errors import InvalidArgument, InvalidRequest, NotFound, ProtocolE
 from dragoman.explorer.explained import fields_of, first_words
 from dragoman.explorer.recent_calls import RecentCalls
 from dragoman.explorer.responses import DATA, HARDENED, error_response, json_response
-from dragoman.explorer.runs import Runs
+from dragoman.explorer.runs import PageRuns
 from dragoman.explorer.settings import ExplorerConfig
 from dragoman.parts.route import HttpRequest, HttpResponse, Route
 from dragoman.protocol.jsonrpc import decode_object
@@ -47,6 +47,7 @@ from dragoman.version import __version__
 
 if TYPE_CHECKING:
     from dragoman.explorer.agents import AgentViews
+    from dragoman.explorer.tasks import TaskViews
 
 RUN_ID = b"x-run-id"
 CORRELATION_ID = b"x-correlation-id"
@@ -68,10 +69,11 @@ class Explorer:
         self,
         settings: ExplorerConfig,
         services: Services,
-        runs: Runs,
+        runs: PageRuns,
         stages: Sequence[Stage],
         load: Callable[[], dict[str, Any]],
-        agents: AgentViews | None = None,
+        agents: AgentViews | None,
+        tasks: TaskViews,
     ) -> None:
         """`load` tells how the server stands."""
         self.recent = RecentCalls()
@@ -80,7 +82,7 @@ class Explorer:
         self._may_execute = settings.allow_execute
         self._catalogue, self._logger = services.catalogue, services.logger
         self._info = services.identity.server_info
-        self._stages, self._load, self._agents = stages, load, agents
+        self._stages, self._load, self._agents, self._tasks = stages, load, agents, tasks
         self._read_answer = Bodies(MOST_ANSWER, MOST_READ_AT_ONCE).read
         self._page = HttpResponse(200, *_load_page())
         self._runs = runs
@@ -109,16 +111,20 @@ class Explorer:
     async def _answer(self, request: HttpRequest) -> HttpResponse:
         kind, _, rest = request.path[len(self._prefix) + 1 :].partition("/")
         method = _method_of(request)
-        agents = self._agents
+        agents, tasks = self._agents, self._tasks
         if method == "GET":
+            if request.path == f"{self._prefix}/server":
+                return json_response(await self._server(request))
             found = None if agents is None else await agents.look_up(kind, rest, request)
-            return found or self._look_up(kind, rest, request)
+            return found or await tasks.look_up(kind, rest, request) or self._look_up(kind, rest, request)
         if method == "POST" and kind == "tools" and rest.endswith("/call"):
             return self._refusal(request) or await self._call(rest[: -len("/call")], request)
         if method == "POST" and kind == "running":
             return self._refusal(request) or await self._answer_question(rest, request)
         if method == "POST" and kind == "redrive" and not rest and agents is not None:
             return self._refusal(request) or await agents.redrive(request)
+        if method == "POST" and kind == "tasks":
+            return self._refusal(request) or await tasks.post(rest, request) or _not_allowed(request)
         return _not_allowed(request)
 
     # To look at.
@@ -146,8 +152,6 @@ class Explorer:
                 return json_response([*_described(self._stages)])
             case "load" if is_whole:
                 return json_response({**self._load(), "completed": self.recent.total, "failed": self.recent.failed})
-            case "server" if is_whole:
-                return json_response(self._server(request))
         return error_response(404, "Nothing is served here")
 
     def _show_tool(self, name: str, caller: Caller) -> HttpResponse:
@@ -164,7 +168,8 @@ class Explorer:
             return error_response(404, "No such call is known, or not any longer")
         return json_response({**(details or {}), **(msgspec.to_builtins(seen) if seen is not None else {})})
 
-    def _server(self, request: HttpRequest) -> dict[str, Any]:
+    async def _server(self, request: HttpRequest) -> dict[str, Any]:
+        caller, tasks = request.caller, self._tasks
         return {
             **self._info,
             "dragoman": __version__,
@@ -172,7 +177,9 @@ class Explorer:
             "endpoint": request.endpoint,
             "mayExecute": self._may_execute,
             "isAuthenticated": request.is_authenticated,
-            "hasAgents": self._agents is not None and self._agents.has_agents(request.caller),
+            "hasAgents": self._agents is not None and self._agents.has_agents(caller),
+            "hasTasks": await tasks.has_tasks(caller),
+            "taskTools": tasks.tools(caller),
         }
 
     # To run.

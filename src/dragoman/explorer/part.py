@@ -9,12 +9,13 @@ from dragoman.calls.runner import Runner
 from dragoman.edge.connection import Services
 from dragoman.edge.served import Served
 from dragoman.explorer.explorer import Explorer
-from dragoman.explorer.runs import Runs
+from dragoman.explorer.runs import PageRuns
 from dragoman.explorer.settings import ExplorerConfig
 from dragoman.parts.part import Contribution, Facilities, Part
 
 if TYPE_CHECKING:
     from dragoman.explorer.agents import AgentViews
+    from dragoman.explorer.tasks import TaskViews
 
 
 def explorer_part(
@@ -23,7 +24,8 @@ def explorer_part(
     runner: Runner,
     stages: tuple[Stage, ...],
     most_bytes: int,
-    agents: AgentViews | None = None,
+    agents: AgentViews | None,
+    tasks: TaskViews,
 ) -> Part:
     """The page, and what it fetches. No result that it shows weighs more than `most_bytes`."""
 
@@ -36,8 +38,8 @@ def explorer_part(
                 "underWay": runner.under_way,
             }
 
-        runs = Runs(services, given.clock, most_bytes)
-        explorer = Explorer(given.settings, services, runs, stages, load, agents)
+        runs = PageRuns(services, given.clock, most_bytes)
+        explorer = Explorer(given.settings, services, runs, stages, load, agents, tasks)
         return Contribution(routes=explorer.routes(), observers=(explorer.recent.observe,))
 
     return Part(name="explorer", settings=ExplorerConfig, build=build)

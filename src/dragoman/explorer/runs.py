@@ -31,7 +31,7 @@ MOST_ASKED = 8
 MOST_DETAILS, MOST_DETAIL_BYTES = 200, 2 * 1024 * 1024
 
 
-class Run:
+class PageRun:
     """The client of one call: the person before the page, who can be asked as long as the page waits.
 
     With `is_followed` False the caller named no correlation id, so it cannot find the questions, and none are asked.
@@ -114,15 +114,15 @@ class Finished(NamedTuple):
     """Whether there was a question that nobody could be asked."""
 
 
-class Runs:
-    """Makes calls, each with a `Run` for its client, and keeps where the time of the last ones went."""
+class PageRuns:
+    """Makes calls, each with a `PageRun` for its client, and keeps where the time of the last ones went."""
 
     def __init__(self, services: Services, clock: Clock, most_bytes: int) -> None:
         """No result weighs more than `most_bytes`."""
         self._intake, self._dialect = services.intake, services.dialect
         self._clock = clock
         self._most_bytes = most_bytes
-        self._open: dict[str, Run] = {}
+        self._open: dict[str, PageRun] = {}
         self._details: Ring[tuple[Caller, dict[str, Any]]] = Ring(MOST_DETAILS, MOST_DETAIL_BYTES)
 
     async def run(
@@ -136,7 +136,7 @@ class Runs:
     ) -> Finished:
         """Call a tool, traced, and wait for the answer. Raises `Disconnected` when whoever asked has left."""
         is_followed = correlation_id is not None and correlation_id not in self._open
-        run = Run(caller, is_followed=is_followed)
+        run = PageRun(caller, is_followed=is_followed)
         origin = Origin(caller, "explorer", run, headers=headers)
         call = self._intake.make_local(name, arguments, origin, correlation_id)
         call.progress, call.trace = run.progress, []
@@ -151,7 +151,7 @@ class Runs:
         self._keep_details(call, outcome, stages)
         return Finished(call, outcome, encoded, run.has_missed)
 
-    def find(self, correlation_id: str, caller: Caller) -> Run | None:
+    def find(self, correlation_id: str, caller: Caller) -> PageRun | None:
         """A call of the caller's that was not answered yet."""
         run = self._open.get(correlation_id)
         return run if run is not None and run.caller == caller else None

@@ -16,6 +16,7 @@ from dragoman.cache.bounded import BoundedCache
 from dragoman.calls.call import Call, Outcome, Stage
 from dragoman.calls.intake import Intake
 from dragoman.calls.pipeline import Pipeline
+from dragoman.calls.repeats import Repeats
 from dragoman.calls.stages.record_completion import Observer
 from dragoman.changes import Change, Publish
 from dragoman.clock import Clock
@@ -97,12 +98,16 @@ class Contribution(Struct, frozen=True, kw_only=True):
     """Stages that see every call before anything is checked, just inside of its record."""
     stages: tuple[Stage, ...] = ()
     """Stages after `CheckScopes`, before those of the application."""
+    repeats: Repeats | None = None
+    """Keeps outcomes of calls. At most one part of a server does."""
     on_change: Callable[[Change], None] | None = None
     """Called with each change that another process of the server has made."""
     loops: tuple[Loop, ...] = ()
     """They run between `start` and `stop`."""
     start: Step | None = None
     """If it raises, so does the start of the server, with the name of the part."""
+    drain: Callable[[], None] | None = None
+    """Called when the server begins to stop, before the calls under way are waited for. Never raises."""
     stop: Step | None = None
     """Called if `start` has succeeded, after the last call has ended. Its time is bounded."""
 

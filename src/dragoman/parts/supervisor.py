@@ -86,6 +86,17 @@ class Supervisor:
                 child.tasks.append(asyncio.create_task(running, name=f"{child.name}: {loop.name}"))
         self._starting = None
 
+    def drain(self) -> None:
+        """Tell every part that the server is about to stop."""
+        for child in self._started:
+            if child.contribution.drain is not None:
+                try:
+                    child.contribution.drain()
+                except _FAILURES as error:
+                    raise_if_stopped(error)
+                    facts = {"part": child.name, **exception_facts(error, InternalError.code)}
+                    self._logger.error("a part failed to prepare for the stop", facts)
+
     async def stop(self, end: float) -> None:
         """Stop every part that was started, in reverse, until `end` by `time.monotonic`; what fails is logged."""
         self._is_stopping = True

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct
 
 from dragoman.errors import HeaderMismatch
+from dragoman.protocol.versions import TASK_METHODS
 
 VERSION: Final = b"mcp-protocol-version"
 METHOD: Final = b"mcp-method"
@@ -27,7 +28,12 @@ Routing: TypeAlias = tuple[bytes | None, ...]
 """The values of these, in this order."""
 _UNSAID: Routing = (None, None, None)
 
-NAMED_BY: Final[Mapping[str, str]] = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NAMED_BY: Final[Mapping[str, str]] = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    **dict.fromkeys(sorted(TASK_METHODS), "taskId"),
+}
 """The parameter that `Mcp-Name` repeats, by method."""
 
 _BLANK = b" \t"
@@ -105,6 +111,8 @@ def check_routing(
         raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
     if _text(headers.get(METHOD)) != method:
         raise HeaderMismatch("Header mismatch: Mcp-Method is not the request's method")
+    if NAME not in headers and method in TASK_METHODS:
+        return  # There are clients of the tasks extension that send none.
     if name is not None and decode_header(headers.get(NAME)) != name:
         raise HeaderMismatch(f"Header mismatch: Mcp-Name is not params.{NAMED_BY[method]}")
 

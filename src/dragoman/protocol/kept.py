@@ -77,15 +77,26 @@ def known_params(params: bytes) -> dict[str, Any]:
         declared = _decode_capabilities(given.capabilities)
     except msgspec.ValidationError as error:
         raise msgspec.ValidationError(f"{error} - at `$.capabilities`") from None
+    return {
+        "protocolVersion": given.protocol_version[:_MOST_TEXT],
+        "capabilities": _with_extensions(declared),
+        "clientInfo": _outline(msgspec.to_builtins(given.client_info), _CLIENT_INFO),
+    }
+
+
+def _with_extensions(declared: dict[str, Any]) -> dict[str, Any]:
+    """Capabilities as far as they are known, with the names of extensions."""
     capabilities: dict[str, Any] = _outline(declared, _CAPABILITIES)
     extensions = declared.get("extensions")
     if isinstance(extensions, dict):
         capabilities["extensions"] = {name[:_MOST_TEXT]: {} for name in list(extensions)[:_MOST_EXTENSIONS]}
-    return {
-        "protocolVersion": given.protocol_version[:_MOST_TEXT],
-        "capabilities": capabilities,
-        "clientInfo": _outline(msgspec.to_builtins(given.client_info), _CLIENT_INFO),
-    }
+    return capabilities
+
+
+def known_capabilities(declared: Mapping[str, Any]) -> dict[str, Any]:
+    """What a client can be asked, of what it has declared."""
+    known: dict[str, Any] = _outline(declared, _CAPABILITIES)
+    return {name: known[name] for name in ("elicitation", "roots", "sampling") if name in known}
 
 
 def known_subscription(params: bytes) -> dict[str, Any]:
@@ -94,13 +105,26 @@ def known_subscription(params: bytes) -> dict[str, Any]:
     given = msgspec.json.decode(params, type=dict[str, Any])
     wanted = given.get("notifications")
     known = {"notifications": _outline(wanted, _NOTIFICATIONS), "_meta": _outline(given.get("_meta"), _META)}
+    declared = given["_meta"].get(CAPABILITIES_KEY) if isinstance(given.get("_meta"), dict) else None
+    if isinstance(declared, dict):
+        known["_meta"][CAPABILITIES_KEY] = _with_extensions(declared)
     if isinstance(wanted, dict) and "resourceSubscriptions" in wanted:
         uris = wanted["resourceSubscriptions"]
         if isinstance(uris, list) and len(uris) > MOST_SUBSCRIPTIONS:
             raise ValueError(f"at most {MOST_SUBSCRIPTIONS} subscriptions")
         is_plain = isinstance(uris, list) and all(isinstance(uri, str) for uri in uris)
         known["notifications"]["resourceSubscriptions"] = uris if is_plain else _outline(uris, {})
+    if isinstance(wanted, dict) and "taskIds" in wanted:
+        known["notifications"]["taskIds"] = _task_ids(wanted["taskIds"])
     return {name: value for name, value in known.items() if name in given}
+
+
+def _task_ids(given: Any) -> list[str]:
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise ValueError("notifications.taskIds must be a list of strings")
+    if len(given) > MOST_SUBSCRIPTIONS:
+        raise ValueError(f"at most {MOST_SUBSCRIPTIONS} subscriptions")
+    return given
 
 
 def _weigh(what: str, given: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field, json
 
@@ -18,6 +18,7 @@ class ResultMeta(Struct, gc=False):
     duration_ms: float = field(name="dragoman/durationMs")
     truncated: bool | UnsetType = field(default=UNSET, name="dragoman/truncated")
     cached: bool | UnsetType = field(default=UNSET, name="dragoman/cached")
+    repeated: bool | UnsetType = field(default=UNSET, name="dragoman/repeated")
     next_cursor: str | UnsetType = field(default=UNSET, name="dragoman/nextCursor")
     server_info: Mapping[str, Any] | Raw | UnsetType = field(default=UNSET, name=SERVER_INFO_KEY)
 
@@ -55,6 +56,24 @@ class InputRequired(Struct):
     request_state: str = field(name="requestState")
     result_type: str = field(default="input_required", name="resultType")
     meta: ResultMeta | UnsetType = field(default=UNSET, name="_meta")
+
+
+class TaskCreated(Struct, rename="camel"):
+    """The modern era's result of a call that goes on as a task. Like `InputRequired`, no dialect words it."""
+
+    task_id: str
+    status: str
+    created_at: str
+    last_updated_at: str
+    ttl_ms: int
+    poll_interval_ms: int
+    result_type: str = "task"
+    meta: ResultMeta | UnsetType = field(default=UNSET, name="_meta")
+
+
+Interim: TypeAlias = InputRequired | TaskCreated
+INTERIM = frozenset({InputRequired, TaskCreated})
+"""Values of outcomes that are sent as they are."""
 
 
 def bytes_added_later(server_info: Mapping[str, Any]) -> int:

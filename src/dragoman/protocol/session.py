@@ -36,7 +36,7 @@ from dragoman.protocol import jsonrpc
 from dragoman.protocol.framing import LineBuffer, Oversized
 from dragoman.protocol.jsonrpc import Answer, Id, RpcMessage
 from dragoman.protocol.kept import ClientInfo, known_params, known_subscription
-from dragoman.protocol.results import InputRequired, ResultMeta, ToolResult
+from dragoman.protocol.results import Interim, ResultMeta, ToolResult
 from dragoman.protocol.shape import UNLIMITED, Shape
 from dragoman.protocol.versions import (
     CAPABILITIES_KEY,
@@ -47,6 +47,7 @@ from dragoman.protocol.versions import (
     MODERN_METHODS,
     MODERN_VERSIONS,
     SERVER_INFO_KEY,
+    TASK_METHODS,
     VERSION_KEY,
 )
 
@@ -249,8 +250,8 @@ class Session:
         result.meta.server_info = self._server_info
         return jsonrpc.encode_result(request_id, result)
 
-    def input_required(self, request_id: Id, result: InputRequired, meta: ResultMeta) -> bytes:
-        """The line that answers one with questions, which the client answers by repeating it."""
+    def interim(self, request_id: Id, result: Interim, meta: ResultMeta) -> bytes:
+        """The line that answers one with questions, or with the task that it has become."""
         meta.server_info = self._server_info
         result.meta = meta
         return jsonrpc.encode_result(request_id, result)
@@ -400,7 +401,9 @@ class Session:
         if method == "tools/call":
             check_envelope(_meta_of(message))  # What is wrong with the envelope comes first.
             return self._tool_call(_call_params(message), request_id)
-        if method not in MODERN_METHODS:  # Without a look at its params, which could be anything.
+        if (
+            method not in MODERN_METHODS and method not in TASK_METHODS
+        ):  # Without a look at its params, which could be anything.
             check_envelope(_meta_of(message))
             raise MethodNotFound(f"Method not found: {method[:200]}")
         params = _params(message)

@@ -14,6 +14,10 @@ CLIENT_INFO_KEY: Final = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL_KEY: Final = "io.modelcontextprotocol/logLevel"
 SERVER_INFO_KEY: Final = "io.modelcontextprotocol/serverInfo"
 
+TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
+TASK_METHODS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
+"""The extension's, in the modern era."""
+
 HANDSHAKE_METHODS: Final = frozenset(
     {
         "completion/complete",

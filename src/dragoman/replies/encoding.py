@@ -69,6 +69,8 @@ def meta_of(call: Call) -> ResultMeta:
     meta = ResultMeta(call.run_id, call.correlation_id, call.duration_ms)
     if call.cached:
         meta.cached = True
+    if call.repeated:
+        meta.repeated = True
     return meta
 
 

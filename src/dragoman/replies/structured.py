@@ -81,8 +81,8 @@ class Structured:
                 result.structured_content = Raw(WRAPPED % encoded if returns.is_wrapped else encoded)
         else:
             result.structured_content = structured_content(call, validator, value, encoded)
-        if call.cached:
-            result.meta.cached = True
+        if call.cached or call.repeated:
+            result.meta = meta_of(call)
         if len(encoded) > self._small:
             self._size.check(result)
         return result

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import msgspec
 
@@ -21,7 +21,7 @@ from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
 from dragoman.tools.context import ToolContext
 from dragoman.tools.questions import Question
 from dragoman.tools.settings import TimeoutsConfig, ToolsConfig
-from dragoman.tools.tool import Convert, Function, Handler, Tool, ToolDefinition, is_tool_name, tool_of
+from dragoman.tools.tool import Convert, Function, Handler, TaskSupport, Tool, ToolDefinition, is_tool_name, tool_of
 
 Problems: TypeAlias = list[tuple[str, str]]
 Validators: TypeAlias = list[Validator | None]
@@ -59,6 +59,8 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     """Whether it belongs to the server, so that no client can remove or replace it."""
     lifespan: Lifespan | None = None
     """The lifespan of the file that it comes from."""
+    task: TaskSupport | None = None
+    """Whether a call may, or must, become a task."""
 
     @classmethod
     def of(cls, tool: Tool, validator: Validator, timeout_ms: int) -> RegisteredTool:
@@ -108,8 +110,11 @@ class Catalogue:
         *,
         allows_dynamic: bool = True,
         ids: Ids | None = None,
+        tasks: Mapping[str, Literal["optional", "required", "none"]] | None = None,
     ) -> None:
+        """`tasks`: by tool, whether a call becomes a task, in place of what the tool says."""
         self._config = config
+        self._tasks = tasks or {}
         self._ids = ids or RandomIds()
         self._allows_dynamic = allows_dynamic
         self._timeouts = timeouts or TimeoutsConfig()
@@ -172,6 +177,7 @@ class Catalogue:
             returns=tool.returns,
             speaks=tool.speaks,
             is_builtin=is_builtin,
+            task=self._task_support_of(definition),
             touches_results=definition.cache_ttl_ms is not None or bool(definition.invalidates),
         )
 
@@ -211,6 +217,11 @@ class Catalogue:
     def get(self, name: str) -> RegisteredTool | None:
         return self._tools.get(name)
 
+    @property
+    def has_tasks(self) -> bool:
+        """Whether calls of some tool may become tasks."""
+        return any(registered.task is not None for registered in self._tools.copy().values())
+
     def list(self) -> list[ToolDefinition]:
         """All definitions, sorted by name."""
         return [registered.definition for registered in self]
@@ -240,6 +251,11 @@ class Catalogue:
         by_category: int = getattr(self._timeouts.tool_timeouts, category)
         return by_category
 
+    def _task_support_of(self, definition: ToolDefinition) -> TaskSupport | None:
+        """The operator's word, else the tool's own."""
+        said = self._tasks.get(definition.name, definition.task)
+        return None if said is None or said == "none" else said
+
     def _changed(self) -> None:
         for listener in tuple(self._listeners):
             listener()
@@ -252,6 +268,8 @@ class Catalogue:
             problems.append(("timeoutMs", "must be at least 1"))
         if definition.category is not None and definition.category not in CATEGORIES:
             problems.append(("category", f"must be one of {', '.join(CATEGORIES)}"))
+        if definition.task not in (None, "optional", "required"):
+            problems.append(("task", "must be optional or required"))
         problems += _caching_problems(definition)
         for path in ("title", "description", "version"):
             if not can_be_sent(getattr(definition, path)):

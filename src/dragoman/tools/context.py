@@ -196,8 +196,8 @@ class ToolContext:
 
         Returns None when the person declines or does not answer in time, when the client answers with an error, and
         the answer does not fit. Raises `ClientCannotBeAsked` when the client cannot be asked at all: in the 2026-07-28
-        protocol, without the capability, and in calls from Python. A parameter with `Ask` works in both eras. The call
-        keeps its slot meanwhile; its deadline waits.
+        protocol, without the capability, and in calls from Python. A parameter with `Ask` works in both eras, and in a
+        task every question does. The call keeps its slot meanwhile, unless it is a task; its deadline waits.
         """
         form = form_of(kind) if isinstance(kind, Mapping) else make_form(kind, "value")
         return await self._answer(FormKind(form), message)

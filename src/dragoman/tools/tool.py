@@ -6,7 +6,7 @@ import copy
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, overload
 
 import msgspec
 
@@ -24,6 +24,8 @@ Handler: TypeAlias = Callable[[dict[str, Any], ToolContext], Any]
 """Takes validated arguments and the context; returns the result, or an awaitable of it."""
 
 Convert: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+
+TaskSupport: TypeAlias = Literal["optional", "required"]
 
 MOST_NAME = 128
 _NAME = re.compile(rf"[A-Za-z0-9_./-]{{1,{MOST_NAME}}}")
@@ -61,6 +63,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """What the result depends on."""
     invalidates: tuple[str, ...] = ()
     """What is no longer as it was once the tool has run."""
+    task: TaskSupport | None = None
+    """Whether a call may, or must, become a task for clients that take one."""
 
     from_hints: bool = False
     """Whether the schemas were made from type hints, by us or by others, and not written by their author."""
@@ -136,7 +140,7 @@ class Tool:
         self.lifespan: Lifespan | None = None
         """The lifespan of the file that it comes from; set by `within`."""
 
-    def within(self, lifespan: Lifespan) -> Tool:
+    def within(self, lifespan: Lifespan | None) -> Tool:
         """A copy of the tool whose calls have the value of `lifespan` at `ctx.lifespan`."""
         made = copy.copy(self)
         made.lifespan = lifespan
@@ -195,6 +199,7 @@ def tool(
     cache_ttl_ms: int | None = None,
     cache_tags: Iterable[str] = (),
     invalidates: Iterable[str] = (),
+    task: TaskSupport | None = None,
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
 ) -> Callable[[F], F]: ...
@@ -210,6 +215,9 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
 
     A tool that is read-only or idempotent may have its results kept: `cache_ttl_ms` says how long (0: for ever). They
     are kept apart for each caller and are dropped when a tool that `invalidates` one of their `cache_tags` has run.
+
+    With `task="optional"`, a client that declares MCP's tasks extension gets a task, which goes on without it; others
+    get the result. With `task="required"`, others are refused.
     """
 
     def decorate(function: F) -> F:
@@ -234,6 +242,7 @@ def make_tool(
     cache_ttl_ms: int | None = None,
     cache_tags: Iterable[str] = (),
     invalidates: Iterable[str] = (),
+    task: TaskSupport | None = None,
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
 ) -> Tool:
@@ -256,6 +265,7 @@ def make_tool(
         cache_ttl_ms=cache_ttl_ms,
         cache_tags=tuple(cache_tags),
         invalidates=tuple(invalidates),
+        task=task,
         input_schema=input_schema if input_schema is not None else signature.input_schema,
         output_schema=output_schema if output_schema is not None else signature.output_schema,
         from_hints=input_schema is None,

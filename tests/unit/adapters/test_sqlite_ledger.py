@@ -4,66 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from dragoman.adapters.process_locks import ProcessLocks
-from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
-from dragoman.adapters.sqlite_ledger import SqliteLedger
-from dragoman.adapters.sqlite_ledger_admin import SqliteLedgerAdmin
+from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.agents.ledger import EntryStatus, Hold, Query, Settlement
-from dragoman.agents.migrations import MIGRATIONS
 from dragoman.errors import LeaseLost
 from tests.support.ledger_entries import done, event, found, held, request, response
-
-LEASE = 10.0
-"""Seconds, unless a ledger is told otherwise."""
-
-
-class BootClock:
-    """Seconds since the machine started, as the test says."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-class Process:
-    """A ledger as one process has it. `end` frees its lock and gives nothing back, as a crash does."""
-
-    def __init__(self, folder: Path, clock: BootClock, space: str = "s") -> None:
-        self.database = SqliteDatabase(folder / FILE_NAME, MIGRATIONS)
-        self.ledger = SqliteLedger(self.database, space, boot_clock=clock)
-        self.admin = SqliteLedgerAdmin(self.database, space)
-        self._folder = folder
-
-    @property
-    def name(self) -> str:
-        assert self.ledger._process is not None
-        return self.ledger._process
-
-    def end(self) -> None:
-        """As the system does when a process ends."""
-        (self._folder / "locks" / f"{self.name}.lock").unlink()
-
-
-@asynccontextmanager
-async def processes(folder: Path, *spaces: str) -> AsyncIterator[tuple[list[Process], BootClock]]:
-    clock = BootClock()
-    made = [Process(folder, clock, space) for space in spaces]
-    try:
-        yield made, clock
-        for each in made:
-            assert await each.admin.verify() == []
-    finally:
-        for each in made:
-            await each.ledger.close()
-            await each.database.close()
+from tests.support.ledger_processes import LEASE, BootClock, Process, processes
 
 
 async def test_an_agent_belongs_to_one_process_while_that_is_alive(tmp_path: Path) -> None:
@@ -235,8 +186,7 @@ async def test_verify_says_what_contradicts_the_rules(tmp_path: Path) -> None:
     ):
         await broken.database.write(lambda writing, statement=statement: writing.execute(statement))
         assert any(said in each for each in await broken.admin.verify()), said
-    await broken.ledger.close()
-    await broken.database.close()
+    await broken.close()
 
 
 async def test_a_ledger_that_is_closed_leaves_no_lock_behind(tmp_path: Path) -> None:

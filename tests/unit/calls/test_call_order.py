@@ -62,10 +62,12 @@ async def test_stages_stand_in_the_order_of_the_contract() -> None:
             "FindTool",
             "CheckScopes",
             "LimitRate",
+            "JoinRepeated",
             "OpenState",
             "TakeSlot",
             "ValidateArguments",
             "AskClient",
+            "KeepOutcome",
             "EnforceDeadline",
             "ReuseResults",
         ]

@@ -104,6 +104,18 @@ async def test_a_part_that_fails_to_stop_is_logged_and_the_others_are_stopped(er
     assert tested.log("part") == [("the stop of a part failed", "two")]
 
 
+async def test_parts_are_told_that_the_stop_begins_and_one_that_fails_at_that_keeps_nobody() -> None:
+    seen: list[str] = []
+    tested = Supervised()
+    tested.supervisor.add("one", Contribution(drain=failing(OSError("no route"))))
+    tested.supervisor.add("two", Contribution(drain=lambda: seen.append("two drains")))
+    tested.supervisor.add("nothing", Contribution())
+    async with tested.running():
+        tested.supervisor.drain()
+        assert seen == ["two drains"]
+    assert tested.log("part") == [("a part failed to prepare for the stop", "one")]
+
+
 async def test_a_part_that_does_not_stop_in_time_is_cancelled_and_the_others_are_stopped() -> None:
     seen: list[str] = []
     tested = Supervised()

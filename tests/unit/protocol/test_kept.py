@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from dragoman.protocol.kept import MOST_BYTES, MOST_SUBSCRIPTIONS, known_params, known_subscription
+from dragoman.protocol.versions import CAPABILITIES_KEY
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
 
 EVERYTHING = {
@@ -93,3 +94,16 @@ def test_subscription_to_too_many_resources_is_refused() -> None:
 def test_subscription_of_a_wrong_type_stays_wrong_and_small(uris: Any) -> None:
     kept = listen({"resourceSubscriptions": uris})["notifications"]["resourceSubscriptions"]
     assert kept in ([], {}, None, "x")
+
+
+def test_subscription_to_tasks_keeps_their_ids_and_the_names_of_extensions() -> None:
+    declared = {CAPABILITIES_KEY: {"extensions": {"io.modelcontextprotocol/tasks": {"x": [[]] * 1000}}}}
+    kept = listen({"taskIds": ["a", "b"]}, _meta={**ENVELOPE, **declared})
+    assert kept["notifications"] == {"taskIds": ["a", "b"]}
+    assert kept["_meta"][CAPABILITIES_KEY] == {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+
+
+@pytest.mark.parametrize("ids", [None, "a", [1], {"a": 1}, ["a"] * (MOST_SUBSCRIPTIONS + 1)])
+def test_subscription_to_tasks_that_is_no_list_of_a_few_ids_is_refused(ids: Any) -> None:
+    with pytest.raises(ValueError, match=r"taskIds|subscriptions"):
+        listen({"taskIds": ids})

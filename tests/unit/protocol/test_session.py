@@ -551,7 +551,7 @@ def test_answers_and_states_of_the_wrong_shape_are_the_modern_eras_to_mind(bad: 
 
 def test_a_question_goes_out_as_a_result_that_says_what_it_is() -> None:
     asked = InputRequired({"sure": InputRequest("elicitation/create", {"message": "Sure?"})}, "sealed")
-    line = starting().input_required(7, asked, ResultMeta("run", "corr", 1.5))
+    line = starting().interim(7, asked, ResultMeta("run", "corr", 1.5))
     message = msgspec.json.decode(line)
     assert message == {
         "jsonrpc": "2.0",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dragoman.access.callers import is_known
@@ -63,8 +63,7 @@ class AskClient:
     waiting: Waiting
 
     def __call__(self, proceed: Service, /) -> Service:
-        # A call that was answered is not turned away because of a moment's rush, as a new one would be.
-        take_slot_again = replace(self.slot, waits=True)(_go_on)
+        take_slot_again = self.slot.taking_again()
 
         def ask(call: Call) -> Awaitable[Any]:
             if not call.tool.questions:
@@ -107,7 +106,3 @@ class AskClient:
                 return "refused"
             except ClientCannotBeAsked:
                 return "unsupported"
-
-
-async def _go_on(call: Call) -> None:
-    """After the slot: `AskClient` itself."""

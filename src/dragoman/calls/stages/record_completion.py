@@ -35,7 +35,7 @@ _NOT_COUNTED = frozenset({Completion.PROTOCOL_ERROR, Completion.TIMEOUT})
 _WARNINGS = frozenset({Completion.LATE_COMPLETED, Completion.TIMEOUT, Completion.PROTOCOL_ERROR})
 
 
-class _Cancelled(InternalFailure):
+class Interrupted(InternalFailure):
     """The handler stopped because it was asked to."""
 
 
@@ -100,7 +100,7 @@ class RecordCompletion:
         """What an exception means for the call; raises it again when it is not about the call."""
         meaning = meaning_of(error, call) if call.ran else error
         if isinstance(meaning, Aborted):
-            meaning = _Cancelled("The call was cancelled", {"reason": "aborted"})
+            meaning = Interrupted("The call was cancelled", {"reason": "aborted"})
         elif isinstance(meaning, ToolError):
             self._log_failure(call, meaning)
         elif not isinstance(meaning, ProtocolError):  # A stage's; a handler's has been turned into something else.
@@ -171,7 +171,7 @@ class RecordCompletion:
         refusal = error if isinstance(error, ResourceExhausted) and not call.ran else None
         record.tool_name = call.name[:MOST_NAME]  # It may be anything when there is no such tool.
         if error is not None:
-            record.error_code = Aborted.code if isinstance(error, _Cancelled) else str(error.code)
+            record.error_code = Aborted.code if isinstance(error, Interrupted) else str(error.code)
         if refusal is not None:
             details = refusal.details or {}
             if details.get("retryable") is not False:
@@ -202,7 +202,7 @@ def _completion(call: Call, outcome: Outcome) -> Completion:
     """How a call ended that did not simply succeed."""
     if call.expired:
         return Completion.LATE_COMPLETED
-    if isinstance(outcome.error, _Cancelled):
+    if isinstance(outcome.error, Interrupted):
         return Completion.ABORTED
     if isinstance(outcome.error, ProtocolError):
         return Completion.PROTOCOL_ERROR

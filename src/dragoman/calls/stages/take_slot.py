@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dragoman.calls.call import Call, Service
@@ -63,6 +63,10 @@ class TakeSlot:
                 call.undo.remove(give_back)
                 give_back(call)
 
+    def taking_again(self) -> Service:
+        """Takes a slot for a call that has let go of its own: it is not turned away, as a new one would be."""
+        return replace(self, waits=True)(_go_on)
+
     async def _wait_for_room(self, call: Call) -> None:
         async def room() -> None:
             (await self.slots.acquire_slot())()
@@ -72,3 +76,7 @@ class TakeSlot:
                 await self.patience.wait(call, room())
             except TimeoutError:
                 raise NoFreeSlot(self.slots.limit) from None
+
+
+async def _go_on(call: Call) -> None:
+    """After the slot: whoever takes it again."""

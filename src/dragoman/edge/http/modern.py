@@ -1,7 +1,8 @@
 """Requests of the modern era over HTTP: each is a single exchange.
 
 1. Headers and body have to agree, and a request whose do not is told so before it is told what else is wrong with it.
-2. The lane answers `server/discover`, `tools/list` and `tools/call`, and hands the rest to the kernel.
+2. The lane answers `server/discover`, `tools/list`, `tools/call` and requests about tasks, and hands the rest to the
+   kernel.
 3. A request whose client leaves is cancelled.
 """
 
@@ -36,9 +37,9 @@ from dragoman.errors import (
 from dragoman.protocol import headers as rules
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.jsonrpc import Answer, encode_error, encode_result
-from dragoman.protocol.results import InputRequired
+from dragoman.protocol.results import INTERIM
 from dragoman.protocol.session import Refusal, Request, ToolCall, correlation_id_in, modern_reader
-from dragoman.protocol.versions import MODERN_VERSIONS, VERSION_KEY
+from dragoman.protocol.versions import MODERN_VERSIONS, TASK_METHODS, VERSION_KEY
 from dragoman.replies.encoding import meta_of
 from dragoman.telemetry.log import exception_facts
 
@@ -163,8 +164,8 @@ class ModernEra:
         if error is not None and isinstance(error, ProtocolError):
             line = encode_error(error, request_id, call.correlation_id)
             exchange.finish(line, STATUS_OF.get(error.code, 200))
-        elif type(outcome.value) is InputRequired:
-            exchange.finish(self.reader.input_required(request_id, outcome.value, meta_of(call)))
+        elif type(outcome.value) in INTERIM:
+            exchange.finish(self.reader.interim(request_id, outcome.value, meta_of(call)))
         else:
             body = self.reader.tool_result(request_id, self._render(call, outcome))
             if error is not None and isinstance(error, MissingScope):
@@ -188,8 +189,12 @@ class ModernEra:
 
     async def _hand_over(self, event: Request, exchange: Exchange) -> None:
         try:
-            result = await self._services.kernel.handle(exchange, event)
-            exchange.finish(self.reader.result(event.id, result, modern=False))
+            if event.method in TASK_METHODS:
+                told = await self._services.answer_task(exchange.caller, event)
+                exchange.finish(self.reader.result(event.id, told, modern=True))
+            else:
+                result = await self._services.kernel.handle(exchange, event)
+                exchange.finish(self.reader.result(event.id, result, modern=False))
         except ProtocolError as error:
             self._refuse(error, event, exchange)
         except Exception as error:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
 import anyio
 from mcp.shared.exceptions import NoBackChannelError
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp.shared.transport_context import TransportContext
 
 from dragoman.calls.intake import progress_params
@@ -16,6 +17,14 @@ from dragoman.protocol.session import Request
 
 _current: ContextVar[Channel | None] = ContextVar("channel", default=None)
 """The request that this task serves: the SDK's handlers are not told. None: one of an HTTP session."""
+
+
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+
+
+def current_channel() -> Channel | None:
+    """The request that this task serves."""
+    return _current.get()
 
 
 def served_peer() -> Peer | None:
@@ -35,6 +44,10 @@ class Channel:
         self.can_send_request = False
         self.message_metadata = None
         self.cancel_requested = anyio.Event()
+        self.task_ids: Sequence[str] | None = None
+        """The tasks that a `subscriptions/listen` is told about, of which the SDK knows nothing."""
+        self._untold: list[Mapping[str, Any]] | None = []
+        """Changes of tasks from before the client was told that it listens; None since then."""
         _current.set(self)
 
     def close(self) -> None:
@@ -47,8 +60,24 @@ class Channel:
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: Any = None) -> None:
         if self.peer is not None:
             await self.peer.drained()
-        if self.peer is not None:
-            self.peer.notify(method, params)
+        if self.peer is None:
+            return
+        if method == ACKNOWLEDGED and self.task_ids is not None:
+            known = params or {}
+            params = {**known, "notifications": {**known.get("notifications", {}), "taskIds": self.task_ids}}
+        self.peer.notify(method, params)
+        if method == ACKNOWLEDGED:
+            untold, self._untold = self._untold, None
+            for task in untold or ():
+                self.tell_task(task)
+
+    def tell_task(self, task: Mapping[str, Any]) -> None:
+        """Tell the client about the change of a task, once it has been told that it listens."""
+        if self._untold is not None:
+            self._untold.append(task)
+        elif self.peer is not None:
+            meta = {**task.get("_meta", {}), SUBSCRIPTION_ID_META_KEY: self.request_id}
+            self.peer.notify("notifications/tasks", {**task, "_meta": meta})
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         if self._token is not None and self.peer is not None:

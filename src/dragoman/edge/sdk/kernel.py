@@ -15,7 +15,7 @@ from dragoman.access.callers import Caller
 from dragoman.calls.threads import Threads
 from dragoman.edge.listing import Listing
 from dragoman.edge.peer import Peer
-from dragoman.edge.requests import Handle
+from dragoman.edge.requests import Handle, ListenForTasks
 from dragoman.protocol.session import Identity, Request
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class SdkKernel:
         listing: Listing,
         handlers: Mapping[str, Handle],
         may_read: Callable[[Caller, str], bool],
+        listen_for_tasks: ListenForTasks,
     ) -> None:
         """`handlers` serve calls of tools and what else is offered; they have the names that the SDK gives them.
 
@@ -38,7 +39,7 @@ class SdkKernel:
         """
         self.identity = identity
         self._make: Callable[[type[SdkServer]], SdkServer]
-        self._make = lambda server: server(identity, listing, handlers, may_read)
+        self._make = lambda server: server(identity, listing, handlers, may_read, listen_for_tasks)
         self._threads = Threads()
         self._loading: asyncio.Task[SdkServer] | None = None
         self._server: SdkServer | None = None

@@ -22,8 +22,8 @@ from dragoman.access.callers import Caller
 from dragoman.access.quota import Quota
 from dragoman.edge.listing import Listing
 from dragoman.edge.peer import Peer
-from dragoman.edge.requests import Asked, Handle
-from dragoman.edge.sdk.channel import Channel, served_peer
+from dragoman.edge.requests import Asked, Handle, ListenForTasks
+from dragoman.edge.sdk.channel import Channel, current_channel, served_peer
 from dragoman.edge.sdk.errors import SdkError, protocol_error_of
 from dragoman.edge.sdk.open_sessions import OpenSessions
 from dragoman.edge.sdk.session_client import CALLER, SessionClient
@@ -31,7 +31,8 @@ from dragoman.edge.settings import HttpConfig
 from dragoman.errors import ProtocolError
 from dragoman.protocol.results import ToolResult
 from dragoman.protocol.session import Identity, Request, Session
-from dragoman.protocol.versions import VERSION_KEY
+from dragoman.protocol.versions import CAPABILITIES_KEY, VERSION_KEY
+from dragoman.tasks.keeping import declares_tasks, missing_extension
 from dragoman.telemetry.log import Logger
 
 _LIST_CHANGED: dict[str, Callable[[], ToolsListChanged | ResourcesListChanged | PromptsListChanged]] = {
@@ -50,9 +51,11 @@ class SdkServer:
         listing: Listing,
         handlers: Mapping[str, Handle],
         may_read: Callable[[Caller, str], bool],
+        listen_for_tasks: ListenForTasks,
     ) -> None:
         self._listing = listing
         self._may_read = may_read
+        self._listen_for_tasks = listen_for_tasks
         self._bus = _Bus(may_read)
         self._listen = ListenHandler(self._bus)
         self._exit = AsyncExitStack()
@@ -150,13 +153,22 @@ class SdkServer:
         return _plain(listed, context)
 
     async def _on_listen(self, context: Any, params: Any) -> Any:
-        """As the SDK, but of the resources that the client names only those count that it may read."""
+        """As the SDK, but of the resources that the client names only those count that it may read, and tasks count."""
         caller, wanted = _caller_in(context), params.notifications
         if caller.scopes is not None and wanted.resource_subscriptions:
             allowed = [uri for uri in wanted.resource_subscriptions if self._may_read(caller, str(uri))]
             wanted = wanted.model_copy(update={"resource_subscriptions": allowed})
             params = params.model_copy(update={"notifications": wanted})
-        return await self._listen(context, params)
+        task_ids, channel = (wanted.model_extra or {}).get("taskIds"), current_channel()
+        if task_ids is None or channel is None:
+            return await self._listen(context, params)
+        if not declares_tasks(context.params["_meta"].get(CAPABILITIES_KEY)):
+            raise missing_extension("notifications/tasks")
+        channel.task_ids, stop = await self._listen_for_tasks(caller, task_ids, channel.tell_task)
+        try:
+            return await self._listen(context, params)
+        finally:
+            stop()
 
 
 async def _on_set_level(context: Any, params: Any) -> dict[str, Any]:

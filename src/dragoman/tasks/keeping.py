@@ -1,0 +1,278 @@
+"""Calls with an idempotency key, and calls that become tasks, on their way through the pipeline.
+
+1. A key belongs to a caller and a tool. The first call with it runs. Its outcome is stored before it is answered, and
+   is what every repeat gets. A repeat that comes while the first one runs waits for it, under its own deadline.
+2. Within a process only one call with a key goes on at a time, so repeats take no slots. Between processes the store
+   decides, in one statement.
+3. Outcomes that repeating could change are not stored: refusals, and errors that say that they are retryable. After
+   those a repeat runs.
+4. Read-only tools have no effect to repeat, and ignore keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.agents.ledger import EntryStatus
+from dragoman.agents.senders import client_source
+from dragoman.calls.call import Call, Outcome, Service
+from dragoman.calls.origin import LOCAL_TRANSPORT
+from dragoman.calls.repeats import IDEMPOTENCY_KEY
+from dragoman.calls.run_handler import meaning_of
+from dragoman.errors import (
+    Conflict,
+    InvalidParams,
+    MissingCapability,
+    ProtocolError,
+    RequestConflict,
+    ToolError,
+)
+from dragoman.protocol.versions import CAPABILITIES_KEY, TASKS_EXTENSION
+from dragoman.tasks.client import TASK_MAKER
+from dragoman.tasks.port import Ended, NewRun, Released, Run, encoded_arguments
+from dragoman.tasks.running import TaskRuns
+from dragoman.tasks.store import RunStore, stored_now
+from dragoman.tasks.stored import encode_error, encode_value, outcome_in, unknown_outcome
+
+SHORTEST_KEY, LONGEST_KEY = 16, 128
+_WAITING = (LOCAL_TRANSPORT, "explorer")
+"""Transports without a client of MCP: Python code and the explorer wait for any call."""
+_REQUIRED: Mapping[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
+
+
+class KeptAs(Struct, frozen=True):
+    """How the outcome of a call is kept."""
+
+    owner: str
+    request_id: str | None
+    """Made of the tool's name and the key; None for a task without a key."""
+    is_task: bool
+    arguments: bytes
+
+
+class _Flight(Struct, eq=False):
+    """A call with a key that is under way in this process."""
+
+    arguments: bytes
+    ended: asyncio.Future[bytes | None]
+    """What was stored; None if nothing was, and the next repeat has to run."""
+
+
+class Keeping:
+    """Implements `Repeats`."""
+
+    def __init__(self, store: RunStore, tasks: TaskRuns, most_bytes: int, ttl_ms: int) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._most = most_bytes
+        self._ttl = ttl_ms / 1000
+        self._flights: dict[tuple[str, str], _Flight] = {}
+        self.joined = self.replayed = 0
+
+    def join(self, call: Call, proceed: Service) -> Awaitable[Any]:
+        """See `Repeats`. Raises `InvalidParams` for a key that is none, and `MissingCapability`."""
+        tool, key = call.tool.definition, call.meta.get(IDEMPOTENCY_KEY)
+        is_task = call.tool.task is not None and _becomes_task(call)
+        if IDEMPOTENCY_KEY in call.meta:
+            _check_key(key)
+        if tool.hints.read_only:
+            key = None
+        if key is None and not is_task:
+            return proceed(call)
+        if call.origin.client is TASK_MAKER:
+            call.tool = replace(call.tool, questions=())  # The task itself asks.
+        owner = client_source(call.origin.caller)
+        # No tool's name has a space in it.
+        request_id = None if key is None else f"{tool.name} {key}"
+        call.kept_as = kept_as = KeptAs(owner, request_id, is_task, encoded_arguments(call.arguments))
+        if request_id is None:
+            return proceed(call)
+        return self._join(call, kept_as, (owner, request_id), proceed)
+
+    def keep(self, call: Call, proceed: Service, let_go: Callable[[Call], None], take_again: Service) -> Awaitable[Any]:
+        """See `Repeats`."""
+        kept_as: KeptAs = call.kept_as
+        if kept_as.is_task:
+            let_go(call)
+            return self._create(call, kept_as)
+        return self._keep(call, kept_as, proceed, let_go, take_again)
+
+    async def _join(self, call: Call, kept_as: KeptAs, key: tuple[str, str], proceed: Service) -> Any:
+        while True:
+            flight = self._flights.get(key)
+            if flight is None:
+                break
+            if flight.arguments != kept_as.arguments:
+                raise _conflict()
+            self.joined += 1
+            stored = await _until_told(call, flight.ended)
+            if stored is not None:
+                return self._repeated(call, outcome_in(stored))
+        flight = self._flights[key] = _Flight(kept_as.arguments, asyncio.get_running_loop().create_future())
+        try:
+            run = await self._settled_run(call, kept_as)
+            if run is not None:
+                flight.ended.set_result(run.result if run.task_id is None else None)
+                return self._repeated(call, self._outcome_of(run))
+            call.cancellation.raise_if_set()  # Its time may be up by now.
+            return await proceed(call)
+        finally:
+            del self._flights[key]
+            if not flight.ended.done():
+                flight.ended.set_result(None)
+            del flight  # An error in it leads back here, through its traceback.
+
+    async def _settled_run(self, call: Call, kept_as: KeptAs) -> Run | None:
+        """The stored run with the same key, once it has ended; None if this call has to run."""
+        assert kept_as.request_id is not None
+        while True:
+            changes = self._store.changes
+            run = await stored_now(self._store.runs.find(owner=kept_as.owner, request_id=kept_as.request_id))
+            if run is None:
+                return None
+            if run.arguments != kept_as.arguments:
+                raise _conflict()
+            if not run.is_open or run.task_id is not None:
+                return run
+            if run.is_held:
+                self.joined += 1
+                await _until_told(call, changes)
+            else:
+                await stored_now(self._store.sweep())
+
+    async def _keep(
+        self, call: Call, kept_as: KeptAs, proceed: Service, let_go: Callable[[Call], None], take_again: Service
+    ) -> Any:
+        assert kept_as.request_id is not None
+        while True:
+            new = self._store.new_run(call, kept_as.owner, kept_as.request_id, kept_as.arguments, self._ttl)
+            run = await self._add(new)
+            if run.is_new:
+                return await self._run(call, run, kept_as, proceed)
+            # Another process was faster. Its result needs no slot of ours.
+            let_go(call)
+            settled = await self._settled_run(call, kept_as)
+            if settled is not None:
+                return self._repeated(call, self._outcome_of(settled))
+            await take_again(call)
+
+    async def _run(self, call: Call, run: Run, kept_as: KeptAs, proceed: Service) -> Any:
+        """Run the call that was stored, and store what it comes to."""
+        try:
+            call.cancellation.raise_if_set()
+            value = await proceed(call)
+            stored = encode_value(value, self._most)
+        except BaseException as error:
+            meaning = meaning_of(error, call) if call.ran else error
+            is_final = call.ran and isinstance(meaning, ToolError | ProtocolError) and not _is_retryable(meaning)
+            failure = encode_error(meaning) if is_final and isinstance(meaning, ToolError | ProtocolError) else None
+            if isinstance(meaning, Exception):  # At a stop, or an interrupt, `close` looks after it.
+                await self._end(run, kept_as, failure)
+            raise
+        await self._end(run, kept_as, stored)
+        return value
+
+    async def _end(self, run: Run, kept_as: KeptAs, stored: bytes | None) -> None:
+        now = self._store.now()
+        change: Ended | Released = Released(run.number, run.fence, now)
+        if stored is not None:
+            change = Ended(
+                number=run.number,
+                fence=run.fence,
+                at=now,
+                expires_at=now + self._ttl,
+                status=EntryStatus.COMPLETED,
+                result=stored,
+                message_id=self._store.message_id(),
+            )
+        await self._store.change_at_last(change)
+        flight = self._flights.get((kept_as.owner, kept_as.request_id or ""))
+        if stored is not None and flight is not None and not flight.ended.done():
+            flight.ended.set_result(stored)
+
+    async def _create(self, call: Call, kept_as: KeptAs) -> Any:
+        try:
+            run = await self._tasks.create(call, kept_as.owner, kept_as.request_id, kept_as.arguments)
+        except RequestConflict:
+            raise _conflict() from None
+        call.repeated = not run.is_new
+        return self._tasks.handle_of(run)
+
+    async def _add(self, new: NewRun) -> Run:
+        try:
+            return await stored_now(self._store.add(new))
+        except RequestConflict:
+            raise _conflict() from None
+
+    def _outcome_of(self, run: Run) -> Outcome:
+        if run.task_id is not None:
+            return Outcome(self._tasks.handle_of(run))
+        if run.result is None:
+            return Outcome(error=unknown_outcome())
+        return outcome_in(run.result)
+
+    def _repeated(self, call: Call, outcome: Outcome) -> Any:
+        self.replayed += 1
+        call.repeated = True
+        return outcome.unwrap()
+
+
+def declares_tasks(capabilities: Any) -> bool:
+    """Whether a client's capabilities name the extension."""
+    extensions = capabilities.get("extensions") if isinstance(capabilities, Mapping) else None
+    return isinstance(extensions, Mapping) and isinstance(extensions.get(TASKS_EXTENSION), Mapping)
+
+
+def missing_extension(what: str) -> MissingCapability:
+    """The error for a request that takes a client with the extension."""
+    return MissingCapability(
+        f"{what} needs a client that declares the extension {TASKS_EXTENSION}", {"requiredCapabilities": _REQUIRED}
+    )
+
+
+def _becomes_task(call: Call) -> bool:
+    """Whether the call's client takes a task for an answer; raises `MissingCapability` if it has to and does not."""
+    origin = call.origin
+    if origin.is_modern and declares_tasks(call.meta.get(CAPABILITIES_KEY)):
+        return True
+    if call.tool.task == "required" and origin.transport not in _WAITING:
+        raise missing_extension("The tool")
+    return False
+
+
+def is_key(key: Any) -> bool:
+    """Whether a value can be an idempotency key."""
+    return isinstance(key, str) and SHORTEST_KEY <= len(key) <= LONGEST_KEY and key.isprintable()
+
+
+def _check_key(key: Any) -> None:
+    if not is_key(key):
+        said = f"{SHORTEST_KEY} to {LONGEST_KEY} printable characters"
+        raise InvalidParams(f"Invalid params: {IDEMPOTENCY_KEY} must be a string of {said}")
+
+
+def _conflict() -> Conflict:
+    facts = {"reason": "idempotency_conflict", "retryable": False}
+    return Conflict("The idempotency key was used before, with other arguments", facts)
+
+
+def _is_retryable(error: ToolError | ProtocolError) -> bool:
+    details = error.details if isinstance(error, ToolError) else None
+    return isinstance(details, Mapping) and details.get("retryable") is True
+
+
+async def _until_told(call: Call, told: asyncio.Future[Any]) -> Any:
+    """What a future comes to. Raises `Aborted` when the call is cancelled, or its time is up."""
+    cancelled = asyncio.ensure_future(call.cancellation.wait())
+    try:
+        await asyncio.wait((told, cancelled), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        cancelled.cancel()
+    if not told.done():
+        call.cancellation.raise_if_set()
+    return told.result()

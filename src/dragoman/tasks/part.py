@@ -1,0 +1,88 @@
+"""Tasks and idempotency keys as a part of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dragoman.agents.ledger import LedgerAdmin
+from dragoman.agents.migrations import MIGRATIONS
+from dragoman.calls.settings import LimitsConfig, ResourcesConfig
+from dragoman.parts.part import Contribution, Facilities, Loop, Part
+from dragoman.storage.port import Storage
+from dragoman.tasks.feed import TaskFeed
+from dragoman.tasks.figures import TaskFigures
+from dragoman.tasks.keeping import Keeping
+from dragoman.tasks.port import Runs
+from dragoman.tasks.requests import TaskRequests
+from dragoman.tasks.running import TaskRuns
+from dragoman.tasks.settings import TasksConfig
+from dragoman.tasks.store import RunStore
+from dragoman.tasks.upkeep import TaskUpkeep
+
+PART = "tasks"
+
+
+class TasksAtWork:
+    """What the rest of a server needs of the part, once it is built."""
+
+    requests: TaskRequests
+    """Finds, answers and cancels tasks of a caller."""
+    feed: TaskFeed
+    """Tells about changes of tasks."""
+
+
+def tasks_part(
+    at_work: TasksAtWork,
+    resources: ResourcesConfig,
+    limits: LimitsConfig,
+    *,
+    lease_ms: int,
+    max_payload_bytes: int,
+    server_info: Mapping[str, Any],
+    is_owner: bool,
+    runs_tasks: bool,
+    open_runs: Callable[[Storage], tuple[Runs, LedgerAdmin]],
+) -> Part:
+    """The part; `at_work` is filled in when it is built."""
+
+    def build(given: Facilities) -> Contribution:
+        config: TasksConfig = given.settings
+        store = RunStore(
+            lambda: open_runs(given.storage), given.clock, given.ids, given.logger, given.publish, lease_ms / 1000
+        )
+        tasks = TaskRuns(
+            store, config, resources, limits, given.catalogue, given.logger, server_info, runs_tasks=runs_tasks
+        )
+        keeping = Keeping(store, tasks, given.max_value_bytes, config.idempotency_ttl_ms)
+        at_work.requests = TaskRequests(store, tasks, max_payload_bytes)
+        at_work.feed = TaskFeed(at_work.requests, store, given.logger)
+        upkeep = TaskUpkeep(store, tasks, at_work.feed, given.logger)
+        figures = TaskFigures(store, tasks, keeping, given.logger, is_owner=is_owner)
+
+        async def start() -> None:
+            tasks.start(*given.open_pipeline(config.max_concurrent, "task run completed"))
+            if given.catalogue.has_tasks:
+                await upkeep.sweep()  # What was left by a server before; this opens the storage.
+
+        async def stop() -> None:
+            store.is_stopping = True
+            await tasks.stop()
+            await store.close()
+
+        return Contribution(
+            repeats=keeping,
+            start=start,
+            drain=tasks.drain,
+            stop=stop,
+            on_change=upkeep.on_change,
+            loops=(
+                Loop("follow", upkeep.follow),
+                Loop("sweep", upkeep.keep_sweeping),
+                Loop("purge", upkeep.keep_purging),
+                Loop("figures", figures.keep_reading),
+            ),
+            gauges=figures.gauges(),
+        )
+
+    return Part(name=PART, settings=TasksConfig, migrations=MIGRATIONS, build=build)

@@ -1,0 +1,195 @@
+"""The runs of this process's storage, opened when they are first needed, and what everything that uses them shares."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cached_property
+from typing import TypeVar
+
+import msgspec
+
+from dragoman.agents.ledger import LedgerAdmin
+from dragoman.agents.senders import kept_caller
+from dragoman.calls.call import Call
+from dragoman.changes import LedgerChanged, Publish
+from dragoman.clock import Clock, Timer, sleep
+from dragoman.errors import ErrorCode, LeaseLost, ResourceExhausted, StorageClosed, StorageError
+from dragoman.ids import Ids
+from dragoman.tasks.port import NewRun, Run, RunChange, Runs, StoredQuestion
+from dragoman.tasks.stored import UNKNOWN_OUTCOME
+from dragoman.telemetry.log import Logger, exception_facts
+
+T = TypeVar("T")
+
+_MOST_BLOCKED = 60.0
+_AGAIN_SECONDS = 0.2
+_TELL_SECONDS = 0.005
+_UNKNOWN = msgspec.json.encode(UNKNOWN_OUTCOME)
+
+
+class RunStore:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        open_runs: Callable[[], tuple[Runs, LedgerAdmin]],
+        clock: Clock,
+        ids: Ids,
+        logger: Logger,
+        publish: Publish,
+        lease_seconds: float,
+    ) -> None:
+        self._open = open_runs
+        self.clock, self._ids, self._logger, self._publish = clock, ids, logger, publish
+        self._lease = lease_seconds
+        self._changes: asyncio.Future[None] | None = None
+        self._telling: Timer | None = None
+        self._beat = 0.0
+        self.is_open = False
+        self.is_stale = False
+        """Whether there may be more in the store than this process knows."""
+        self.is_stopping = False
+
+    @cached_property
+    def _ports(self) -> tuple[Runs, LedgerAdmin]:
+        ports = self._open()
+        self._beat = self.clock.monotonic()
+        ports[0].watch(self._waker(), self._lease, self._is_alive)
+        self.is_open = True
+        return ports
+
+    @property
+    def runs(self) -> Runs:
+        """The port. From its first use on, the lease of this process is renewed."""
+        return self._ports[0]
+
+    @property
+    def admin(self) -> LedgerAdmin:
+        return self._ports[1]
+
+    @property
+    def changes(self) -> asyncio.Future[None]:
+        """Ends when something has changed in the store; for those that look again then."""
+        if self._changes is None or self._changes.done():
+            self._changes = asyncio.get_running_loop().create_future()
+        return self._changes
+
+    def changed(self) -> None:
+        """Wake those who wait for `changes`: another process may have changed something."""
+        self.is_stale = True
+        self._wake()
+
+    def tell_others(self) -> None:
+        """Wake the other processes of the server, which look at the store by themselves only now and then."""
+        self._wake()
+        if self._telling is None:
+            self._telling = self.clock.call_later(_TELL_SECONDS, self._tell_now)
+
+    def beat(self) -> None:
+        """The event loop still turns."""
+        self._beat = self.clock.monotonic()
+
+    def now(self) -> float:
+        """Seconds of the epoch."""
+        return self.clock.now().timestamp()
+
+    def message_id(self) -> str:
+        """A UUID of version 4 that begins with the time: random ones would be all over the ledger's index."""
+        stamp = f"{int(self.now() * 1000):012x}"
+        made = self._ids.run_id()
+        return f"{stamp[:8]}-{stamp[8:]}{made[13:] or f'-{made}'}"  # Ids that a test has made may be short.
+
+    def new_run(
+        self,
+        call: Call,
+        owner: str,
+        request_id: str,
+        arguments: bytes,
+        ttl: float,
+        *,
+        begins: bool = True,
+        task_id: str | None = None,
+        capabilities: bytes = b"{}",
+        answers: Sequence[StoredQuestion] = (),
+    ) -> NewRun:
+        """The run of a call, which is kept for so many seconds."""
+        now = self.now()
+        return NewRun(
+            message_id=self.message_id(),
+            owner=owner,
+            tool=call.tool.definition.name,
+            request_id=request_id,
+            arguments=arguments,
+            at=now,
+            expires_at=now + ttl,
+            correlation_id=call.correlation_id,
+            caller=kept_caller(call.origin.caller),
+            is_repeatable=call.tool.definition.hints.are_harmless,
+            begins=begins,
+            task_id=task_id,
+            capabilities=capabilities,
+            answers=answers,
+        )
+
+    async def add(self, new: NewRun) -> Run:
+        """As `Runs.add`, which may raise before it is awaited: a writer that is closed, or has too much to do."""
+        return await self.runs.add(new)
+
+    async def change_at_last(self, change: RunChange) -> Run | None:
+        """Store what has happened, as soon as that is possible; None if the run belongs to another by now."""
+        while True:
+            try:
+                run = await self.runs.change(change)
+            except (LeaseLost, StorageClosed):
+                self._logger.warn("a run belongs to another process by now", {"number": change.number})
+                return None
+            except StorageError as error:
+                if self.is_stopping:
+                    return None
+                self._logger.warn("a run cannot be stored", exception_facts(error, ErrorCode.INTERNAL))
+                await sleep(self.clock, _AGAIN_SECONDS)
+            else:
+                self.tell_others()
+                return run
+
+    async def sweep(self) -> int:
+        """Give up the runs whose process has ended; how many."""
+        return await self.runs.sweep(self.now(), _UNKNOWN)
+
+    async def close(self) -> None:
+        """Give up the runs of this process."""
+        if self.is_open:
+            await self.runs.close(self.now(), _UNKNOWN)
+
+    def _wake(self) -> None:
+        if self._changes is not None and not self._changes.done():
+            self._changes.set_result(None)
+
+    def _tell_now(self) -> None:
+        self._telling = None
+        self._publish(LedgerChanged())
+
+    def _waker(self) -> Callable[[], None]:
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            try:
+                loop.call_soon_threadsafe(self.changed)
+            except RuntimeError:
+                pass  # The loop is closed.
+
+        return wake
+
+    def _is_alive(self) -> bool:
+        """Whether the event loop still turns; one that a handler blocks is given a minute."""
+        return self.clock.monotonic() - self._beat < _MOST_BLOCKED
+
+
+async def stored_now(awaited: Awaitable[T]) -> T:
+    """What the store answers; raises `ResourceExhausted` if it cannot be used now."""
+    try:
+        return await awaited
+    except StorageError as error:
+        facts = {"reason": "storage_failed", "retryable": True}
+        raise ResourceExhausted("The call cannot be stored now", facts) from error

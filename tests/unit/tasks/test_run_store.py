@@ -1,0 +1,138 @@
+"""The store of runs, when its storage fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from dragoman.adapters.dict_ledger import DictBooks, DictLedgerAdmin
+from dragoman.adapters.dict_runs import DictRuns
+from dragoman.changes import Change, LedgerChanged
+from dragoman.errors import LeaseLost, ResourceExhausted, StorageBusy, StorageClosed, StorageError, StorageFull
+from dragoman.ids import Ids, RandomIds
+from dragoman.tasks.port import Note, Run, RunChange, Runs
+from dragoman.tasks.store import RunStore, stored_now
+from dragoman.telemetry.log import Entry, StructuredLogger
+from dragoman.testing import ManualClock, SequentialIds
+from tests.support.agents import quiet, raising
+from tests.support.run_entries import ended, keyed, stored
+from tests.support.waiting import PATIENCE
+
+
+class FailingRuns:
+    """Runs that raise what they are told to, in place of their next changes."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self.errors: list[StorageError] = []
+        self.tries = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runs, name)
+
+    def change(self, change: RunChange) -> Awaitable[Run]:
+        self.tries += 1
+        return raising(self.errors.pop(0)) if self.errors else self._runs.change(change)
+
+
+class Failing:
+    """A store with such runs."""
+
+    def __init__(self, ids: Ids | None = None) -> None:
+        books = DictBooks()
+        self.runs = FailingRuns(DictRuns(books))
+        self.clock = ManualClock()
+        self.log: list[Entry] = []
+        self.published: list[Change] = []
+        logger = StructuredLogger(self.log.append, self.clock)
+        self.store = RunStore(
+            lambda: (self.runs, DictLedgerAdmin(books)),
+            self.clock,
+            ids or SequentialIds(),
+            logger,
+            self.published.append,
+            10.0,
+        )
+
+
+async def test_nothing_is_opened_before_it_is_used() -> None:
+    store = Failing().store
+    await store.close()
+    assert not store.is_open
+    await store.runs.add(keyed())
+    assert store.is_open
+
+
+async def test_what_has_happened_is_stored_as_soon_as_that_is_possible() -> None:
+    failing = Failing()
+    run = await failing.store.runs.add(keyed())
+    failing.runs.errors = [StorageFull("full"), StorageBusy("busy"), StorageFull("full")]
+    storing = asyncio.create_task(failing.store.change_at_last(ended(run)))
+    async with asyncio.timeout(PATIENCE):
+        for tries in (1, 2, 3):
+            await quiet()
+            assert (failing.runs.tries, storing.done(), failing.published) == (tries, False, [])
+            failing.clock.advance(0.2)
+        after = await storing
+    assert after is not None
+    assert (after.status, (await stored(failing.runs, run)).result) == ("completed", b"1")
+    failing.clock.advance(1.0)
+    assert failing.published == [LedgerChanged()]
+
+
+@pytest.mark.parametrize("error", [LeaseLost("run 1"), StorageClosed("closed")])
+async def test_what_cannot_be_stored_any_more_is_given_up(error: StorageError) -> None:
+    failing = Failing()
+    run = await failing.store.runs.add(keyed())
+    failing.runs.errors = [error]
+    assert await failing.store.change_at_last(ended(run)) is None
+    assert (failing.runs.tries, failing.published) == (1, [])
+
+
+async def test_a_store_that_stops_does_not_wait_for_a_storage_that_fails() -> None:
+    failing = Failing()
+    run = await failing.store.runs.add(keyed())
+    failing.store.is_stopping = True
+    failing.runs.errors = [StorageFull("full")]
+    assert await failing.store.change_at_last(ended(run)) is None
+
+
+async def test_a_storage_that_is_full_refuses_a_call_that_may_be_repeated() -> None:
+    failing = Failing()
+    run = await failing.store.runs.add(keyed())
+    failing.runs.errors = [StorageFull("/secret/place is full")]
+    with pytest.raises(ResourceExhausted) as refused:
+        await stored_now(failing.store.runs.change(Note(run.number, run.fence, 1.0, None, b"{}")))
+    error = refused.value
+    assert (error.message, error.details) == (
+        "The call cannot be stored now",
+        {"reason": "storage_failed", "retryable": True},
+    )
+
+
+async def test_changes_end_when_something_has_changed() -> None:
+    store = Failing().store
+    first = store.changes
+    assert store.changes is first
+    store.changed()
+    assert first.done()
+    assert store.changes is not first
+
+
+async def test_message_ids_are_uuids_in_the_order_of_time() -> None:
+    failing = Failing(RandomIds())
+    made = []
+    for _ in range(3):
+        made.append(UUID(failing.store.message_id()))
+        failing.clock.advance(0.001)
+    assert made == sorted(made)
+    assert {each.version for each in made} == {4}
+
+
+async def test_message_ids_differ_whatever_ids_are_made_of() -> None:
+    store = Failing().store
+    assert len({store.message_id() for _ in range(3)}) == 3

@@ -2,61 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.http_process import HttpProcess
-from tests.support.processes import environment
+from tests.support.operator import Operator
 from tests.support.served import path_of
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
 AGENTS = path_of("operated_agents.py")
 
 
-class Operator:
-    """Somebody at a terminal, and the server that is looked after."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.settings = {
-            "storage.data_dir": folder / "data",
-            "aacp.max_attempts": 2,
-            "aacp.base_delay_ms": 10,
-            "aacp.max_delay_ms": 10,
-        }
-        self.extra = {"OPERATED_FOLDER": str(folder)}
-
-    def serve(self, *options: str) -> HttpProcess:
-        return HttpProcess(AGENTS, *options, settings=self.settings, extra=self.extra, cwd=self.folder)
-
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "dragoman", *words]
-        environ = environment(self.settings, self.extra)
-        return subprocess.run(command, cwd=self.folder, env=environ, capture_output=True, text=True, timeout=PATIENCE)
-
-    def answer(self, *words: str) -> Any:
-        done = self.run(*words, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    def allow(self, name: str) -> None:
-        (self.folder / name).touch()
-
-    def state(self, agent: str) -> Any:
-        return self.answer("agents", "show", agent)["state"]
-
-
 @pytest.fixture
 def operator(tmp_path: Path) -> Operator:
-    return Operator(tmp_path)
+    return Operator(tmp_path, AGENTS)
 
 
 def test_a_command_is_answered_by_the_agent_of_a_running_server(operator: Operator) -> None:

@@ -107,16 +107,16 @@ def settings_in_force(config: Path | None) -> tuple[Settings | None, Finding]:
 
 
 def ledger(config: StorageConfig) -> Iterator[Finding]:
-    """Whether the messages of agents can be read. It reads no more than their spaces: the rest may be much."""
+    """Whether messages and tasks can be read. It reads no more than their spaces: the rest may be much."""
     try:
         spaces = spaces_in(data_directory(config, os.environ)) if config.engine == "sqlite" else []
     except errors.ConfigError:
         return  # The storage's own check says so.
     except errors.StorageError as error:
         advice = "Stop the servers, and restore the database from a copy."
-        yield Finding("agents", "problem", f"the ledger of messages cannot be read: {error}", advice)
+        yield Finding("agents", "problem", f"the ledger cannot be read: {error}", advice)
         return
-    count = f"{len(spaces)} {'space' if len(spaces) == 1 else 'spaces'}" if spaces else "no messages"
+    count = f"{len(spaces)} {'space' if len(spaces) == 1 else 'spaces'}" if spaces else "no messages and no tasks"
     yield Finding("agents", "ok", f"the ledger has {count}")
 
 

@@ -10,22 +10,23 @@ from dragoman.cli.output import print_columns
 from dragoman.process.exit_codes import FAILED
 from dragoman.telemetry.clean import sanitize
 
-app = typer.Typer(no_args_is_help=True, help="Count what is in the ledger of messages, and verify it.")
+app = typer.Typer(no_args_is_help=True, help="Count what is in the ledger of messages and tasks, and verify it.")
 
 
 @app.command()
 def stats(target: OfTarget = None, space: OfSpace = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Count the messages by status, and what waits for each agent."""
+    """Count the messages and the tasks by status, and what waits for each agent."""
 
     async def read(books: Books) -> None:
         figures = await books.admin.figures()
         counts, waiting = figures["byStatus"], figures["open"]
+        tasks = (await books.runs.count())["byStatus"]
         oldest = min((each["oldest"] for each in waiting.values()), default=None)
         age = None if oldest is None else max(0.0, books.drafts.now() - oldest)
         if as_json:
             depths = {agent: each["depth"] for agent, each in waiting.items()}
             facts = {"space": books.space, "agents": len(figures["agents"]), "byStatus": counts, "depths": depths}
-            print_shown({**facts, "oldestSeconds": None if age is None else round(age, 3)})
+            print_shown({**facts, "oldestSeconds": None if age is None else round(age, 3), "tasks": tasks})
             return
         print_columns(
             [
@@ -34,6 +35,8 @@ def stats(target: OfTarget = None, space: OfSpace = None, config: ConfigFile = N
                 ("Messages", str(sum(counts.values()))),
                 *((f"  {status}", str(counts[status])) for status in sorted(counts)),
                 ("Oldest open", "-" if age is None else age_in_words(age)),
+                ("Tasks", str(sum(tasks.values()))),
+                *((f"  {status}", str(tasks[status])) for status in sorted(tasks)),
             ]
         )
 

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from dragoman.agents.ledger import Ledger, LedgerAdmin
     from dragoman.config import Config
     from dragoman.storage.port import Storage
+    from dragoman.tasks.port import Runs
 
 T = TypeVar("T")
 
 OfTarget: TypeAlias = Annotated[
-    str | None, typer.Option("--target", help="The TARGET of the server whose agents are meant. It is not loaded.")
+    str | None, typer.Option("--target", help="The TARGET of the server whose ledger is meant. It is not loaded.")
 ]
 OfSpace: TypeAlias = Annotated[
     str | None,
@@ -48,6 +49,7 @@ class Books(NamedTuple):
     drafts: Drafts
     ledger: Ledger
     admin: LedgerAdmin
+    runs: Runs
 
 
 def with_books(file: Path | None, target: str | None, space: str | None, work: Callable[[Books], Awaitable[T]]) -> T:
@@ -80,11 +82,11 @@ def _open(config: Config, target: str | None, space: str | None) -> tuple[Path, 
     from dragoman.storage.settings import data_directory
 
     if config.storage.engine != "sqlite":
-        refuse(f"storage.engine is {config.storage.engine}: messages are in the server's memory alone")
+        refuse(f"storage.engine is {config.storage.engine}: messages and tasks are in the server's memory alone")
     folder = data_directory(config.storage, os.environ)
     known = spaces_in(folder)
     if not known:
-        refuse(f"{folder} has no ledger of messages yet; a server with agents makes one")
+        refuse(f"{folder} has no ledger yet; a server with agents or tasks makes one")
     chosen = _chosen(config, target, space, known)
     if chosen not in known:
         missing = "there are several spaces; name one with --space" if chosen is None else f"there is no space {chosen}"
@@ -112,9 +114,11 @@ async def _run(
     config: Config, folder: Path, storage: Storage, drafts: Drafts, work: Callable[[Books], Awaitable[T]]
 ) -> T:
     from dragoman.agents.ledger import Ledger, LedgerAdmin
+    from dragoman.tasks.port import Runs
 
+    ledger, admin, runs = storage.port(Ledger), storage.port(LedgerAdmin), storage.port(Runs)
     try:
-        return await work(Books(config, folder, drafts.space, drafts, storage.port(Ledger), storage.port(LedgerAdmin)))
+        return await work(Books(config, folder, drafts.space, drafts, ledger, admin, runs))
     finally:
         await storage.close()
 

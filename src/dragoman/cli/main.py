@@ -8,7 +8,7 @@ import sys
 import typer
 
 from dragoman import __version__
-from dragoman.cli import agents, config, ledger, messages, offers, tools
+from dragoman.cli import agents, config, ledger, messages, offers, tasks, tools
 from dragoman.cli.call import call
 from dragoman.cli.doctor import doctor
 from dragoman.cli.guards import guards
@@ -59,6 +59,7 @@ app.add_typer(offers.prompts, name="prompts")
 app.add_typer(agents.app, name="agents")
 app.add_typer(messages.app, name="messages")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(tasks.app, name="tasks")
 app.command()(top)
 app.add_typer(config.app, name="config")
 app.command()(guards)

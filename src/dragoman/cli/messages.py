@@ -108,7 +108,7 @@ def show(
 
     async def read(books: Books) -> None:
         found = await books.ledger.get([number])
-        if not found:
+        if not found or found[0].is_of_run:
             refuse(f"there is no message {number}", code=FAILED)
         facts = await _with_contents(books, found[0])
         if as_json:

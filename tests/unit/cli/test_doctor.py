@@ -245,7 +245,9 @@ def test_what_a_file_says_cannot_paint_the_terminal_or_stop_the_doctor(place: Pa
     assert any(shown in message for message in messages)
 
 
-@pytest.mark.parametrize(("spaces", "said"), [((), "no messages"), (("day",), "1 space"), (("a", "b"), "2 spaces")])
+@pytest.mark.parametrize(
+    ("spaces", "said"), [((), "no messages and no tasks"), (("day",), "1 space"), (("a", "b"), "2 spaces")]
+)
 def test_the_ledger_of_messages_is_looked_at_and_not_made(spaces: tuple[str, ...], said: str, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     for space in spaces:
@@ -261,5 +263,5 @@ def test_a_ledger_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     (found,) = checks.ledger(StorageConfig(data_dir=str(tmp_path)))
     assert (found.verdict, found.message) == (
         "problem",
-        "the ledger of messages cannot be read: file is not a database",
+        "the ledger cannot be read: file is not a database",
     )

@@ -72,7 +72,7 @@ async def one_of_each(kept: KeptMessages) -> list[LedgerEntry]:
 def test_without_a_database_nothing_is_made_and_the_command_is_refused(command: str, data: Path) -> None:
     result = dragoman(*command.split())
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == f"dragoman: {data} has no ledger of messages yet; a server with agents makes one\n"
+    assert result.stderr == f"dragoman: {data} has no ledger yet; a server with agents or tasks makes one\n"
     assert not data.exists()
 
 
@@ -130,7 +130,7 @@ def test_an_engine_that_keeps_nothing_has_no_ledger_to_look_at(monkeypatch: pyte
     monkeypatch.setenv("DRAGOMAN_STORAGE__ENGINE", "memory")
     result = dragoman("agents", "list")
     assert result.exit_code == 2
-    assert result.stderr == "dragoman: storage.engine is memory: messages are in the server's memory alone\n"
+    assert result.stderr == "dragoman: storage.engine is memory: messages and tasks are in the server's memory alone\n"
 
 
 def test_a_file_that_is_no_database_fails_the_command(data: Path) -> None:
@@ -439,6 +439,7 @@ def test_the_ledger_is_counted(data: Path) -> None:
         "agents": 1,
         "byStatus": {"completed": 2, "dead": 1, "unknown": 1, "waiting": 1},
         "depths": {"clerk": 1},
+        "tasks": {},
     }
     lines = [line.split() for line in dragoman("ledger", "stats").stdout.splitlines()]
     assert lines[:5] == [["Space", "crew"], ["Agents", "1"], ["Messages", "5"], ["completed", "2"], ["dead", "1"]]

@@ -211,12 +211,12 @@ def test_a_run_shows_its_result_ids_time_and_stages_and_is_among_the_recent_call
     stages = result.locator(".steps li")
     expect(stages.first).to_contain_text("RecordCompletion")
     expect(stages.filter(has_text="handler")).to_contain_text("µs")
-    assert stages.count() == 14
+    assert stages.count() == 16
     recent = page.get_by_role("list", name="Recent calls").get_by_role("button").first
     expect(recent).to_contain_text("greet")
     recent.click()
     expect(page.locator("#calls .open")).to_contain_text(run_id)
-    expect(page.locator("#calls .open .steps li")).to_have_count(14)
+    expect(page.locator("#calls .open .steps li")).to_have_count(16)
 
 
 def test_calls_of_others_appear_by_themselves_and_the_charts_move(visit: Opener, site: Site) -> None:

@@ -31,7 +31,7 @@ from dragoman import (
     start_http_server,
     tool,
 )
-from dragoman.errors import InvalidArgument
+from dragoman.errors import InvalidArgument, ProtocolError
 from dragoman.tools.attached import made_of
 
 DOT = base64.b64decode(
@@ -290,6 +290,63 @@ async def test_input_required_result_capabilities(
 ) -> Text:
     """Asks for what the client can answer."""
     return Text(f"{user_name} {capital_question}")
+
+
+# What outlives its client.
+
+
+class Confirmed(Struct):
+    confirm: bool
+
+
+@tool
+async def greet(name: str) -> Text:
+    """Greets, at once: it never becomes a task."""
+    return Text(f"Hello, {name}!")
+
+
+@tool(task="optional", idempotent=True, timeout_ms=120_000)
+async def slow_compute(ctx: ToolContext, seconds: float = 0.0, label: str = "") -> Text:
+    """Takes its time, and stops when it is told to."""
+    for done in range(round(seconds * 10)):
+        ctx.cancellation.raise_if_set()
+        ctx.progress(done / 10, seconds)
+        await asyncio.sleep(0.1)
+    return Text(f"Computed {label} in {seconds} s")
+
+
+@tool(task="required")
+async def failing_job() -> Text:
+    """Fails, after a while."""
+    await asyncio.sleep(1)
+    raise InvalidArgument("This job always fails")
+
+
+@tool(task="optional")
+async def protocol_error_job() -> Text:
+    """Ends with a JSON-RPC error, and no result."""
+    raise ProtocolError("This job always ends with a protocol error")
+
+
+@tool(task="optional")
+async def confirm_delete(filename: str, ctx: ToolContext) -> Text:
+    """Asks before it would delete something."""
+    answer = await ctx.elicit(f"Delete {filename}?", Confirmed)
+    is_sure = answer is not None and answer.confirm
+    return Text(f"{filename} was {'deleted' if is_sure else 'kept'}")
+
+
+@tool(task="optional")
+async def multi_input(ctx: ToolContext) -> Text:
+    """Asks for two things at once."""
+    name, consent = await asyncio.gather(ctx.elicit("What is your name?", Name), ctx.elicit("Are you sure?", Confirmed))
+    return Text(f"{name}, {consent}")
+
+
+@tool(task="required")
+async def test_tool_with_task(user_name: Annotated[Name, Ask("What is your name?")]) -> Text:
+    """Asks first, and becomes a task when it has its answer."""
+    return Text(f"Hello, {user_name.name}!")
 
 
 # What there is to read.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import ext_tasks
 from tests.support.inspector import PACKAGE, VERSION
 from tests.support.node import Node, NotInstalled, find_node, installed
 
@@ -26,3 +27,13 @@ def inspector(node: Node) -> Path:
     except NotInstalled as error:
         pytest.skip(str(error))
     return home / "clients" / "launcher" / "build" / "index.js"
+
+
+@pytest.fixture(scope="session")
+def tasks_package(node: Node) -> ext_tasks.TasksPackage:
+    """The TypeScript packages for clients with tasks, installed once for all test runs."""
+    try:
+        home = installed(node, ext_tasks.PACKAGE, ext_tasks.VERSION, ext_tasks.CLIENT)
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    return ext_tasks.TasksPackage(node, home)

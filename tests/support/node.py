@@ -52,16 +52,17 @@ def version_of(node: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", said)))
 
 
-def installed(node: Node, package: str, version: str) -> Path:
-    """The folder of an npm package; raises `NotInstalled`."""
-    home = CACHE / f"{package.rpartition('/')[2]}-{version}"
+def installed(node: Node, package: str, version: str, *besides: str) -> Path:
+    """The folder of an npm package, and of others `besides` it, such as `name@1.2.3`; raises `NotInstalled`."""
+    wanted = (f"{package}@{version}", *besides)
+    home = CACHE / "-".join(each.rpartition("/")[2].replace("@", "-") for each in wanted)
     folder = home / "node_modules" / package
     if not folder.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as temporary:
             fresh = Path(temporary, "fresh")
             options = ("--prefix", str(fresh), "--no-audit", "--no-fund", "--ignore-scripts")
-            npm = [*node.npm, "install", *options, f"{package}@{version}"]
+            npm = [*node.npm, "install", *options, *wanted]
             done = subprocess.run(npm, capture_output=True, text=True, timeout=300, env=node.environment, check=False)
             if done.returncode:
                 raise NotInstalled(f"npm could not install {package}: {done.stderr.strip()[-500:]}")

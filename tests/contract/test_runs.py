@@ -154,7 +154,7 @@ async def test_what_a_holder_says_after_another_has_taken_over_is_refused(runs: 
     with pytest.raises(LeaseLost):
         await runs.change(stale[change])  # Nobody holds it.
     new = await runs.change(Begin(old.number, 3.0))
-    assert (new.fence, new.attempts) == (old.fence + 1, 2)
+    assert (new.fence, new.attempts) == (old.fence + 1, 1)
     with pytest.raises(LeaseLost):
         await runs.change(stale[change])
     assert replace(await stored(runs, new), questions=()) == replace(new, questions=())
@@ -240,6 +240,16 @@ async def test_an_answer_that_comes_while_the_run_waits_to_begin_again_is_kept(r
     assert [each.answer for each in answered.questions] == [b"1"]
 
 
+async def test_an_answer_to_an_earlier_attempt_is_kept_for_the_one_that_has_yet_to_ask(runs: Runs) -> None:
+    run = await runs.add(task(begins=True))
+    (asked,) = (await runs.change(question(run))).pending
+    await runs.change(Released(run.number, run.fence, 3.0))
+    again = await runs.change(Begin(run.number, 4.0))
+    await runs.change(Answered(run.number, 5.0, {asked.key: b"1"}))
+    again = await runs.change(question(again))
+    assert (list(again.pending), [each.answer for each in again.questions]) == ([], [b"1"])
+
+
 async def test_a_task_that_waits_is_cancelled_at_once(runs: Runs) -> None:
     run = await runs.add(task())
     cancelled = await runs.change(Cancelled(run.number, 4.0, 200.0))
@@ -300,7 +310,7 @@ async def test_a_task_that_is_released_waits_again(runs: Runs) -> None:
     run = await runs.add(task(begins=True))
     waiting = await runs.change(Released(run.number, run.fence, 4.0))
     assert (waiting.status, waiting.is_held, waiting.updated_at) == ("waiting", False, 4.0)
-    assert (waiting.fence, waiting.attempts) == (1, 1)
+    assert (waiting.fence, waiting.attempts) == (1, 0)  # Attempts are those that ended with their process.
     assert await runs.page(RunQuery(statuses=(EntryStatus.WAITING,))) == [replace(waiting, questions=())]
 
 

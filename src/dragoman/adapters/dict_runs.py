@@ -175,6 +175,7 @@ class DictRuns:
                 self._wait_or_forget(run, change.at)
                 if run.task_id is None:
                     return run
+                self._books.replace(self._books.entries[number], attempts=run.attempts - 1)
         return replace(self._run(number), result=None)
 
     def _end(self, run: Run, status: EntryStatus, at: float, expires_at: float, error: bytes | None = None) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dragoman.adapters.sqlite_jobs import Together
 from dragoman.adapters.sqlite_migrations import check_search, migrate
 from dragoman.adapters.sqlite_readers import SqliteReaders
+from dragoman.adapters.sqlite_version import SqliteVersion
 from dragoman.adapters.sqlite_writer import SqliteWriter, Transaction
 from dragoman.errors import StorageUnsupported
 from dragoman.files import create_file, refuse_links
@@ -49,6 +50,8 @@ class SqliteDatabase:
         self._opening = threading.Lock()
         self._writer = SqliteWriter(self.connect, tidy=self.tidy)
         self._readers = SqliteReaders(self._connect_to_read)
+        self.version = SqliteVersion(path)
+        """Tells whether something has changed; from the event loop alone."""
 
     def write(self, function: Callable[[Transaction], T]) -> Awaitable[T]:
         """As `SqliteWriter.run`."""
@@ -64,6 +67,7 @@ class SqliteDatabase:
 
     async def close(self) -> None:
         """Finish what is queued, and take no more."""
+        self.version.close()
         await self._readers.close()
         await self._writer.close()  # Last: whoever closes last tidies up the file.
 

@@ -14,7 +14,7 @@ from dragoman.adapters.sqlite_ledger_admin import forget
 from dragoman.adapters.sqlite_ledger_process import SqliteProcess
 from dragoman.adapters.sqlite_ledger_rows import IS_OPEN, SqliteSpace, add
 from dragoman.adapters.sqlite_writer import Transaction
-from dragoman.agents.ledger import OPEN, TOOL_TARGET, EntryStatus, NewEntry
+from dragoman.agents.ledger import LARGE_RESULT, OPEN, TOOL_TARGET, EntryStatus, NewEntry
 from dragoman.errors import LeaseLost
 from dragoman.tasks.port import (
     MOST_ATTEMPTS,
@@ -79,6 +79,8 @@ _COUNT = (
     "JOIN ledger_entry e ON e.number = r.number WHERE e.space = ? AND r.task_id IS NOT NULL GROUP BY 1, 2"
 )
 
+_MOST_SEEN = 256
+
 
 class SqliteRuns:
     """Implements `Runs` for one space of a database. Nothing is opened before the first use."""
@@ -87,6 +89,9 @@ class SqliteRuns:
         self._database = database
         self._space = SqliteSpace(database, space)
         self._process = process or SqliteProcess(database)
+        self._seen: dict[str, Run] = {}
+        """Tasks that were read, by id, since the database last changed: most are looked at again and again."""
+        self._seen_at: int | None = None
 
     def add(self, run: NewRun) -> Awaitable[Run]:
         return self._database.write(partial(self._add, run))
@@ -95,7 +100,17 @@ class SqliteRuns:
         return self._database.write(partial(self._change, change))
 
     async def find(self, *, task_id: str | None = None, owner: str = "", request_id: str = "") -> Run | None:
-        return await self._space.read(self._find, task_id, owner, request_id)
+        if task_id is None:
+            return await self._space.read(self._find, None, owner, request_id)
+        version = self._database.version.now()
+        if version is None or version != self._seen_at:
+            self._seen, self._seen_at = {}, version
+        elif task_id in self._seen:
+            return self._seen[task_id]
+        run = await self._space.read(self._find, task_id, "", "")
+        if run is not None and version is not None and version == self._seen_at:
+            self._see(task_id, run)
+        return run
 
     async def page(self, query: RunQuery) -> list[Run]:
         return await self._space.read(_page, query)
@@ -117,6 +132,10 @@ class SqliteRuns:
             self._give_up(self._process.id or "", at, unknown, writing)
 
         await self._process.leave(self, give_back)
+
+    def _see(self, task_id: str, run: Run) -> None:
+        if len(self._seen) < _MOST_SEEN and len(run.arguments) + len(run.result or b"") <= LARGE_RESULT:
+            self._seen[task_id] = run
 
     def _add(self, run: NewRun, writing: Transaction) -> Run:
         space = self._space.of(writing)
@@ -146,7 +165,7 @@ class SqliteRuns:
             writing.execute(_ADD_QUESTION, (added.number, asked, *values))
         if run.begins:
             writing.execute(_BEGIN, (added.number, space))
-        return replace(self._read_run(writing, added.number, is_new=True), questions=run.answers)
+        return _as_stored(run, added.number)
 
     def _change(self, change: RunChange, writing: Transaction) -> Run:
         number = change.number
@@ -181,6 +200,7 @@ class SqliteRuns:
                 self._wait_or_forget(run, change.at, writing)
                 if run.task_id is None:
                     return run
+                writing.execute("UPDATE ledger_entry SET attempts = attempts - 1 WHERE number = ?", (number,))
         after = after or self._read_run(writing, number)
         return self._with_particulars(after, self._space.of(writing), writing, with_result=False)
 
@@ -271,12 +291,12 @@ class SqliteRuns:
             row = connection.execute(f"{_RUN} {where}", (space, owner, request_id)).fetchone()
         return None if row is None else self._with_particulars(_run_of(row), space, connection)
 
-    def _read_run(self, writing: Transaction, number: int, *, is_new: bool = False) -> Run:
+    def _read_run(self, writing: Transaction, number: int) -> Run:
         where = (number, self._space.of(writing))
         row = writing.execute(f"{_RUN} WHERE r.number = ? AND e.space = ?", where).fetchone()
         if row is None:
             raise LeaseLost(f"run {number}")
-        return _run_of(row, is_new=is_new)
+        return _run_of(row)
 
     def _with_particulars(self, run: Run, space: int, connection: Any, *, with_result: bool = True) -> Run:
         questions = _questions(run, connection)
@@ -290,6 +310,31 @@ class SqliteRuns:
             ).fetchone()
             is_held = holder is not None and (holder[0] == self._process.id or self._process.seems_alive(*holder))
         return replace(run, questions=questions, result=result, is_held=is_held)
+
+
+def _as_stored(run: NewRun, number: int) -> Run:
+    """A run that was just stored."""
+    return Run(
+        number=number,
+        owner=run.owner,
+        tool=run.tool,
+        request_id=run.request_id,
+        arguments=run.arguments,
+        status=EntryStatus.RUNNING if run.begins else EntryStatus.WAITING,
+        created_at=run.at,
+        updated_at=run.at,
+        expires_at=run.expires_at,
+        correlation_id=run.correlation_id,
+        caller=run.caller,
+        fence=int(run.begins),
+        attempts=int(run.begins),
+        is_repeatable=run.is_repeatable,
+        task_id=run.task_id,
+        capabilities=run.capabilities,
+        questions=tuple(run.answers),
+        is_held=run.begins,
+        is_new=True,
+    )
 
 
 def _ask(writing: Transaction, asking: QuestionAsked) -> None:
@@ -352,7 +397,7 @@ def _question_of(row: Sequence[Any]) -> StoredQuestion:
     return StoredQuestion(key=key, digest=digest, place=place, request=request, fence=fence, answer=answer)
 
 
-def _run_of(row: Sequence[Any], *, is_new: bool = False) -> Run:
+def _run_of(row: Sequence[Any]) -> Run:
     return Run(
         number=row[0],
         owner=row[1],
@@ -376,5 +421,4 @@ def _run_of(row: Sequence[Any], *, is_new: bool = False) -> Run:
         ended_at=row[19],
         error=row[20],
         is_held=row[21] is not None,
-        is_new=is_new,
     )

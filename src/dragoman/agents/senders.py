@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -14,7 +15,12 @@ AGENT_SCOPE = "agent:"
 
 def client_source(caller: Caller) -> str:
     """The source of a client's messages, whatever the client says about itself."""
-    return f"client:{sha256(caller.principal.encode()).hexdigest()[:32]}"
+    return _source_of(caller.principal)
+
+
+@lru_cache(maxsize=256)
+def _source_of(principal: str) -> str:
+    return f"client:{sha256(principal.encode()).hexdigest()[:32]}"
 
 
 def may_reach(caller: Caller, agent_id: str) -> bool:

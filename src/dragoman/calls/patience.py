@@ -46,8 +46,10 @@ class Patience:
         call.asked += 1
         if call.rest is None:
             return await self.wait(call, call.origin.client.ask(method, params))
-        async with call.rest():
-            return await self.wait(call, call.origin.client.ask(method, params))
+        # Getting the slot back is no part of its time either.
+        with self._standing_still(call):
+            async with call.rest():
+                return await self.wait(call, call.origin.client.ask(method, params))
 
     async def wait(self, call: Call, coming: Coroutine[Any, Any, T]) -> T:
         """What is `coming`, unless something else comes first.

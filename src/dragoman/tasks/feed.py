@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from msgspec import Struct
 from dragoman.access.callers import Caller
 from dragoman.errors import ErrorCode, InvalidParams, StorageError
 from dragoman.tasks.requests import TaskRequests
+from dragoman.tasks.running import status_of
 from dragoman.tasks.store import RunStore
 from dragoman.telemetry.log import Logger, exception_facts
 
@@ -32,32 +34,41 @@ class TaskFeed:
         self._store = store
         self._logger = logger
         self._listeners: set[_Listener] = set()
+        self._looking = asyncio.Lock()
 
     async def listen(
         self, caller: Caller, task_ids: Sequence[str], tell: Callable[[Mapping[str, Any]], None]
     ) -> tuple[list[str], Callable[[], None]]:
         """Begin to listen; returns the ids that are the caller's own, and a function that ends it."""
-        listener = _Listener(caller, tell, {})
+        listener, found = _Listener(caller, tell, {}), list[str]()
         for task_id in dict.fromkeys(task_ids[:MOST_TASKS]):
             try:
                 run = await self._requests.find(caller, task_id)
             except InvalidParams:
                 continue
-            details = self._requests.details_of(run)
-            listener.seen[task_id] = (details["status"], run.updated_at)
+            found.append(task_id)
+            if run.is_open:  # What has ended does not change.
+                listener.seen[task_id] = (status_of(run), run.updated_at)
         self._listeners.add(listener)
-        return list(listener.seen), lambda: self._listeners.discard(listener)
+        self._store.wake()  # For what has changed since it was read.
+        return found, lambda: self._listeners.discard(listener)
 
     async def look(self) -> None:
         """Tell every listener what has changed since it was last told."""
-        for listener in tuple(self._listeners):
-            for task_id, seen in tuple(listener.seen.items()):
-                try:
-                    await self._look_at(listener, task_id, seen)
-                except InvalidParams:
-                    del listener.seen[task_id]  # It has expired.
-                except StorageError as error:
-                    self._logger.warn("a task cannot be read", exception_facts(error, ErrorCode.INTERNAL))
+        async with self._looking:  # Side by side, two of them could tell things twice, or the older last.
+            for listener in tuple(self._listeners):
+                await self._look_for(listener)
+
+    async def _look_for(self, listener: _Listener) -> None:
+        for task_id, seen in tuple(listener.seen.items()):
+            if listener not in self._listeners:
+                return
+            try:
+                await self._look_at(listener, task_id, seen)
+            except InvalidParams:
+                del listener.seen[task_id]  # It has expired.
+            except StorageError as error:
+                self._logger.warn("a task cannot be read", exception_facts(error, ErrorCode.INTERNAL))
 
     async def _look_at(self, listener: _Listener, task_id: str, seen: tuple[str, float]) -> None:
         run = await self._requests.find(listener.caller, task_id)

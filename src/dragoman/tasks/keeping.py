@@ -118,7 +118,7 @@ class Keeping:
             run = await self._settled_run(call, kept_as)
             if run is not None:
                 flight.ended.set_result(run.result if run.task_id is None else None)
-                return self._repeated(call, self._outcome_of(run))
+                return self._repeated(call, self._outcome_of(run, kept_as))
             call.cancellation.raise_if_set()  # Its time may be up by now.
             return await proceed(call)
         finally:
@@ -158,7 +158,7 @@ class Keeping:
             let_go(call)
             settled = await self._settled_run(call, kept_as)
             if settled is not None:
-                return self._repeated(call, self._outcome_of(settled))
+                return self._repeated(call, self._outcome_of(settled, kept_as))
             await take_again(call)
 
     async def _run(self, call: Call, run: Run, kept_as: KeptAs, proceed: Service) -> Any:
@@ -174,10 +174,15 @@ class Keeping:
             if isinstance(meaning, Exception):  # At a stop, or an interrupt, `close` looks after it.
                 await self._end(run, kept_as, failure)
             raise
-        await self._end(run, kept_as, stored)
+        if not await self._end(run, kept_as, stored):
+            # Another process has taken the run over. What it stores is what repeats get, and so does this call.
+            settled = await self._settled_run(call, kept_as)
+            if settled is not None:
+                return self._repeated(call, self._outcome_of(settled, kept_as))
         return value
 
-    async def _end(self, run: Run, kept_as: KeptAs, stored: bytes | None) -> None:
+    async def _end(self, run: Run, kept_as: KeptAs, stored: bytes | None) -> bool:
+        """Whether that could be stored."""
         now = self._store.now()
         change: Ended | Released = Released(run.number, run.fence, now)
         if stored is not None:
@@ -190,18 +195,26 @@ class Keeping:
                 result=stored,
                 message_id=self._store.message_id(),
             )
-        await self._store.change_at_last(change)
+        if await self._store.change_at_last(change) is None:
+            return False
         flight = self._flights.get((kept_as.owner, kept_as.request_id or ""))
         if stored is not None and flight is not None and not flight.ended.done():
             flight.ended.set_result(stored)
+        return True
 
     async def _create(self, call: Call, kept_as: KeptAs) -> Any:
-        try:
-            run = await self._tasks.create(call, kept_as.owner, kept_as.request_id, kept_as.arguments)
-        except RequestConflict:
-            raise _conflict() from None
-        call.repeated = not run.is_new
-        return self._tasks.handle_of(run)
+        while True:
+            try:
+                run = await self._tasks.create(call, kept_as.owner, kept_as.request_id, kept_as.arguments)
+            except RequestConflict:
+                raise _conflict() from None
+            if run.task_id is not None:
+                call.repeated = not run.is_new
+                return self._tasks.handle_of(run)
+            # Another process was faster, and has made a plain call of it.
+            settled = await self._settled_run(call, kept_as)
+            if settled is not None:
+                return self._repeated(call, self._outcome_of(settled, kept_as))
 
     async def _add(self, new: NewRun) -> Run:
         try:
@@ -209,9 +222,10 @@ class Keeping:
         except RequestConflict:
             raise _conflict() from None
 
-    def _outcome_of(self, run: Run) -> Outcome:
+    def _outcome_of(self, run: Run, kept_as: KeptAs) -> Outcome:
         if run.task_id is not None:
-            return Outcome(self._tasks.handle_of(run))
+            # To a client that takes no tasks, the handle of one would be no answer.
+            return Outcome(self._tasks.handle_of(run)) if kept_as.is_task else Outcome(error=_conflict("for a task"))
         if run.result is None:
             return Outcome(error=unknown_outcome())
         return outcome_in(run.result)
@@ -256,9 +270,9 @@ def _check_key(key: Any) -> None:
         raise InvalidParams(f"Invalid params: {IDEMPOTENCY_KEY} must be a string of {said}")
 
 
-def _conflict() -> Conflict:
+def _conflict(how: str = "with other arguments") -> Conflict:
     facts = {"reason": "idempotency_conflict", "retryable": False}
-    return Conflict("The idempotency key was used before, with other arguments", facts)
+    return Conflict(f"The idempotency key was used before, {how}", facts)
 
 
 def _is_retryable(error: ToolError | ProtocolError) -> bool:

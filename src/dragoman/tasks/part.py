@@ -78,6 +78,7 @@ def tasks_part(
             on_change=upkeep.on_change,
             loops=(
                 Loop("follow", upkeep.follow),
+                Loop("tell", upkeep.keep_telling),
                 Loop("sweep", upkeep.keep_sweeping),
                 Loop("purge", upkeep.keep_purging),
                 Loop("figures", figures.keep_reading),

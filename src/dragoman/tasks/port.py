@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.agents.ledger import OPEN, EntryStatus
+from dragoman.errors import InvalidArgument
 
 MOST_ATTEMPTS = 5
 """A run that so many processes have ended with may be what ended them, and is UNKNOWN then."""
@@ -81,6 +82,7 @@ class Run(Struct, frozen=True, kw_only=True):
     caller: bytes | None
     fence: int
     attempts: int
+    """How often it was begun and not given back."""
     is_repeatable: bool
     task_id: str | None = None
     capabilities: bytes = b"{}"
@@ -250,8 +252,11 @@ class Runs(Protocol):
 
 
 def encoded_arguments(arguments: Any) -> bytes:
-    """Arguments as `NewRun` has them."""
-    return _encode_sorted(arguments)
+    """Arguments as `NewRun` has them; raises `InvalidArgument` when they have no such form."""
+    try:
+        return _encode_sorted(arguments)
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        raise InvalidArgument("Arguments cannot be serialised", {"reason": "arguments_not_serializable"}) from None
 
 
 _encode_sorted = msgspec.json.Encoder(order="deterministic").encode

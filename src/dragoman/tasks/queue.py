@@ -38,7 +38,7 @@ class TaskQueue:
         self._per_tool = {name: own.max_concurrent for name, own in limits.tools.items()}
         self._waiting: dict[int, QueuedTask] = {}
         self._waiting_of: Counter[str | None] = Counter()
-        """By principal, those that wait or are about to be stored as waiting."""
+        """By principal, those that wait to begin, are about to be stored as waiting, or wait for answers."""
         self._running_of: Counter[str] = Counter()
         self._running_by_tool: Counter[str] = Counter()
         self.running = 0
@@ -61,7 +61,7 @@ class TaskQueue:
 
     def may_begin(self, task: QueuedTask) -> bool:
         """Whether a new task begins at once: nobody waits before it, and there is room."""
-        return not self._waiting and self._fits(task)
+        return not self._waiting and self._fits(task) and self._too_many(task) is None
 
     def begun(self, task: QueuedTask) -> None:
         """A task takes a place among those that run."""
@@ -71,14 +71,21 @@ class TaskQueue:
         """A task gives its place back."""
         self._count(task, -1)
 
+    def rested(self, task: QueuedTask) -> None:
+        """A task that asks its client something gives its place to another, and is one of those that wait."""
+        self._count(task, -1)
+        self._waiting_of[task.principal] += 1
+
+    def gone_on(self, task: QueuedTask) -> None:
+        """It waits no longer, and takes a place, though there may be no room for it."""
+        self._leave(task)
+        self._count(task, 1)
+
     @contextmanager
     def about_to_wait(self, task: QueuedTask) -> Iterator[None]:
         """Keep a place in the queue while a task is stored. Raises `NoFreeSlot` when too many wait."""
-        if self._waiting_of.total() >= self._most_waiting:
-            raise NoFreeSlot(self._most_waiting, " for tasks that wait")
-        share = max(1, self._most_waiting // 2)
-        if task.principal is not None and self._waiting_of[task.principal] >= share:
-            raise NoFreeSlot(share, " of this caller for tasks that wait")
+        if (refusal := self._too_many(task)) is not None:
+            raise refusal
         self._waiting_of[task.principal] += 1
         try:
             yield
@@ -90,6 +97,12 @@ class TaskQueue:
         if task.number not in self._waiting:
             self._waiting[task.number] = task
             self._waiting_of[task.principal] += 1
+
+    def remove(self, number: int) -> None:
+        """A task that may wait here has ended, or another process has begun it."""
+        task = self._waiting.pop(number, None)
+        if task is not None:
+            self._leave(task)
 
     def take_next(self) -> list[QueuedTask]:
         """The tasks that can begin now, in their order. They have their places already."""
@@ -104,6 +117,15 @@ class TaskQueue:
             del self._waiting[task.number]
             self._leave(task)
         return chosen
+
+    def _too_many(self, task: QueuedTask) -> NoFreeSlot | None:
+        """The refusal of a new task when too many wait."""
+        if self._waiting_of.total() >= self._most_waiting:
+            return NoFreeSlot(self._most_waiting, " for tasks that wait")
+        share = max(1, self._most_waiting // 2)
+        if task.principal is not None and self._waiting_of[task.principal] >= share:
+            return NoFreeSlot(share, " of this caller for tasks that wait")
+        return None
 
     def _fits(self, task: QueuedTask) -> bool:
         most = self._per_tool.get(task.tool)

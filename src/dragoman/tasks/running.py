@@ -68,6 +68,10 @@ class _Running(Struct, eq=False):
     is_told: bool = False
     """Whether a note about its progress is about to be stored."""
     said: tuple[float, float | None, str | None] | None = None
+    asks: int = 0
+    """Questions that wait for an answer. A handler may ask several things at once."""
+    is_resting: bool = False
+    """Whether it has given its slot, and its place in the queue, to others."""
 
 
 class TaskRuns:
@@ -110,7 +114,7 @@ class TaskRuns:
     async def stop(self) -> None:
         """Finish storing what has ended."""
         self.drain()
-        if self._tasks:
+        while self._tasks:  # One that is about to begin is given back, which is more work.
             await asyncio.wait(self._tasks)
 
     # Tasks that come.
@@ -204,6 +208,8 @@ class TaskRuns:
 
     def saw(self, run: Run) -> None:
         """A request, or another process, has changed a run."""
+        if run.status is not EntryStatus.WAITING:
+            self._queue.remove(run.number)
         here = self.running.get(run.number)
         if here is not None and here.run.fence == run.fence:
             here.client.seen(run)
@@ -245,7 +251,7 @@ class TaskRuns:
             gone = JsonRpcError(InternalError.code, f"Unknown tool: {run.tool}", {"reason": "unknown_tool"})
             self._do(self._end_without(run, queued, gone))
             return
-        self.repeated += run.attempts > 1
+        self.repeated += run.fence > 1
         client = TaskClient(run, self._ask, self._withdraw, self._store.now)
         origin = Origin(as_caller(run.caller), TRANSPORT, client)
         arguments = msgspec.json.decode(run.arguments)
@@ -258,7 +264,7 @@ class TaskRuns:
         call.progress = self._progress_of(here)
         call.rest = partial(self._resting, here)
         self.running[run.number] = here
-        self._intake.submit(call)
+        self._intake.submit_later(call)  # The client is told of the task first.
         assert call.task is not None
         call.task.add_done_callback(lambda _: self._ended(here))
         if run.is_cancelled:
@@ -267,7 +273,11 @@ class TaskRuns:
     def _ended(self, here: _Running) -> None:
         """The handler has really ended."""
         del self.running[here.run.number]
-        here.call.progress = here.call.rest = None  # They lead back to the call.
+        # These lead back to the call: only the garbage collector would free them.
+        here.call.progress = here.call.rest = None
+        here.call.reply = _not_awaited
+        if here.is_resting:
+            self._queue.gone_on(here.queued)
         self._queue.ended(here.queued)
         self.start_waiting()
 
@@ -316,19 +326,35 @@ class TaskRuns:
     @asynccontextmanager
     async def _resting(self, here: _Running) -> AsyncIterator[None]:
         """Give the slot to another task for as long as the client is asked."""
-        slots, call = self._take_slot.slots, here.call
-        has_slot = slots.give_back in call.undo
-        if has_slot:
-            self._take_slot.let_go(call)
-            self._queue.ended(here.queued)
+        here.asks += 1
+        if self._take_slot.slots.give_back in here.call.undo:
+            here.is_resting = True
+            self._take_slot.let_go(here.call)
+            self._queue.rested(here.queued)
             self.start_waiting()
         try:
             yield
         finally:
-            if has_slot:
-                await slots.acquire_slot()
-                call.undo.append(slots.give_back)
-                self._queue.begun(here.queued)
+            here.asks -= 1
+            if here.is_resting and not here.asks:
+                await self._take_slot_again(here)
+
+    async def _take_slot_again(self, here: _Running) -> None:
+        """Wait for a slot. A call that is cancelled does not wait: it is about to end."""
+        slots, call = self._take_slot.slots, here.call
+        taking = asyncio.ensure_future(slots.acquire_slot())
+        cancelled = asyncio.ensure_future(call.cancellation.wait())
+        try:
+            await asyncio.wait((taking, cancelled), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            cancelled.cancel()
+            if not taking.cancel() and not taking.cancelled():
+                if here.is_resting and not call.completed:
+                    here.is_resting = False
+                    call.undo.append(slots.give_back)
+                    self._queue.gone_on(here.queued)
+                else:  # Another question has brought it back already, or the handler has ended without the answer.
+                    taking.result()()
 
     def _progress_of(self, here: _Running) -> Callable[[float, float | None, str | None], None]:
         loop = asyncio.get_running_loop()
@@ -371,6 +397,10 @@ class TaskRuns:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._logger.error("work for a task failed", exception_facts(error, InternalError.code))
+
+
+def _not_awaited(call: Call, outcome: Outcome) -> None:
+    """The reply of a call that has ended."""
 
 
 WAITING = RunQuery(statuses=(EntryStatus.WAITING,), oldest_first=True)

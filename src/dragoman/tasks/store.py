@@ -78,11 +78,11 @@ class RunStore:
     def changed(self) -> None:
         """Wake those who wait for `changes`: another process may have changed something."""
         self.is_stale = True
-        self._wake()
+        self.wake()
 
     def tell_others(self) -> None:
         """Wake the other processes of the server, which look at the store by themselves only now and then."""
-        self._wake()
+        self.wake()
         if self._telling is None:
             self._telling = self.clock.call_later(_TELL_SECONDS, self._tell_now)
 
@@ -162,7 +162,8 @@ class RunStore:
         if self.is_open:
             await self.runs.close(self.now(), _UNKNOWN)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """End `changes`."""
         if self._changes is not None and not self._changes.done():
             self._changes.set_result(None)
 

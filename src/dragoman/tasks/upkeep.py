@@ -45,12 +45,18 @@ class TaskUpkeep:
                 if self._store.is_stale:
                     self._store.is_stale = False
                     await self._look()
-                else:
-                    await self._feed.look()
             except StorageError as error:
                 self._logger.warn("the ledger cannot be read", exception_facts(error, ErrorCode.INTERNAL))
                 await sleep(self._store.clock, 1.0)
                 self._store.changed()
+
+    async def keep_telling(self) -> None:
+        """Tell listeners of changes. Apart from `follow`: there may be many of them, and each is a read."""
+        changes = self._store.changes
+        while True:
+            await changes
+            changes = self._store.changes
+            await self._feed.look()
 
     async def keep_sweeping(self) -> None:
         """Give up the runs of processes that have ended, and begin again what may be repeated."""
@@ -92,4 +98,3 @@ class TaskUpkeep:
             query = RunQuery(statuses=(EntryStatus.RUNNING,), limit=10_000)
             for run in await runs.page(query):
                 tasks.saw(run)
-        await self._feed.look()

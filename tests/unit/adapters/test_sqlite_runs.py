@@ -312,3 +312,16 @@ async def test_a_purge_leaves_nothing_of_a_run_behind(tmp_path: Path) -> None:
         tables = ("ledger_entry", "ledger_run", "ledger_question", "ledger_result")
         union = " UNION ALL ".join(f"SELECT count(*) FROM {table}" for table in tables)
         assert await one.database.read(lambda reading: reading.execute(union).fetchall()) == [(0,)] * 4
+
+
+async def test_task_that_is_looked_at_again_is_read_once_and_anew_when_another_process_has_changed_it(
+    tmp_path: Path,
+) -> None:
+    async with processes(tmp_path, "s", "s") as ([one, other], _):
+        added = await one.runs.add(task("t1", begins=False))
+        first = await one.runs.find(task_id="t1")
+        assert await one.runs.find(task_id="t1") is first
+        await other.runs.change(Cancelled(added.number, 5.0, 100.0))
+        found = await one.runs.find(task_id="t1")
+        assert found is not None
+        assert found.status is EntryStatus.CANCELLED

@@ -17,7 +17,15 @@ import dragoman
 from dragoman import Image, Text, tool
 from dragoman.access.callers import Caller
 from dragoman.calls.repeats import IDEMPOTENCY_KEY
-from dragoman.errors import Conflict, NotFound, ProtocolError, ResourceExhausted, ToolError, Unauthorized
+from dragoman.errors import (
+    Conflict,
+    InvalidArgument,
+    NotFound,
+    ProtocolError,
+    ResourceExhausted,
+    ToolError,
+    Unauthorized,
+)
 from dragoman.testing import ManualClock, TestServer
 from dragoman.tools.content import BlobResource, EmbeddedResource, ResourceLink, TextResource
 from tests.support.agents import quiet
@@ -405,6 +413,20 @@ async def test_a_handler_that_stops_at_its_deadline_leaves_nothing_to_repeat(kep
         assert (result["isError"], is_repeat(result), pay.count) == (False, False, 2)
 
 
+@pytest.mark.parametrize("modern", [True, False])
+async def test_the_key_of_a_task_is_refused_to_a_client_that_takes_none(kept: Kept, modern: bool) -> None:
+    pay = Effect(task="optional")
+    async with kept.serve(pay.tool) as server:
+        created = await server.runtime.create_task("pay", idempotency_key=KEY)
+        client = server.connect(modern=True) if modern else await server.client()
+        refused = await call(client)
+        assert error_in(refused)["details"]["reason"] == "idempotency_conflict"
+        assert created not in str(refused)
+        assert await server.runtime.create_task("pay", idempotency_key=KEY) == created
+        await pay.ended.wait()
+    assert pay.count == 1
+
+
 async def test_a_withdrawn_call_lets_a_repeat_run_that_waits_for_it(kept: Kept) -> None:
     pay = Effect()
     pay.is_patient = False
@@ -531,3 +553,14 @@ async def test_a_storage_that_cannot_be_used_refuses_the_call_until_it_can(tmp_p
 
 def test_the_meta_of_a_call_holds_its_key() -> None:
     assert with_key("x") == {"dragoman/idempotencyKey": "x"}
+
+
+async def test_arguments_without_a_json_form_are_refused_with_a_key_as_without() -> None:
+    @tool
+    async def take(value: dict[str, int]) -> int:
+        return len(value)
+
+    async with dragoman.open([take]) as runtime:
+        for key in (None, "a-key-for-this-call"):
+            outcome = await runtime.call("take", {"value": {1: 2, "a": 3}}, idempotency_key=key)
+            assert isinstance(outcome.error, InvalidArgument)

@@ -211,6 +211,27 @@ async def test_an_idempotent_tool_runs_again_after_its_process_was_killed(kept: 
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
+async def test_a_call_that_another_process_has_taken_over_is_answered_as_its_repeats_are(
+    kept: Kept, idempotent: bool
+) -> None:
+    assert kept.folder is not None
+    slow, quick = Effect(idempotent=idempotent), Effect(idempotent=idempotent)
+    slow.gate.clear()
+    quick.outcome = "of the other process"
+    async with asyncio.timeout(PATIENCE), kept.serve(slow.tool) as one, kept.serve(quick.tool) as two:
+        stopped, client = await one.client(), await two.client()
+        begun = begin_keyed(stopped)
+        await slow.begun.wait()
+        end_processes(kept.folder)  # As if its lease had ended: it goes on later, and knows nothing of it.
+        repeat = await call(client)
+        slow.gate.set()
+        first = (await stopped.answer(begun))["result"]
+    assert quick.count == int(idempotent)
+    assert (is_repeat(first), is_repeat(repeat)) == (True, not idempotent)
+    assert without_ids(first) == without_ids(repeat)
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
 async def test_a_call_that_a_stop_interrupts_is_unknown_or_runs_again(kept: Kept, idempotent: bool) -> None:
     pay = Effect(idempotent=idempotent)
     pay.gate.clear()

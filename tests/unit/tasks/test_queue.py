@@ -96,3 +96,30 @@ def test_one_caller_can_have_half_of_the_queue() -> None:
         pass
     with queue.about_to_wait(task(0, BEN)):
         pass
+
+
+def test_task_that_ends_before_it_begins_leaves_the_queue() -> None:
+    queue = queue_of(most=1, waiting=1)
+    queue.begun(task(1))
+    queue.add(task(2))
+    queue.remove(2)
+    queue.remove(2)
+    with queue.about_to_wait(task(3)):
+        pass
+    queue.ended(task(1))
+    assert queue.take_next() == []
+
+
+def test_task_that_asks_gives_its_place_away_and_counts_among_those_that_wait() -> None:
+    queue = queue_of(most=1, waiting=2)
+    for number in (1, 2):
+        assert queue.may_begin(task(number))
+        queue.begun(task(number))
+        queue.rested(task(number))
+    assert queue.room == 1
+    assert not queue.may_begin(task(3))
+    with pytest.raises(NoFreeSlot), queue.about_to_wait(task(3)):
+        pass
+    queue.gone_on(task(1))
+    queue.ended(task(1))
+    assert queue.may_begin(task(3))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import dragoman
 from dragoman import ToolContext, tool
-from dragoman.access.callers import Caller
+from dragoman.access.callers import LOCAL, Caller
+from dragoman.calls.call import Call
 from dragoman.errors import InvalidArgument, NotFound, ProtocolError
 from dragoman.protocol.versions import TASKS_EXTENSION
+from dragoman.tasks.client import TaskClient
 from dragoman.testing import ManualClock, TestServer, open_server
 from dragoman.testing.connection import MemoryClient
 from tests.support.calls import Held
@@ -124,6 +127,137 @@ async def test_tool_that_asks_gives_its_slot_to_another_task() -> None:
         assert (await ended(client, await create(client, "quick")))["status"] == "completed"
         await client.request("tasks/update", {"taskId": waiting, "inputResponses": {key: accept("Ada")}})
         assert (await ended(client, waiting))["result"]["content"][0]["text"] == "Hello, Ada"
+
+
+@tool(task="optional")
+async def wait_for_nothing(ctx: ToolContext) -> str:
+    """Run until it is cancelled."""
+    await ctx.cancellation.wait()
+    ctx.cancellation.raise_if_set()
+    return "never"
+
+
+ONE = {"tasks": {"max_concurrent": 1}}
+
+
+def in_use(server: TestServer) -> tuple[int, int]:
+    """The places in the queue and the slots that are taken."""
+    runs = server.runtime.tasks.requests._tasks
+    return runs._queue.running, runs._take_slot.slots.in_use
+
+
+async def test_task_that_asks_is_cancelled_though_no_slot_is_free() -> None:
+    async with open_server([ask, wait_for_nothing], ONE) as server:
+        client = client_of(server)
+        asks = await create(client, "ask")
+        await asking(client, asks)
+        runs = await create(client, "wait_for_nothing")
+        await until(lambda: in_use(server) == (1, 1))
+        await client.request("tasks/cancel", {"taskId": asks})
+        assert (await ended(client, asks))["status"] == "cancelled"
+        await client.request("tasks/cancel", {"taskId": runs})
+        assert (await ended(client, runs))["status"] == "cancelled"
+        await until(lambda: in_use(server) == (0, 0))
+
+
+async def test_task_gets_its_slot_back_with_the_last_of_several_answers() -> None:
+    @tool(task="optional")
+    async def ask_both(ctx: ToolContext) -> list[str | None]:
+        return list(await asyncio.gather(ctx.elicit("First?", str), ctx.elicit("Second?", str)))
+
+    async with open_server([ask_both, ask, wait_for_nothing], ONE) as server:
+        client = client_of(server)
+        task_id = await create(client, "ask_both")
+        while len(keys := list(await asking(client, task_id))) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await client.request("tasks/update", {"taskId": task_id, "inputResponses": {keys[0]: accept("a")}})
+        other = await create(client, "wait_for_nothing")
+        await until(lambda: in_use(server) == (1, 1))
+        await client.request("tasks/update", {"taskId": task_id, "inputResponses": {keys[1]: accept("b")}})
+        await client.request("tasks/cancel", {"taskId": other})
+        assert (await ended(client, task_id))["result"]["structuredContent"] == {"result": ["a", "b"]}
+        await until(lambda: in_use(server) == (0, 0))
+
+
+async def test_time_in_which_an_answered_task_waits_for_a_slot_is_not_counted() -> None:
+    @tool(task="optional", timeout_ms=1_000)
+    async def ask_in_time(ctx: ToolContext) -> str | None:
+        return await ctx.elicit("Name?", str)
+
+    clock = ManualClock()
+    async with open_server([ask_in_time, wait_for_nothing], ONE, clock=clock) as server:
+        client = client_of(server)
+        task_id = await create(client, "ask_in_time")
+        (key,) = await asking(client, task_id)
+        other = await create(client, "wait_for_nothing")
+        await until(lambda: in_use(server) == (1, 1))
+        await client.request("tasks/update", {"taskId": task_id, "inputResponses": {key: accept("Ada")}})
+        clock.advance(2)
+        await client.request("tasks/cancel", {"taskId": other})
+        assert (await ended(client, task_id))["result"]["content"][0]["text"] == "Ada"
+
+
+async def test_task_that_another_process_has_begun_waits_here_no_longer(tmp_path: Path) -> None:
+    folder = {"storage": {"data_dir": str(tmp_path)}}
+    few = {**folder, "tasks": {"max_concurrent": 1, "max_waiting": 1}}
+    async with open_server([wait_for_nothing], few) as one, open_server([wait_for_nothing], folder) as two:
+        client = client_of(one)
+        for _ in range(3):
+            await create(client, "wait_for_nothing")
+            await until(lambda: not one.runtime.tasks.requests._tasks._queue._waiting)
+        assert len(two.runtime.tasks.requests._tasks.running) == 2
+
+
+@pytest.mark.parametrize("is_awaited", [True, False])
+async def test_handler_that_gives_a_question_up_takes_no_slot_that_it_does_not_give_back(is_awaited: bool) -> None:
+    go_on = asyncio.Event()
+
+    @tool(task="optional")
+    async def lose_patience(ctx: ToolContext) -> str:
+        question = asyncio.create_task(ctx.elicit("Name?", str))
+        await go_on.wait()
+        if is_awaited:
+            question.cancel()
+            await asyncio.sleep(0)
+            question.cancel()
+            await asyncio.wait([question])
+        return "done"
+
+    clock = ManualClock()
+    async with open_server(
+        [lose_patience, wait_for_nothing], {**ONE, "timeouts": {"input_ms": 1_000}}, clock=clock
+    ) as server:
+        client = client_of(server)
+        task_id = await create(client, "lose_patience")
+        await asking(client, task_id)
+        other = await create(client, "wait_for_nothing")
+        await until(lambda: in_use(server) == (1, 1))
+        go_on.set()
+        await ended(client, task_id)
+        await client.request("tasks/cancel", {"taskId": other})
+        await ended(client, other)
+        clock.advance(2)  # Nobody has answered in time what is still asked.
+        for _ in range(10):
+            await asyncio.sleep(0)
+        await until(lambda: in_use(server) == (0, 0))
+
+
+async def test_task_that_was_cancelled_while_it_waited_makes_room_for_another() -> None:
+    async with open_server([wait_for_nothing], {"tasks": {"max_concurrent": 1, "max_waiting": 1}}) as server:
+        client = client_of(server)
+        await create(client, "wait_for_nothing")
+        waiting = await create(client, "wait_for_nothing")
+        await client.request("tasks/cancel", {"taskId": waiting})
+        await create(client, "wait_for_nothing")
+
+
+async def test_tasks_that_ask_count_among_those_that_may_wait() -> None:
+    async with open_server([ask], {"tasks": {"max_waiting": 2}}) as server:
+        client = client_of(server)
+        for _ in range(2):
+            await asking(client, await create(client, "ask"))
+        refused = await client.call_tool("ask", {})
+        assert "RESOURCE_EXHAUSTED" in refused["content"][0]["text"]
 
 
 async def test_task_beyond_the_room_is_working_until_it_begins_and_can_be_cancelled_before() -> None:
@@ -329,3 +463,59 @@ async def test_python_creates_a_task_and_finds_it() -> None:
             await runtime.create_task("plain")
         with pytest.raises(NotFound):
             await runtime.create_task("none")
+
+
+async def test_listener_is_told_every_change_once_however_many_loops_look(tmp_path: Path) -> None:
+    async with open_server([ask], {"storage": {"data_dir": str(tmp_path)}}) as server:
+        client = client_of(server)
+        done, task_id = await create(client, "ask"), await create(client, "ask")
+        feed, told = server.runtime.tasks.feed, list[str]()
+        await client.request("tasks/cancel", {"taskId": done})
+        await ended(client, done)
+        found, stop = await feed.listen(LOCAL, [done, task_id], lambda task: told.append(task["status"]))
+        assert found == [done, task_id]
+        for _ in range(3):
+            await asyncio.gather(*(feed.look() for _ in range(5)))
+        await asking(client, task_id)
+        await asyncio.gather(*(feed.look() for _ in range(5)))
+        assert told in ([], ["input_required"])  # It may have asked before.
+        told.clear()
+        await client.request("tasks/cancel", {"taskId": task_id})
+        await ended(client, task_id)
+        await asyncio.gather(*(feed.look() for _ in range(5)))
+        assert told.count("cancelled") == 1
+        assert told[-1] == "cancelled"
+        stop()
+
+
+@pytest.mark.parametrize("outcome", ["value", "error", "question", "cancelled"])
+async def test_nothing_of_a_run_is_left_for_the_garbage_collector(outcome: str) -> None:
+    @tool(task="optional")
+    async def job(ctx: ToolContext) -> str | None:
+        ctx.progress(1)
+        if outcome == "question":
+            return await ctx.elicit("Name?", str)
+        if outcome == "cancelled":
+            await ctx.cancellation.wait()
+            ctx.cancellation.raise_if_set()
+        if outcome == "error":
+            raise NotFound("nothing")
+        return outcome
+
+    async with open_server([job], clock=ManualClock()) as server:
+        client = client_of(server)
+        gc.collect()
+        gc.disable()
+        try:
+            task_id = await create(client, "job")
+            if outcome == "question":
+                (key,) = await asking(client, task_id)
+                await client.request("tasks/update", {"taskId": task_id, "inputResponses": {key: accept("Ada")}})
+            if outcome == "cancelled":
+                await client.request("tasks/cancel", {"taskId": task_id})
+            await ended(client, task_id)
+            await until(lambda: in_use(server) == (0, 0))
+            cast("ManualClock", server.runtime.clock).advance(1)  # A note about its progress may be due.
+            assert [each for each in gc.get_objects() if isinstance(each, Call | TaskClient)] == []
+        finally:
+            gc.enable()

@@ -13,6 +13,7 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 FUZZ_SECONDS ?= 660
 MINUTES ?= 60
 KILLS ?= 1000
+TASK_KILLS ?= 200
 PORT ?= 8000
 PARALLEL ?= -n 3 --dist worksteal
 APART := tests/browser tests/interaction/test_http_workers.py bench/tests/test_bench.py
@@ -107,11 +108,11 @@ soak: $(STAMP)  ## An hour of mixed load on real servers: memory stays flat, eac
 soak-short:  ## The same for half a minute.
 	@$(MAKE) soak MINUTES=0.5
 
-chaos: $(STAMP)  ## Kill servers with agents a thousand times, at named points and at random: no message is lost or handled twice. KILLS=; writes chaos/out/.
-	$(BIN)/python -m chaos --kills $(KILLS)
+chaos: $(STAMP)  ## Kill servers with agents a thousand times, and servers with tasks 200 times, at named points and at random: nothing is lost or done twice. KILLS=, TASK_KILLS=; writes chaos/out/.
+	$(BIN)/python -m chaos --kills $(KILLS) --task-kills $(TASK_KILLS)
 
-chaos-short:  ## The same, 25 times.
-	@$(MAKE) chaos KILLS=25
+chaos-short:  ## The same, 25 and 10 times.
+	@$(MAKE) chaos KILLS=25 TASK_KILLS=10
 
 requirements: $(STAMP)  ## Which requirements are tested, settled or pending, by area.
 	@$(BIN)/python tests/requirements.py

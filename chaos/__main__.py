@@ -1,4 +1,7 @@
-"""`python -m chaos`: kill servers a thousand times, or as often as it is told. Exits with 1 when something is wrong."""
+"""`python -m chaos`: kill servers with agents, and servers with tasks, as often as it is told.
+
+Exits with 1 when something is wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ import asyncio
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from chaos.points import POINTS
-from chaos.run import AT_RANDOM, Report, Run
+from chaos.rounds import AT_RANDOM, Report, Round, Run
+from chaos.run import AgentRound
+from chaos.run_tasks import TaskRound
 
 OUT = Path(__file__).parent / "out"
 _SHOWN = 20
@@ -18,36 +23,43 @@ _SHOWN = 20
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
-    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--kills", type=int, default=1000, help="of servers with agents [1000]")
+    parser.add_argument("--task-kills", type=int, default=200, help="of servers with tasks [200]")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir()
-    report = asyncio.run(_run(options.kills, options.seed))
-    (OUT / "report.json").write_text(json.dumps(vars(report), indent=1) + "\n", "utf-8")
-    print("\n".join(_lines(report)))
-    if report.problems:
-        more = len(report.problems) - _SHOWN
-        shown = [*report.problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+    agents = _run("agents", AgentRound, options.kills, options.seed)
+    tasks = _run("tasks", TaskRound, options.task_kills, options.seed)
+    problems = [*agents.problems, *tasks.problems]
+    if problems:
+        more = len(problems) - _SHOWN
+        shown = [*problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
         print("\nFAILED:", *shown, sep="\n- ", file=sys.stderr)
         return 1
     return 0
 
 
-async def _run(kills: int, seed: int) -> Report:
-    return await Run(kills, OUT, seed).run()
+def _run(name: str, kind: type[Round], kills: int, seed: int) -> Report:
+    async def run() -> Report:
+        return await Run(kind, kills, OUT / name, seed).run()
+
+    report = asyncio.run(run())
+    (OUT / f"{name}.json").write_text(json.dumps(vars(report), indent=1) + "\n", "utf-8")
+    print(f"{name}:", *_lines(report, kind.points), sep="\n  ", flush=True)
+    return report
 
 
-def _lines(report: Report) -> list[str]:
+def _lines(report: Report, points: Sequence[str]) -> list[str]:
     statuses = ", ".join(f"{count:,} {status}" for status, count in sorted(report.statuses.items()))
-    points = [f"  {report.kills[point]:5,}  {point}" for point in (*POINTS, AT_RANDOM)]
+    hits = [f"  {report.kills[point]:5,}  {point}" for point in (*points, AT_RANDOM)]
     return [
         f"{report.seconds:,.0f} s, {report.count:,} kills in {report.rounds} rounds",
-        f"{report.takeovers:,} agents taken over; {report.stops:,} servers ended by SIGTERM",
+        f"{report.takeovers:,} takeovers; {report.stops:,} servers ended by SIGTERM",
         f"{report.requests:,} requests, which were sent again {report.asked_again:,} times",
-        f"{report.messages:,} messages: {statuses}",
+        f"{report.messages:,} in the ledger: {statuses}",
         "kills by point:",
-        *points,
+        *hits,
     ]
 
 

@@ -48,7 +48,7 @@ _NOT_YET = frozenset(
 """Reasons of refusals: the request may not have been accepted, or its outcome is not known yet."""
 
 
-class Load:
+class AskLoad:
     """Lanes that ask, each one thing after the other, and ask again until there is an outcome."""
 
     def __init__(self, live: Sequence[Served | None], chance: random.Random) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_jobs import Together
 from dragoman.adapters.sqlite_ledger import SqliteLedger
@@ -18,6 +20,7 @@ from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.agents.agent import Agent
 from dragoman.agents.ledger import EntryStatus, Hold, LedgerEntry, NewEntry, Settlement
 from dragoman.storage.migrations import Migration
+from dragoman.tools.tool import Tool
 
 if TYPE_CHECKING:
     import sqlite3
@@ -160,13 +163,17 @@ class PointLedger(SqliteLedger):
         return value
 
 
-def with_points(agent: Agent, told: Pass) -> Any:
-    """The handler of an agent, which tells when it begins and when it has ended."""
+def with_points(served: Agent | Tool, told: Pass) -> Agent | Tool:
+    """An agent or a tool whose handler tells when it begins and when it has ended."""
+    handler = served.handler
 
-    async def handle(message: Any, ctx: Any) -> Any:
+    async def handle(given: Any, ctx: Any) -> Any:
         told("handler begun")
-        value = await agent.handler(message, ctx)
+        value = await handler(given, ctx)
         told("handler ended")
         return value
 
-    return handle
+    if isinstance(served, Agent):
+        return msgspec.structs.replace(served, handler=handle)
+    served.handler = handle
+    return served

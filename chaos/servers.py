@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -42,7 +42,8 @@ class Place:
 
     folder: Path
     settings: Mapping[str, Any] = field(default_factory=dict)
-    agents: Path = AGENTS
+    target: Path = AGENTS
+    """The file with what is served."""
 
     @property
     def data(self) -> Path:
@@ -80,11 +81,16 @@ class Served:
         """It has answered a call, or ended."""
 
     @classmethod
-    async def start(cls, place: Place, *arguments: str) -> Served:
+    async def start(cls, place: Place, *arguments: str) -> Self:
         """Start `dragoman serve`, or with arguments the server that dies at a point."""
+        return await cls._started(place, arguments)
+
+    @classmethod
+    async def _started(cls, place: Place, arguments: Sequence[str], transport: Sequence[str] = ()) -> Self:
         place.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        target = str(place.agents)
+        target = str(place.target)
         line = [sys.executable, str(SERVER), target, *arguments] if arguments else command(target)
+        line += transport
         log = place.folder / f"server-{next(cls._numbers)}.log"
         with log.open("wb") as stderr:
             process = await asyncio.create_subprocess_exec(

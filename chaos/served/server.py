@@ -1,6 +1,6 @@
-"""A server over stdio to which something happens. It is composed as `dragoman serve` is.
+"""A server to which something happens. It is composed as `dragoman serve` is.
 
-`python server.py TARGET [--point NAME [--times N] [--stops]] [--clock-file PATH] [--room-file PATH]`
+`python server.py TARGET [--point NAME [--times N] [--stops]] [--clock-file PATH] [--room-file PATH] [--transport NAME]`
 
 It dies at a point, or is stopped there; the first file has the seconds by which its clock is set forward, and the
 second the number of pages that its database may have.
@@ -15,11 +15,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from chaos.points import PointDatabase, PointLedger, Trap, send_itself, with_points
+from chaos.task_points import PointRuns
 from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.adapters.sqlite_ledger_admin import SqliteLedgerAdmin
 from dragoman.agents.agent import Agent
@@ -31,6 +30,7 @@ from dragoman.config import load_config
 from dragoman.serving import serve_until_stopped
 from dragoman.storage.migrations import migrations_for
 from dragoman.telemetry.stderr import log_to_stderr
+from dragoman.tools.tool import Tool
 
 
 class SetClock(SystemClock):
@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--stops", action="store_true")
     parser.add_argument("--clock-file", type=Path)
     parser.add_argument("--room-file", type=Path)
+    parser.add_argument("--transport", default="stdio")
     options = parser.parse_args()
     number = signal.SIGSTOP if options.stops else signal.SIGKILL
     trap = Trap(options.point, options.times, partial(send_itself, number))
@@ -66,17 +67,18 @@ def main() -> None:
     path, migrations = Path(storage.data_dir) / FILE_NAME, migrations_for("sqlite", MIGRATIONS)
     database = PointDatabase(path, migrations, trap, options.room_file)
     logger, sink = log_to_stderr(config.logging)
-    agents = [each for each in load_tools(options.target) if isinstance(each, Agent)]
+    admin = SqliteLedgerAdmin(database, storage.space)
     runtime = create_server(
         ServerOptions(
             config=config,
             clock=SetClock(options.clock_file),
             logger=logger,
-            ledger=(PointLedger(database, storage.space, trap), SqliteLedgerAdmin(database, storage.space)),
-            tools=[msgspec.structs.replace(each, handler=with_points(each, trap)) for each in agents],
+            ledger=(PointLedger(database, storage.space, trap), admin),
+            runs=(PointRuns(database, storage.space, trap), admin),
+            tools=[with_points(each, trap) for each in load_tools(options.target) if isinstance(each, Agent | Tool)],
         )
     )
-    serve_until_stopped(runtime)
+    serve_until_stopped(runtime, options.transport)
     sink.close()
 
 

@@ -15,7 +15,8 @@ import pytest
 from chaos.asks import Ask, answer_in
 from chaos.checks import Found, problems_in
 from chaos.points import POINTS, Trap
-from chaos.run import Run, found_in
+from chaos.rounds import Run
+from chaos.run import AgentRound, found_in
 from chaos.servers import AGENTS, Gone, Place, Served
 from dragoman.agents.ledger import EntryStatus, LedgerEntry
 
@@ -166,7 +167,7 @@ def test_an_answer_without_the_outcome_is_not_taken_for_one(error: dict[str, Any
     ("agents", "problems"), [("agents.py", []), ("repeating_agents.py", ["outside has done an item 2 times"])]
 )
 async def test_work_that_is_wrongly_repeated_is_found(tmp_path: Path, agents: str, problems: list[str]) -> None:
-    place = Place(tmp_path, agents=AGENTS.with_name(agents))
+    place = Place(tmp_path, target=AGENTS.with_name(agents))
     ask = Ask("b1946ac9-2492-4d23-8c21-d4e8a9f1c2d3", "outside", "an item")
     first = await Served.start(place, "--point", "handler ended")
     with pytest.raises(Gone):
@@ -182,6 +183,6 @@ async def test_work_that_is_wrongly_repeated_is_found(tmp_path: Path, agents: st
 
 @pytest.mark.slow
 async def test_a_run_kills_as_often_as_it_is_told_and_finds_nothing(tmp_path: Path) -> None:
-    report = await Run(3, tmp_path, seed=1).run()
+    report = await Run(AgentRound, 3, tmp_path, seed=1).run()
     assert (report.problems, report.count) == ([], 3)
     assert report.requests > 0

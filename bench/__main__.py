@@ -28,6 +28,7 @@ from bench.over_http import over_http
 from bench.page import page
 from bench.process import BenchError
 from bench.rounds import ENOUGH_ROUNDS, Figures, Plan, plan_for
+from bench.tasks import tasks
 
 OUT = measure.ROOT / "bench" / "out"
 _ALL: tuple[Callable[[Plan], Figures], ...] = (
@@ -44,6 +45,7 @@ _ALL: tuple[Callable[[Plan], Figures], ...] = (
     measure.protection,
     measure.memories,
     agents,
+    tasks,
     page,
 )
 SECTIONS = {section.__name__: section for section in _ALL}

@@ -182,21 +182,25 @@ class Requests:
         """What comes before the id and what comes after it; of the modern era if there is no session."""
         params: dict[str, Any] = {"name": ask.tool, "arguments": ask.arguments}
         if session is None:
-            params["_meta"] = {
-                "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
-                "io.modelcontextprotocol/clientInfo": _CLIENT,
-                "io.modelcontextprotocol/clientCapabilities": {},
-            }
-            headers = {
-                "MCP-Protocol-Version": MODERN_VERSION,
-                "Mcp-Method": "tools/call",
-                "Mcp-Name": ask.tool,
-            }
+            request = self.modern("tools/call", params, ask.tool)
         else:
-            headers = _in_session(session)
-        request = self._post({"jsonrpc": "2.0", "id": FIRST_ID, "method": "tools/call", "params": params}, **headers)
+            message = {"jsonrpc": "2.0", "id": FIRST_ID, "method": "tools/call", "params": params}
+            request = self._post(message, **_in_session(session))
         before, _, after = request.rpartition(b"%d" % FIRST_ID)  # From the end: a session may be named anything.
         return before, after
+
+    def modern(
+        self, method: str, params: dict[str, Any], name: str, capabilities: dict[str, Any] | None = None
+    ) -> bytes:
+        """A request of the modern era, of a client that can do what is said; its id is the first one."""
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
+            "io.modelcontextprotocol/clientInfo": _CLIENT,
+            "io.modelcontextprotocol/clientCapabilities": capabilities or {},
+        }
+        headers = {"MCP-Protocol-Version": MODERN_VERSION, "Mcp-Method": method, "Mcp-Name": name}
+        message = {"jsonrpc": "2.0", "id": FIRST_ID, "method": method, "params": {**params, "_meta": meta}}
+        return self._post(message, **headers)
 
     def _post(self, message: dict[str, Any], **headers: str) -> bytes:
         body = msgspec.json.encode(message)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,7 @@ from bench.http_load import (
     Ask,
     Era,
     Expected,
+    Load,
     Requests,
     Script,
     call_for,
@@ -126,10 +127,16 @@ class HttpServer:
         """Call for so long on so many connections, each with its own session in the handshake era."""
         with self._named():
             sessions = self._sessions_for(connections) if era is Era.HANDSHAKE else [None] * connections
+        expected, what = self.site.expected, ask or self.site.ask
+        return self.under(lambda port: call_for(seconds, port, sessions, self._ids, expected, what))
+
+    def under(self, put: Callable[[int], Load], *, leaves_records: bool = True) -> Run:
+        """What a load takes that is put on the server's port, and may leave a record of each call."""
+        with self._named():
             cpu = self._process.cpu
-            load = call_for(seconds, self._port, sessions, self._ids, self.site.expected, ask or self.site.ask)
+            load = put(self._port)
             calls = len(load.latencies)
-            self._process.check_records(calls)
+            self._process.check_records(calls if leaves_records else 0)
             return Run(calls, load.seconds, self._process.cpu - cpu, load.latencies, load.cpu)
 
     def visit(self, sessions: int) -> float:

@@ -102,6 +102,18 @@ def _over_http(figures: Figures) -> str:
     )
 
 
+def _tasks(figures: Figures) -> str:
+    rows = [
+        (
+            name,
+            *(f"{facts[key]:,.0f}" for key in ("tasks", "before_mb", "after_mb")),
+            f"{facts['ms_per_task']:.2f}",
+        )
+        for name, facts in figures["waiting"].items()
+    ]
+    return _table(("tasks that wait", "tasks", "MB before", "MB after", "ms each"), rows)
+
+
 def _bridge(figures: Figures) -> str:
     rows = [
         (
@@ -198,6 +210,7 @@ _BY_SECTION: dict[str, Callable[[Figures], str]] = {
     "in_process": _in_process,
     "over_http": _over_http,
     "bridge": _bridge,
+    "tasks": _tasks,
     "cache": _cache,
     "protection": _protection,
     "memories": _memories,

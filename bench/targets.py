@@ -189,6 +189,19 @@ def _agents(figures: Figures) -> list[Target]:
     ]
 
 
+def _tasks(figures: Figures) -> list[Target]:
+    return [
+        *(
+            Target.of(f"{path}: CPU of tools/call against that of tasks/get", ratio, 0.4, is_least=True)
+            for path, ratio in figures["get_ratios"].items()
+        ),
+        *(
+            Target.of(f"{path}: tasks/s, in a database, against FastMCP's, in memory", ratio, 5, is_least=True)
+            for path, ratio in figures["rate_ratios"].items()
+        ),
+    ]
+
+
 _BY_SECTION: dict[str, Callable[[Figures], list[Target]]] = {
     "over_stdio": _over_stdio,
     "many_tools": _many_tools,
@@ -201,6 +214,7 @@ _BY_SECTION: dict[str, Callable[[Figures], list[Target]]] = {
     "protection": _protection,
     "bridge": _bridge,
     "agents": _agents,
+    "tasks": _tasks,
 }
 
 

@@ -7,8 +7,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench import against, agents, bridge, cache, in_process, measure, memories, over_http, protection, report
+from bench import against, agents, bridge, cache, in_process, measure, memories, over_http, protection, report, tasks
 from bench.__main__ import SECTIONS, about, measured
 from bench.client import Server, Work
 from bench.go import go
@@ -171,6 +173,64 @@ def test_agents_are_measured_beside_what_limits_them(tmp_path: Path) -> None:
     assert len(targets(results)) == 4
 
 
+@pytest.mark.slow
+@pytest.mark.requirement("FND-TEST-08")
+def test_tasks_are_measured_beside_calls_of_the_same_server(tmp_path: Path) -> None:
+    plan = _plan(tmp_path, [])
+    results = measured(plan, ["tasks"])
+    works, waiting = results["tasks"]["works"], results["tasks"]["waiting"]
+    rivals = [tasks.IN_FASTMCP] if tasks.HAS_FASTMCP_TASKS else []
+    assert {path: list(work) for path, work in works.items()} == {
+        tasks.path_of(connections): [tasks.CALL, tasks.GET, tasks.IN_DATABASE, tasks.IN_MEMORY, *rivals]
+        for connections in tasks.CONNECTIONS
+    }
+    assert min(each["per_second"]["low"] for work in works.values() for each in work.values()) > 0
+    assert {name: each["tasks"] for name, each in waiting.items()} == {tasks.IN_DATABASE: 320, tasks.IN_MEMORY: 320}
+    text = _text(plan, results)
+    assert [target.name for target in targets(results) if target.name not in text] == []
+    assert len(targets(results)) == (4 if rivals else 2)
+
+
+def _answered(**task: object) -> bytes:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"taskId": "a", "resultType": "complete", **task}}).encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+@pytest.mark.parametrize(
+    ("answers", "problem"),
+    [
+        ([_answered(status="working")], "no task was created"),
+        ([_answered(status="working", resultType="task"), _answered(status="failed")], "a task has come to"),
+        (
+            [
+                _answered(status="working", resultType="task"),
+                _answered(status="completed", result={"content": [], "isError": True}),
+            ],
+            "a task has come to",
+        ),
+        ([b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n{}"], "answered with 400"),
+    ],
+)
+def test_a_task_that_does_not_come_to_its_result_spoils_the_run(answers: list[bytes], problem: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = threading.Thread(target=_answer_with, args=(listener, answers), daemon=True)
+        serving.start()
+        client = tasks.TaskClient(listener.getsockname()[1])
+        with pytest.raises(BenchError, match=problem):
+            client.wait_for(client.create(1, connections=1))
+        serving.join(PATIENCE)
+
+
+def _answer_with(listener: socket.socket, answers: list[bytes]) -> None:
+    """Answer with these, in order, on as many connections as it takes."""
+    left = list(answers)
+    while left:
+        connection, _ = listener.accept()
+        with connection:
+            while left and connection.recv(1 << 16):
+                connection.sendall(left.pop(0))
+
+
 @pytest.mark.requirement("FND-TEST-08")
 def test_agents_that_end_too_early_spoil_the_run(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="has ended too early"):
@@ -241,6 +301,14 @@ def test_targets_over_http_are_ratios_of_the_cpu_per_call_for_16_and_64_connecti
         "HTTP, 16 connections, work: calls/s of 2 workers against 1": ("1.8 x (1.7 to 1.85)", True),
         "HTTP: CPU of the client against the bare ASGI echo's": ("1/3", True),
     }
+
+
+def test_targets_of_tasks_are_the_cpu_of_a_get_and_the_rate_of_fastmcp() -> None:
+    ratios = {"get_ratios": {"tasks": spread_of([0.5])}, "rate_ratios": {"tasks": spread_of([4.0])}}
+    assert [(target.found, target.is_reached) for target in targets({"tasks": ratios})] == [
+        ("0.5 x", True),
+        ("4 x", False),
+    ]
 
 
 def test_a_short_run_lists_what_it_missed_and_says_that_it_does_not_tell(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ class ServerOptions:
     ledger: tuple[Ledger, LedgerAdmin] | None = None
     """The ledger for messages to agents, instead of the storage's."""
     runs: tuple[Runs, LedgerAdmin] | None = None
-    """Where tasks and the outcomes of idempotency keys are kept, instead of the storage."""
+    """The store for tasks and for the outcomes of calls with idempotency keys, instead of the storage's."""
     memories: Memories | None = None
     tools: Iterable[Offered | Agent] = ()
     """Tools, resources, prompts and agents, or functions and classes that were decorated as such."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.adapters.dict_ledger import DictBooks, Done
-from dragoman.agents.ledger import OPEN, TOOL_TARGET, EntryStatus, LedgerEntry, NewEntry
+from dragoman.agents.ledger import OPEN, TOOL_TARGET, EntryStatus, LedgerEntry
 from dragoman.errors import LeaseLost
 from dragoman.tasks.port import (
     MOST_ATTEMPTS,
@@ -32,7 +32,7 @@ from dragoman.tasks.port import (
 
 
 class KeptRun(Struct):
-    """What is known of a run beside its message in the books."""
+    """The facts of a run beside its message in the books."""
 
     updated_at: float
     is_repeatable: bool
@@ -102,20 +102,7 @@ class DictRuns:
 
     def _add(self, run: NewRun) -> Run:
         books = self._books
-        entry = NewEntry(
-            message_id=run.message_id,
-            kind="REQUEST",
-            source=run.owner,
-            target=TOOL_TARGET + run.tool,
-            owner=run.owner,
-            payload=run.arguments,
-            accepted_at=run.at,
-            expires_at=run.expires_at,
-            request_id=run.request_id,
-            correlation_id=run.correlation_id,
-            caller=run.caller,
-        )
-        added = books.add(entry)
+        added = books.add(run.entry())
         if not added.is_new:
             return self._run(added.number)
         books.runs[added.number] = KeptRun(run.at, run.is_repeatable, run.task_id, run.capabilities, list(run.answers))
@@ -170,7 +157,8 @@ class DictRuns:
             case Ended():
                 self._end(run, change.status, change.at, change.expires_at, change.error)
                 if change.result is not None:
-                    self._respond(run, change)
+                    kept_until = self._books.entries[number].expires_at
+                    self._books.add(replace(run, expires_at=kept_until).response(change, change.result))
             case Released():
                 self._wait_or_forget(run, change.at)
                 if run.task_id is None:
@@ -183,21 +171,6 @@ class DictRuns:
         kept.is_held, kept.updated_at = False, at
         expires_at = max(expires_at, entry.expires_at)
         self._books.replace(entry, status=status, error=error, ended_at=at, expires_at=expires_at)
-
-    def _respond(self, run: Run, done: Ended) -> None:
-        response = NewEntry(
-            message_id=done.message_id,
-            kind="RESPONSE",
-            source=TOOL_TARGET + run.tool,
-            target=run.owner,
-            owner=run.owner,
-            payload=done.result or b"",
-            accepted_at=done.at,
-            expires_at=self._books.entries[run.number].expires_at,
-            request_id=run.request_id,
-            correlation_id=run.correlation_id,
-        )
-        self._books.add(response)
 
     def _wait_or_forget(self, run: Run, at: float) -> None:
         kept, entry = self._books.runs[run.number], self._books.entries[run.number]

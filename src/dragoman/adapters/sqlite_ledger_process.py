@@ -17,7 +17,7 @@ _DEFAULT_LEASE = 10.0
 
 
 class SqliteProcess:
-    """What holds agents and runs. All ports of one storage are the same process; the last that leaves ends it."""
+    """The holder of agents and runs. All ports of one storage are the same process; the last that leaves ends it."""
 
     def __init__(self, database: SqliteDatabase, *, boot_clock: Callable[[], float] = boot_clock) -> None:
         self._database = database
@@ -54,7 +54,7 @@ class SqliteProcess:
         return bool(self._boot_clock() < until) and not self._locks.is_free(process)
 
     def is_alive(self, process: str, writing: Transaction) -> bool:
-        """Whether a process is alive. What is left of one that has ended is removed."""
+        """Whether a process is alive. Removes the rows and the file of one that has ended."""
         if process == self.id:
             return True
         row = writing.execute("SELECT until FROM ledger_process WHERE id = ?", (process,)).fetchone()

@@ -14,7 +14,7 @@ from dragoman.adapters.sqlite_ledger_admin import forget
 from dragoman.adapters.sqlite_ledger_process import SqliteProcess
 from dragoman.adapters.sqlite_ledger_rows import IS_OPEN, SqliteSpace, add
 from dragoman.adapters.sqlite_writer import Transaction
-from dragoman.agents.ledger import LARGE_RESULT, OPEN, TOOL_TARGET, EntryStatus, NewEntry
+from dragoman.agents.ledger import LARGE_RESULT, OPEN, TOOL_TARGET, EntryStatus
 from dragoman.errors import LeaseLost
 from dragoman.tasks.port import (
     MOST_ATTEMPTS,
@@ -139,20 +139,7 @@ class SqliteRuns:
 
     def _add(self, run: NewRun, writing: Transaction) -> Run:
         space = self._space.of(writing)
-        entry = NewEntry(
-            message_id=run.message_id,
-            kind="REQUEST",
-            source=run.owner,
-            target=TOOL_TARGET + run.tool,
-            owner=run.owner,
-            payload=run.arguments,
-            accepted_at=run.at,
-            expires_at=run.expires_at,
-            request_id=run.request_id,
-            correlation_id=run.correlation_id,
-            caller=run.caller,
-        )
-        added = add(entry, space, writing)
+        added = add(run.entry(), space, writing)
         if not added.is_new:
             return self._with_particulars(self._read_run(writing, added.number), space, writing)
         process = self._process.member(writing) if run.begins else None
@@ -226,19 +213,7 @@ class SqliteRuns:
         run = self._read_run(writing, done.number)
         if done.result is None:
             return run
-        response = NewEntry(
-            message_id=done.message_id,
-            kind="RESPONSE",
-            source=TOOL_TARGET + run.tool,
-            target=run.owner,
-            owner=run.owner,
-            payload=done.result,
-            accepted_at=done.at,
-            expires_at=run.expires_at,
-            request_id=run.request_id,
-            correlation_id=run.correlation_id,
-        )
-        add(response, self._space.of(writing), writing)
+        add(run.response(done, done.result), self._space.of(writing), writing)
         return run
 
     def _has_dead_holders(self, connection: sqlite3.Connection, space: int) -> bool:

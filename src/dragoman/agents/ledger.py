@@ -47,7 +47,7 @@ PARKED = (EntryStatus.DEAD, EntryStatus.UNKNOWN)
 """An operator may have such a message handled again."""
 
 TOOL_TARGET = "tool:"
-"""What the target of a run begins with in the ledger, before the tool's name. No agent's id can."""
+"""The prefix of a run's target in the ledger, before the tool's name. No agent's id begins with it."""
 
 STATUS_MEANINGS = {
     EntryStatus.WAITING: "Accepted, and not begun.",

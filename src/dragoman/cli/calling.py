@@ -53,7 +53,7 @@ def asked_for(
     runs_nothing: bool = False,
     **options: Any,
 ) -> AskedCall:
-    """What the words of a command line ask for, and a server that has not started; or the end of the command.
+    """The call that a command line asks for, with a server that has not started; or the end of the command.
 
     With `runs_nothing` the server has the tools alone, without agents and without the target's lifespan.
     """

@@ -1,4 +1,4 @@
-"""What a task came to, in the words of the command line."""
+"""Outcomes of tasks, in the words of the command line."""
 
 from __future__ import annotations
 

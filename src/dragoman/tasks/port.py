@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from dragoman.agents.ledger import OPEN, EntryStatus
+from dragoman.agents.ledger import OPEN, TOOL_TARGET, EntryStatus, NewEntry
 from dragoman.errors import InvalidArgument
 
 MOST_ATTEMPTS = 5
@@ -48,6 +48,22 @@ class NewRun(Struct, frozen=True, kw_only=True):
     """JSON of what the client can be asked."""
     answers: Sequence[StoredQuestion] = ()
     """The questions that were answered before it was stored."""
+
+    def entry(self) -> NewEntry:
+        """The request in the ledger."""
+        return NewEntry(
+            message_id=self.message_id,
+            kind="REQUEST",
+            source=self.owner,
+            target=TOOL_TARGET + self.tool,
+            owner=self.owner,
+            payload=self.arguments,
+            accepted_at=self.at,
+            expires_at=self.expires_at,
+            request_id=self.request_id,
+            correlation_id=self.correlation_id,
+            caller=self.caller,
+        )
 
 
 class StoredQuestion(Struct, frozen=True, kw_only=True):
@@ -106,6 +122,21 @@ class Run(Struct, frozen=True, kw_only=True):
     @property
     def is_open(self) -> bool:
         return self.status in OPEN
+
+    def response(self, done: Ended, result: bytes) -> NewEntry:
+        """The response in the ledger, which is kept as long as the request."""
+        return NewEntry(
+            message_id=done.message_id,
+            kind="RESPONSE",
+            source=TOOL_TARGET + self.tool,
+            target=self.owner,
+            owner=self.owner,
+            payload=result,
+            accepted_at=done.at,
+            expires_at=self.expires_at,
+            request_id=self.request_id,
+            correlation_id=self.correlation_id,
+        )
 
     @property
     def pending(self) -> Sequence[StoredQuestion]:

@@ -224,7 +224,7 @@ class ChunkedBody:
     says_close = False
     """Whether a trailer says that the connection ends with the request."""
     refusal: tuple[int, str] | None = None
-    """What is wrong with what follows on the parts that were read."""
+    """The status and the reason, for a fault in the bytes behind the parts that were read."""
 
     def __init__(self) -> None:
         self._left = 0

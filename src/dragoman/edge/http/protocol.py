@@ -64,7 +64,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class ServerShared:
-    """What the connections of a server share."""
+    """The state that the connections of a server share."""
 
     app: HttpApplication
     clock: Clock

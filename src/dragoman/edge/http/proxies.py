@@ -1,4 +1,4 @@
-"""What proxies say about the clients that they speak for, and which of them are believed.
+"""The addresses of clients behind proxies, and the proxies that are trusted to tell them.
 
 `X-Forwarded-For` and `X-Forwarded-Proto` are anybody's to write. They count only on a connection from an address in
 `http.trusted_proxies`, and of a list of addresses the last one counts that is not such a proxy's.

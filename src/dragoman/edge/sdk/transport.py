@@ -48,7 +48,7 @@ async def send_line(stream: Any, line: bytes) -> None:
 
 
 class _LastingStream:
-    """Where the SDK sends the messages of a stream. It is no error that nobody receives them: they can be replayed.
+    """The SDK's way to send the messages of a stream. It is no error that nobody receives them: they can be replayed.
 
     On an error the SDK would forget the stream by its name, even if a client has resumed it meanwhile.
     """

@@ -224,7 +224,7 @@ class TaskRuns:
         return whole * (1 + int(max(0.0, self._store.now() - run.created_at) * 1000) // whole)
 
     async def _check_store(self) -> None:
-        """As `_check_queue`, where others run what is stored and nothing is known of the tasks that wait."""
+        """Raise `NoFreeSlot` when too many wait, where others run what is stored and the queue knows nothing of it."""
         most = self.config.max_waiting
         waiting = await stored_now(self._store.runs.page(msgspec.structs.replace(WAITING, limit=most)))
         if len(waiting) >= most:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlite3
 
 
 class SqliteVersion:
@@ -16,6 +19,8 @@ class SqliteVersion:
 
     def now(self) -> int | None:
         """A number that changes with every commit, in whichever process; None when that cannot be told now."""
+        import sqlite3  # Not before the database is used.
+
         if self._is_closed:
             return None
         try:

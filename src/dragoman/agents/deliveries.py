@@ -227,6 +227,10 @@ class Deliveries:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.logger.error("work for an agent failed", exception_facts(error, InternalError.code))
 
+    def hears(self, hook: str) -> bool:
+        """Whether the application has set a hook."""
+        return getattr(self._hooks, hook) is not None
+
     def tell(self, hook: str, *arguments: Any) -> None:
         """Call a hook of the application."""
         self._hooks.call(hook, self.logger, self.run, *arguments)

@@ -82,6 +82,7 @@ class Host(Protocol):
     retries: int
 
     def run(self, work: Coroutine[Any, Any, Any]) -> None: ...
+    def hears(self, hook: str) -> bool: ...
     def tell(self, hook: str, *arguments: Any) -> None: ...
     def tell_ended(self, entry: LedgerEntry, settlement: Settlement) -> None: ...
     def load_later(self, worker: AgentWorker) -> None: ...
@@ -277,6 +278,8 @@ class AgentWorker:
             verdict = after_error(self.agent, error, item.attempts, self._host.policy)
             self.state.undo()
         status, failure = (EntryStatus.COMPLETED, None) if verdict is None else verdict
+        # Now: the next handling begins before this one is stored, and what it changes is not.
+        told = self.state.snapshot() if changes and self._host.hears("on_state_change") else None
         ending: Awaitable[Any] | None = None
         if item.entry is not None or changes or (failure is None and item.sends):
             settlement = self._settlement(item, status, failure, changes)
@@ -297,8 +300,8 @@ class AgentWorker:
                 await ending
         finally:
             self._check_rest()
-        if changes:
-            self._host.tell("on_state_change", self.agent.id, self.state)
+        if told is not None:
+            self._host.tell("on_state_change", self.agent.id, told)
         if error is not None:
             raise error
         if failure is not None:

@@ -26,6 +26,7 @@ from dragoman.errors import (
 )
 from tests.support.aacp import uuid
 from tests.support.agents import Gate, agents_served, all_held, quiet
+from tests.support.waiting import until
 
 REQUEST = uuid(1)
 
@@ -163,6 +164,24 @@ async def test_the_state_can_be_read_and_its_changes_are_told() -> None:
         assert await coordinator.read_state("a") == {"x": [2]}
         assert await coordinator.read_state("nobody") == {}
     assert told == [("a", {"x": 1}), ("a", {"x": [2]})]
+
+
+@pytest.mark.requirement("FND-AGENT-05")
+async def test_a_change_of_the_state_is_told_as_it_was_stored_although_the_next_handling_has_begun(
+    tmp_path: Any,
+) -> None:
+    told: list[int] = []
+
+    @agent("a", effects="ledger")
+    async def count(message: AgentMessage, ctx: AgentContext) -> None:
+        ctx.state["count"] = ctx.state.get("count", 0) + 1
+
+    async with agents_served(count, folder=tmp_path) as served:
+        served.coordinator.on_state_change = lambda name, state: told.append(state["count"])
+        await asyncio.gather(*(served.coordinator.send_reliable_message("a", number) for number in range(40)))
+        await served.settled()
+        await until(lambda: len(told) == 40)
+    assert told == list(range(1, 41))
 
 
 async def test_a_full_mailbox_refuses_messages_that_would_only_be_in_memory() -> None:

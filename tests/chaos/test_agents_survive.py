@@ -173,13 +173,13 @@ async def test_a_retry_that_was_due_by_a_clock_an_hour_ahead_is_not_waited_for(t
 
 async def test_a_full_disk_is_answered_as_such_loses_nothing_and_work_goes_on_with_room(tmp_path: Path) -> None:
     place, room, asks, reasons = Place(tmp_path), tmp_path / "room", list[Ask](), Counter[str]()
-    room.write_text("1000000", "utf-8")
+    give_room(room, 1_000_000)
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serving(place, "--room-file", str(room)))
         asks.append(ask_of("relay", "the first"))
         assert await answered(server, asks[0]) == 1
         await server.end(signal.SIGKILL)
-        room.write_text(str(pages_of(place) + 20), "utf-8")
+        give_room(room, pages_of(place) + 20)
         server = await stack.enter_async_context(serving(place, "--room-file", str(room)))
 
         async def ask(number: int) -> None:
@@ -192,12 +192,19 @@ async def test_a_full_disk_is_answered_as_such_loses_nothing_and_work_goes_on_wi
 
         waiting = [asyncio.create_task(ask(number)) for number in range(40)]
         await until(lambda: reasons["storage_full"] > 0)
-        room.write_text("1000000", "utf-8")
+        give_room(room, 1_000_000)
         await asyncio.gather(*waiting)
         await asyncio.gather(*(answered(server, each) for each in asks))
         await until_nothing_is_open(place)
     assert reasons.keys() == {"storage_full"}
     assert await problems_at(place, *asks) == []
+
+
+def give_room(room: Path, pages: int) -> None:
+    """Limit the database, all at once: the server may read the file at any moment."""
+    fresh = room.with_suffix(".new")
+    fresh.write_text(str(pages), "utf-8")
+    fresh.replace(room)
 
 
 def pages_of(place: Place) -> int:

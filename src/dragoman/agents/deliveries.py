@@ -78,7 +78,7 @@ class Deliveries:
         """The agents that this process holds."""
         self.is_stopping = True
         self.retries = self.dead_letters = self.takeovers = 0
-        self._hooks = hooks
+        self.hooks = hooks
         self._publish = publish
         self._telling: Timer | None = None
         self.random = random
@@ -227,13 +227,9 @@ class Deliveries:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.logger.error("work for an agent failed", exception_facts(error, InternalError.code))
 
-    def hears(self, hook: str) -> bool:
-        """Whether the application has set a hook."""
-        return getattr(self._hooks, hook) is not None
-
     def tell(self, hook: str, *arguments: Any) -> None:
         """Call a hook of the application."""
-        self._hooks.call(hook, self.logger, self.run, *arguments)
+        self.hooks.call(hook, self.logger, self.run, *arguments)
 
     def tell_ended(self, entry: LedgerEntry, settlement: Settlement) -> None:
         """Tell whoever waits for a message what became of it, which is in the ledger by now."""
@@ -248,7 +244,7 @@ class Deliveries:
         else:
             self.dead_letters += settlement.status is EntryStatus.DEAD
             outcome = Outcome(error=error_in(settlement.error))
-            if self._hooks.on_message_failed is not None and settlement.error is not None:
+            if self.hooks.on_message_failed is not None and settlement.error is not None:
                 told = msgspec.json.decode(settlement.error, type=StructuredError)
                 self.tell("on_message_failed", entry.message_id, told)
         self.awaited.tell(entry.number, outcome)

@@ -20,6 +20,7 @@ from dragoman.agents.awaited import AwaitedOutcomes
 from dragoman.agents.context import AgentContext
 from dragoman.agents.delivery import Delivery, delivery_of
 from dragoman.agents.drafts import Drafts
+from dragoman.agents.hooks import AgentHooks
 from dragoman.agents.ledger import EntryStatus, Hold, Ledger, LedgerEntry, Settlement
 from dragoman.agents.mailbox import Mailbox
 from dragoman.agents.settings import AacpConfig
@@ -77,12 +78,12 @@ class Host(Protocol):
     intake: Intake
     outgoing: Sending
     origin: Origin
+    hooks: AgentHooks
     max_state_bytes: int
     is_stopping: bool
     retries: int
 
     def run(self, work: Coroutine[Any, Any, Any]) -> None: ...
-    def hears(self, hook: str) -> bool: ...
     def tell(self, hook: str, *arguments: Any) -> None: ...
     def tell_ended(self, entry: LedgerEntry, settlement: Settlement) -> None: ...
     def load_later(self, worker: AgentWorker) -> None: ...
@@ -279,7 +280,7 @@ class AgentWorker:
             self.state.undo()
         status, failure = (EntryStatus.COMPLETED, None) if verdict is None else verdict
         # Now: the next handling begins before this one is stored, and what it changes is not.
-        told = self.state.snapshot() if changes and self._host.hears("on_state_change") else None
+        told = self.state.snapshot() if changes and self._host.hooks.on_state_change is not None else None
         ending: Awaitable[Any] | None = None
         if item.entry is not None or changes or (failure is None and item.sends):
             settlement = self._settlement(item, status, failure, changes)

@@ -94,7 +94,7 @@ def _with_extensions(declared: dict[str, Any]) -> dict[str, Any]:
 
 
 def known_capabilities(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """What a client can be asked, of what it has declared."""
+    """The declared capabilities that let a server ask the client something."""
     known: dict[str, Any] = _outline(declared, _CAPABILITIES)
     return {name: known[name] for name in ("elicitation", "roots", "sampling") if name in known}
 

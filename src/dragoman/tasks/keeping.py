@@ -60,7 +60,7 @@ class _Flight(Struct, eq=False):
 
     arguments: bytes
     ended: asyncio.Future[bytes | None]
-    """What was stored; None if nothing was, and the next repeat has to run."""
+    """The stored outcome; None if nothing was stored, and the next repeat has to run."""
 
 
 class Keeping:
@@ -175,7 +175,7 @@ class Keeping:
                 await self._end(run, kept_as, failure)
             raise
         if not await self._end(run, kept_as, stored):
-            # Another process has taken the run over. What it stores is what repeats get, and so does this call.
+            # Another process has taken the run over. Repeats get the outcome that it stores, and so does this call.
             settled = await self._settled_run(call, kept_as)
             if settled is not None:
                 return self._repeated(call, self._outcome_of(settled, kept_as))
@@ -281,7 +281,7 @@ def _is_retryable(error: ToolError | ProtocolError) -> bool:
 
 
 async def _until_told(call: Call, told: asyncio.Future[Any]) -> Any:
-    """What a future comes to. Raises `Aborted` when the call is cancelled, or its time is up."""
+    """The result of a future. Raises `Aborted` when the call is cancelled, or its time is up."""
     cancelled = asyncio.ensure_future(call.cancellation.wait())
     try:
         await asyncio.wait((told, cancelled), return_when=asyncio.FIRST_COMPLETED)

@@ -24,7 +24,7 @@ PART = "tasks"
 
 
 class TasksAtWork:
-    """What the rest of a server needs of the part, once it is built."""
+    """The objects of the part that the rest of a server uses, once it is built."""
 
     requests: TaskRequests
     """Finds, answers and cancels tasks of a caller."""

@@ -206,7 +206,7 @@ class Cancelled(Struct, frozen=True):
 
 
 class Ended(Struct, frozen=True, kw_only=True):
-    """What a run came to."""
+    """A run has ended."""
 
     number: int
     fence: int

@@ -184,7 +184,7 @@ class TaskRuns:
             self._do(self._begin_waiting(queued))
 
     def handle_of(self, run: Run) -> TaskCreated:
-        """What the call is answered with that created the task."""
+        """The answer to the call that created the task."""
         base = self.base_of(run)
         return TaskCreated(
             task_id=base["taskId"],
@@ -196,7 +196,7 @@ class TaskRuns:
         )
 
     def base_of(self, run: Run) -> dict[str, Any]:
-        """What is always said about a task."""
+        """The facts that every answer about a task has."""
         return {
             "taskId": run.task_id,
             "status": status_of(run),
@@ -420,7 +420,7 @@ def status_of(run: Run) -> str:
 
 
 def _answers_of(call: Call) -> tuple[StoredQuestion, ...]:
-    """What the client has answered before the task was created."""
+    """The questions that the client answered before the task was created."""
     asked = call.answers.asked or {}
     found = [(asked[name], result) for name, result in call.answers.results.items() if name in asked]
     words = [digest for digest, _ in found]

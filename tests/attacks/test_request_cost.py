@@ -89,8 +89,8 @@ def unknown_tool(arguments: bytes) -> bytes:
 def test_violations_cost_no_more_than_the_arguments_that_they_are_in(target: Target) -> None:
     """126 KB with 22,000 containers that are too deep, each at the end of a path of 60,000 characters."""
     deep = b'{"%b":' % (b"k" * 7_500) * 8 + many(b"[]", 22_000) + b"}" * 8
-    most = BY_SDK if isinstance(target, SseTarget) else 10
-    check_cost(target, "tools/call", unknown_tool(deep), most, times=10)
+    # Five times is usual; with every path written out it is hundreds of times.
+    check_cost(target, "tools/call", unknown_tool(deep), most=40, times=10)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,8 @@ def test_millions_of_elements_are_refused_before_they_become_objects(target: Tar
 def test_message_within_the_limits_costs_little_more_than_its_decoding(
     target: Target, method: str, item: bytes, count: int
 ) -> None:
-    most = BY_SDK if isinstance(target, SseTarget) else 3
+    # At most three times is usual (the message is looked at, decoded and checked).
+    most = BY_SDK if isinstance(target, SseTarget) else 8
     check_cost(target, method, unknown_tool(many(item, count)) + b',"unread":1', most, times=3)
 
 

@@ -49,6 +49,7 @@ from dragoman.edge.listing import Listing
 from dragoman.edge.requests import KernelRequests, capabilities_with
 from dragoman.edge.sdk.kernel import SdkKernel
 from dragoman.errors import ConfigError, PartFailed, RegistrationError
+from dragoman.gateway.migrations import MIGRATIONS as GATEWAY_MIGRATIONS
 from dragoman.ids import Ids, RandomIds
 from dragoman.lifespans import Lifespan, MakeLifespan
 from dragoman.memories.migrations import MIGRATIONS
@@ -57,7 +58,7 @@ from dragoman.offers.catalogue import Offered, Offers, lifespans_of, sorted_out
 from dragoman.parts.admin import admin_part
 from dragoman.parts.artifacts import artifacts_part
 from dragoman.parts.installed import installed_parts, sections_of
-from dragoman.parts.part import Contribution, Facilities, Part
+from dragoman.parts.part import Contribution, Facilities, OwnPipeline, Part
 from dragoman.parts.spans import spans_part
 from dragoman.parts.supervisor import Supervisor
 from dragoman.protocol.results import ToolResult, bytes_added_later
@@ -108,6 +109,8 @@ _TAKEN = frozenset(
         "explorer",
         "aacp",
         "tasks",
+        "knowledge",
+        "gateway",
     ]
 )
 """The names of what the server itself starts and stops, or may."""
@@ -202,6 +205,7 @@ def create_server(options: ServerOptions) -> Runtime:
         publish=shared.tell,
         resource_updated=shared.resource_updated,
         max_value_bytes=config.response.max_value_bytes,
+        is_near=lambda: runtime.is_near and config.gateway.public_url is None,
         health=partial(health_report, info, config.tools, slots, lambda: supervisor.missing),
     )
     _register(tools, facilities, has_health=options.has_health)
@@ -223,8 +227,13 @@ def create_server(options: ServerOptions) -> Runtime:
 
 
 def _make_storage(options: ServerOptions, parts: Iterable[Part]) -> Storage:
-    """The storage, with the migrations of memories, whose tables there may be without their tools, and of parts."""
+    """The storage, with the migrations of memories, whose tables there may be without their tools, and of parts.
+
+    Those of the gateway too, whose part comes only with HTTP.
+    """
     migrations = (*MIGRATIONS, *(each for part in parts for each in part.migrations))
+    if options.config.gateway.enabled:
+        migrations += GATEWAY_MIGRATIONS
     return make_storage(options.config.storage, options.clock, dict.fromkeys(migrations))
 
 
@@ -337,6 +346,10 @@ def _own_parts(
     if config.tools.memory_enabled or options.memory_tools:
         info = {"name": config.server.name, "version": config.server.version}
         yield memories_part(config.response.max_value_bytes - bytes_added_later(info), options.memories)
+    if config.gateway.enabled:
+        from dragoman.knowledge.part import knowledge_part
+
+        yield knowledge_part(config.gateway.public_url or "", is_owner=options.is_owner)
     if config.is_dynamic_registration_effective():
         yield admin_part(config.tools.admin_policy, None if agent_tools is None else agent_tools.send_message)
     if config.response.dialect == "envelope":  # The only one that leaves something to be continued.
@@ -435,24 +448,46 @@ def _compose_calls(
     )
     tools = build_pipeline(policy, common)
     offers = build_pipeline(replace(policy, find=FindOffer(), repeats=None), common)
-    runner = Runner(tools, under_way, deadlines, threads, logger, facilities.on_submit)
+    special = {
+        name: build_pipeline(_own_policy(policy, each, clock), common)
+        for contribution in supervisor
+        for each in contribution.pipelines
+        for name in each.tools
+    }
+    runner = Runner(tools, under_way, deadlines, threads, logger, facilities.on_submit, special)
     intake = Intake(runner, facilities.ids, dialect, clock)
     return Calls(common, policy, tools.stages, runner, intake, Intake(runner, facilities.ids, dialect, clock, offers))
+
+
+_SHAPELESS = LimitsConfig(max_array_size=None, max_string_length=None, max_object_depth=None, max_object_members=None)
+
+
+def _own_policy(policy: Policy, own: OwnPipeline, clock: Clock) -> Policy:
+    """The policy for some tools: with slots of their own, and no limits but that of the payload."""
+    tools = policy.tools
+    if own.max_payload_bytes is not None:
+        tools = msgspec.structs.replace(tools, max_payload_bytes=own.max_payload_bytes)
+    return replace(
+        policy,
+        limits=_SHAPELESS,
+        tools=tools,
+        slots=Slots(ResourcesConfig(max_concurrent_executions=own.max_concurrent), tools, clock),
+        shares=Shares(ResourcesConfig(), _SHAPELESS),
+        stages=own.stages,
+        repeats=own.repeats,
+    )
 
 
 def _open_pipeline(runtime: Runtime, most: int, event: str) -> tuple[Intake, Pipeline]:
     """A pipeline of a part's own: with slots that are waited for, and no limits but that of the payload."""
     calls, clock = runtime.calls, runtime.clock
-    shapeless = LimitsConfig(
-        max_array_size=None, max_string_length=None, max_object_depth=None, max_object_members=None
-    )
     policy = replace(
         calls.policy,
         find=FindOffer(),
-        limits=shapeless,
-        rates=Rates(shapeless),
+        limits=_SHAPELESS,
+        rates=Rates(_SHAPELESS),
         slots=Slots(ResourcesConfig(max_concurrent_executions=most), calls.policy.tools, clock),
-        shares=Shares(ResourcesConfig(), shapeless),
+        shares=Shares(ResourcesConfig(), _SHAPELESS),
         waits=True,
         event=event,
         repeats=None,
@@ -520,7 +555,7 @@ def _make_http(
     )
     runtime.edge.announcer.sessions = sessions
     runtime.metrics = _make_metrics(runtime) if config.http.metrics else None
-    for part in _http_parts(runtime, siblings):
+    for part in _http_parts(runtime, siblings, authenticator):
         runtime.observers += _contribute(part, config, runtime.facilities, runtime.supervisor).observers
     services, metadata = runtime.edge.services, resource_metadata(config.auth)
     routes = [*Status(runtime, services, siblings).routes(), *(sse_routes(sessions) if sse else ())]
@@ -541,13 +576,24 @@ def _make_http(
     )
 
 
-def _http_parts(runtime: Runtime, siblings: Siblings | None) -> Iterator[Part]:
+def _http_parts(runtime: Runtime, siblings: Siblings | None, authenticator: Authenticator | None) -> Iterator[Part]:
     """The parts that a server has only over HTTP, in the order in which they start."""
     config = runtime.config
     if runtime.metrics is not None:
         from dragoman.edge.http.metrics import metrics_part
 
         yield metrics_part(runtime.metrics, siblings)
+    if config.gateway.enabled:
+        from dragoman.gateway.part import gateway_part
+        from dragoman.gateway.service import ENVELOPE_BYTES
+
+        yield gateway_part(
+            runtime.intake,
+            authenticator,
+            config.knowledge,
+            min(config.tools.max_payload_bytes + ENVELOPE_BYTES, config.limits.max_request_bytes),
+            is_durable=config.storage.engine != "memory",
+        )
     if config.explorer.enabled:
         from dragoman.explorer.part import explorer_part
 
@@ -577,7 +623,10 @@ def _authenticator(runtime: Runtime, identify: Identify | None) -> Authenticator
     from dragoman.access.authenticator import CustomAuthenticator, make_authenticator
     from dragoman.adapters.web_documents import WebDocuments
 
-    authenticator = make_authenticator(runtime.config.auth, runtime.clock, WebDocuments(), os.environ)
+    config = runtime.config
+    authenticator = make_authenticator(
+        config.auth, runtime.clock, WebDocuments(), os.environ, config.gateway.tenant_claim
+    )
     if identify is None:
         return authenticator
     if authenticator is not None:

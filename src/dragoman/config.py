@@ -26,6 +26,8 @@ from dragoman.cache.settings import CacheConfig
 from dragoman.calls.settings import GuardsConfig, LimitsConfig, ResourcesConfig
 from dragoman.edge.settings import HttpConfig
 from dragoman.explorer.settings import ExplorerConfig
+from dragoman.gateway.settings import GatewayConfig
+from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.process.settings import ServerConfig
 from dragoman.replies.settings import ResponseConfig
 from dragoman.sections import (
@@ -49,6 +51,7 @@ PREFIX = "DRAGOMAN_"
 _MOST_FILE = 1_048_576
 _NAME_IT = "name it with --config"
 _NAME = re.compile("[a-z][a-z0-9_]*")
+GATEWAY_PATHS = ("/mcp/actions", "/mcp/capabilities", "/mcp/openapi.json", "/schemas/mcp", "/knowledge")
 FLAGS = {"logging.level": "--log-level", "timeouts.tool_overrides": "--timeout"}
 """The settings that have a flag of their own, in some command."""
 
@@ -72,12 +75,16 @@ class Config(Section, frozen=True):
     explorer: ExplorerConfig = ExplorerConfig()
     aacp: AacpConfig = AacpConfig()
     tasks: TasksConfig = TasksConfig()
+    gateway: GatewayConfig = GatewayConfig()
+    knowledge: KnowledgeConfig = KnowledgeConfig()
 
     def conflicts(self) -> Iterator[Problem]:
         """What is wrong with settings of two sections together."""
         prefix, path = self.explorer.prefix.rstrip("/"), self.http.path
         if self.explorer.enabled and (path == prefix or path.startswith(f"{prefix}/")):
             yield "explorer.prefix", f"must be apart from http.path, {path}"
+        if self.gateway.enabled and any(path == taken or path.startswith(f"{taken}/") for taken in GATEWAY_PATHS):
+            yield "http.path", f"must be apart from what the gateway serves: {', '.join(GATEWAY_PATHS)}"
 
     def is_dynamic_registration_effective(self) -> bool:
         """Whether tools can be registered at run time: it takes both switches."""

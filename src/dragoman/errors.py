@@ -9,7 +9,10 @@ DragomanError
 │   │   ├── Conflict
 │   │   │   └── AlreadyExists
 │   │   ├── Unauthorized
-│   │   │   └── MissingScope
+│   │   │   ├── MissingScope
+│   │   │   └── NotAuthentic
+│   │   ├── MalformedEnvelope
+│   │   ├── Expired
 │   │   ├── Unanswered
 │   │   └── ResourceExhausted
 │   │       ├── PayloadTooLarge
@@ -99,6 +102,7 @@ __all__ = [
     "DuplicateTool",
     "DynamicRegistrationOff",
     "ErrorCode",
+    "Expired",
     "Failed",
     "HeaderMismatch",
     "InternalError",
@@ -113,12 +117,14 @@ __all__ = [
     "LeaseLost",
     "LimitExceeded",
     "LinkDown",
+    "MalformedEnvelope",
     "MemoryPressure",
     "MessageError",
     "MethodNotFound",
     "MissingCapability",
     "MissingScope",
     "NoFreeSlot",
+    "NotAuthentic",
     "NotFound",
     "NotInitialized",
     "OutcomeUnknown",
@@ -257,6 +263,22 @@ class MissingScope(Unauthorized):
         details = {"reason": "insufficient_scope", "scope": scope, "retryable": False}
         super().__init__(f"The scope {scope} is needed", details)
         self.scope = scope
+
+
+class NotAuthentic(Unauthorized):
+    """A signed request does not show who sent it. Only the gateway says so."""
+
+
+class MalformedEnvelope(Refused):
+    """The envelope of an action is not one; `details.path` says where. Only the gateway says so."""
+
+    code = ErrorCode.INVALID_ARGUMENT
+
+
+class Expired(Refused):
+    """A request came later than its sender allows. Only the gateway says so."""
+
+    code = ErrorCode.TIMEOUT
 
 
 class Unanswered(Refused):

@@ -84,9 +84,12 @@ def openai_tools(
     sharing: dict[str, list[str]] = {}  # Of all tools, so that neither filter changes a name.
     for definition in definitions:
         sharing.setdefault(function_name(definition.name), []).append(definition.name)
+    catalogue = getattr(tools, "catalogue", None)
+    hidden = catalogue.hidden_from(caller) if isinstance(catalogue, Catalogue) else ()
     made: list[dict[str, Any]] = []
     for definition in definitions:
-        if not (definition.name.startswith(prefix or "") and caller.may_call(definition.name)):
+        is_shown = caller.may_call(definition.name) and definition.name not in hidden
+        if not (definition.name.startswith(prefix or "") and is_shown):
             continue
         try:
             name = _own_name(definition.name, sharing)

@@ -11,6 +11,8 @@ from dragoman.adapters.sqlite_storage import SqliteStorage
 from dragoman.agents.ledger import Ledger, LedgerAdmin
 from dragoman.agents.migrations import MIGRATIONS as AGENTS
 from dragoman.clock import Clock
+from dragoman.gateway.migrations import MIGRATIONS as GATEWAY
+from dragoman.knowledge.migrations import MIGRATIONS as KNOWLEDGE
 from dragoman.memories.migrations import MIGRATIONS as MEMORIES
 from dragoman.memories.port import Memories
 from dragoman.storage.port import Storage
@@ -25,7 +27,7 @@ MakeStorage = Callable[[Path, int, Clock], Storage]
 
 def sqlite(folder: Path, quota: int = PLENTY, clock: Clock | None = None) -> Storage:
     config = StorageConfig(data_dir=str(folder), max_bytes_per_caller=quota)
-    return SqliteStorage(config, clock or ManualClock(), (*MEMORIES, *AGENTS))
+    return SqliteStorage(config, clock or ManualClock(), (*MEMORIES, *AGENTS, *KNOWLEDGE, *GATEWAY))
 
 
 def dictionaries(folder: Path, quota: int = PLENTY, clock: Clock | None = None) -> Storage:
@@ -33,6 +35,8 @@ def dictionaries(folder: Path, quota: int = PLENTY, clock: Clock | None = None) 
 
 
 ENGINES: dict[str, MakeStorage] = {"sqlite": sqlite, "memory": dictionaries}
+SHARED: dict[str, MakeStorage] = {"sqlite": sqlite}
+"""Those of which several storages can have the same folder, as several processes do."""
 
 
 @asynccontextmanager
@@ -67,3 +71,17 @@ async def opened_runs(engine: str, folder: Path) -> AsyncIterator[tuple[Runs, Le
     finally:
         await runs.close(0.0, b"{}")
         await storage.close()
+
+
+@asynccontextmanager
+async def opened_storages(
+    engine: str, folder: Path, clock: Clock | None = None, count: int = 1
+) -> AsyncIterator[list[Storage]]:
+    """Storages with one folder."""
+    shared = clock or ManualClock()
+    storages = [ENGINES[engine](folder, PLENTY, shared) for _ in range(count)]
+    try:
+        yield storages
+    finally:
+        for storage in storages:
+            await storage.close()

@@ -169,7 +169,8 @@ class Wire:
         return message
 
     def close(self) -> None:
-        self._writer.transport.abort()
+        with suppress(RuntimeError):  # It may be of a test whose event loop is closed, and the connection with it.
+            self._writer.transport.abort()
 
     @classmethod
     def close_all(cls) -> None:

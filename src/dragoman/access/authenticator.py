@@ -21,7 +21,7 @@ from dragoman.clock import Clock
 from dragoman.errors import Unauthenticated
 
 if TYPE_CHECKING:
-    from dragoman.access.keys import Documents
+    from dragoman.access.keys import KeyDocuments
 
 TRUST_SECONDS = 60.0
 DISTRUST_SECONDS = 5.0
@@ -133,7 +133,7 @@ class CustomAuthenticator(Authenticator):
 
 
 def make_authenticator(
-    config: AuthConfig, clock: Clock, documents: Documents, environ: Mapping[str, str]
+    config: AuthConfig, clock: Clock, documents: KeyDocuments, environ: Mapping[str, str], tenant_claim: str = "tenant"
 ) -> Authenticator | None:
     """What the settings ask for; None when they name nobody who could be told from others. Raises `ConfigError`."""
     verifiers: list[Verifier] = []
@@ -152,6 +152,7 @@ def make_authenticator(
                 issuer=config.issuer,
                 require_scopes=config.require_scopes,
                 roles_claim=config.roles_claim,
+                tenant_claim=tenant_claim,
             )
         )
     return Authenticator(verifiers, clock, config.resource) if verifiers else None

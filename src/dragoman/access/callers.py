@@ -33,6 +33,8 @@ class Caller:
     """When the token does, in seconds of the epoch; None: never."""
     identity: Any = field(default=None, compare=False, repr=False)
     """The data that the application's own authenticator has about the caller; None if the settings authenticate."""
+    tenants: frozenset[str] = field(default=frozenset(), compare=False)
+    """Whose documents the caller may use."""
     principal: str = field(init=False, repr=False)
     """Whose data and limits these are, through whatever client: the name, together with its issuer if it has one."""
 

@@ -52,10 +52,12 @@ class JwtVerifier:
         issuer: str | None,
         require_scopes: bool = True,
         roles_claim: str = "roles",
+        tenant_claim: str = "tenant",
     ) -> None:
         self._keys = keys
         self._requires_scopes = require_scopes
         self._roles_claim = roles_claim
+        self._tenant_claim = tenant_claim
         self._signatures = _signature_registry()
         of_issuer: dict[str, ClaimsOption] = {} if issuer is None else {"iss": {"essential": True, "value": issuer}}
         self._claims = JWTClaimsRegistry(
@@ -84,6 +86,7 @@ class JwtVerifier:
             _name(claims.get("iss", ""), may_be_empty=True),  # Never None: a token's name is not one of our own.
             None if client is None else _name(client),
             float(min(claims["exp"], _END_OF_TIME)),
+            tenants=frozenset(_names(_claim(claims, self._tenant_claim))),
         )
 
     def _checked(self, token: str, keys: list[Key]) -> dict[str, Any]:
@@ -144,6 +147,12 @@ def _claim(claims: dict[str, Any], name: str) -> Any:
     for part in name.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
+
+
+def _names(value: object) -> list[str]:
+    """A name, or a list of names, which may have spaces in them."""
+    listed = value if isinstance(value, list) else [value]
+    return [name for name in listed if isinstance(name, str) and 0 < len(name) <= _MOST_NAME]
 
 
 def _words(value: object) -> list[str]:

@@ -37,7 +37,7 @@ _TYPES: dict[str, type[RSAKey | ECKey | OKPKey]] = {
 Key: TypeAlias = RSAKey | ECKey | OKPKey
 
 
-class Documents(Protocol):
+class KeyDocuments(Protocol):
     """Where documents come from."""
 
     async def get(self, location: str) -> bytes:
@@ -48,7 +48,7 @@ class Documents(Protocol):
 class KeySource:
     """Finds keys by their ids, in the document at `jwks`, or in the one that `issuer` names."""
 
-    def __init__(self, documents: Documents, clock: Clock, *, issuer: str | None, jwks: str | None) -> None:
+    def __init__(self, documents: KeyDocuments, clock: Clock, *, issuer: str | None, jwks: str | None) -> None:
         self._documents = documents
         self._monotonic = clock.monotonic
         self._issuer = issuer

@@ -46,6 +46,7 @@ class CallerConfig(Section, frozen=True):
     ] = None
     token_env_var: Annotated[str | None, about("The variable that holds the token, in place of `token`.")] = None
     roles: Annotated[tuple[str, ...], about("What tools are told that the caller is.")] = ()
+    tenants: Annotated[tuple[str, ...], about("Whose documents it may use, with the gateway.")] = ()
     scopes: Annotated[
         tuple[str, ...] | None, about("What it may call: `tool:<name>`, `tool:<beginning>*`; unset, every tool.")
     ] = None

@@ -30,7 +30,7 @@ class StaticKeys:
             if names.setdefault(digest, name) != name:
                 problems.append((join("auth.callers", name), f"has the same token as {names[digest]}"))
             scopes = None if given.scopes is None else frozenset(given.scopes)
-            self._known.append((digest, Caller(name, frozenset(given.roles), scopes)))
+            self._known.append((digest, Caller(name, frozenset(given.roles), scopes, tenants=frozenset(given.tenants))))
         if problems:
             raise ConfigError(problems)
 

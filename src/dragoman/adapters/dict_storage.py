@@ -30,20 +30,28 @@ class DictStorage:
     def _make_ports(self) -> dict[type, Any]:
         # Most servers keep nothing, and load nothing of this.
         from dragoman.adapters.dict_aacp import DictAACPRecords
+        from dragoman.adapters.dict_documents import DictAudit, DictDocuments
+        from dragoman.adapters.dict_gateway import DictQuotas, DictSigningKeys
         from dragoman.adapters.dict_ledger import DictBooks, DictLedger, DictLedgerAdmin
         from dragoman.adapters.dict_memories import DictMemories
         from dragoman.adapters.dict_runs import DictRuns
         from dragoman.agents.aacp.records import AACPRecords
         from dragoman.agents.ledger import Ledger, LedgerAdmin
+        from dragoman.gateway.port import Quotas, SigningKeys
+        from dragoman.knowledge.port import Audit, Documents
         from dragoman.memories.port import Memories
         from dragoman.tasks.port import Runs
 
-        books = DictBooks()
+        books, audit = DictBooks(), DictAudit()
         return {
             Memories: DictMemories(self._config.max_bytes_per_caller, self._clock),
             Ledger: DictLedger(books),
             LedgerAdmin: DictLedgerAdmin(books),
             Runs: DictRuns(books),
+            Documents: DictDocuments(self._clock, audit),
+            Audit: audit,
+            SigningKeys: DictSigningKeys(audit),
+            Quotas: DictQuotas(),
             AACPRecords: DictAACPRecords(self._clock),
         }
 

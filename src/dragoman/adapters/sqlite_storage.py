@@ -42,6 +42,8 @@ class SqliteStorage:
         # Most servers keep nothing, and load nothing of this.
         from dragoman.adapters.sqlite_aacp import SqliteAACPRecords
         from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
+        from dragoman.adapters.sqlite_documents import SqliteAudit, SqliteDocuments
+        from dragoman.adapters.sqlite_gateway import SqliteQuotas, SqliteSigningKeys
         from dragoman.adapters.sqlite_ledger import SqliteLedger
         from dragoman.adapters.sqlite_ledger_admin import SqliteLedgerAdmin
         from dragoman.adapters.sqlite_ledger_process import SqliteProcess
@@ -49,6 +51,8 @@ class SqliteStorage:
         from dragoman.adapters.sqlite_runs import SqliteRuns
         from dragoman.agents.aacp.records import AACPRecords
         from dragoman.agents.ledger import Ledger, LedgerAdmin
+        from dragoman.gateway.port import Quotas, SigningKeys
+        from dragoman.knowledge.port import Audit, Documents
         from dragoman.memories.port import Memories
         from dragoman.tasks.port import Runs
 
@@ -61,6 +65,10 @@ class SqliteStorage:
             Ledger: SqliteLedger(self._database, space, process),
             LedgerAdmin: SqliteLedgerAdmin(self._database, space),
             Runs: SqliteRuns(self._database, space, process),
+            Documents: SqliteDocuments(self._database, self._clock),
+            Audit: SqliteAudit(self._database),
+            SigningKeys: SqliteSigningKeys(self._database),
+            Quotas: SqliteQuotas(self._database),
             AACPRecords: SqliteAACPRecords(self._database, space, self._clock),
         }
 

@@ -44,6 +44,7 @@ def kept_caller(caller: Caller) -> bytes | None:
         "scopes": None if caller.scopes is None else sorted(caller.scopes),
         "issuer": caller.issuer,
         "client_id": caller.client_id,
+        "tenants": sorted(caller.tenants),
     }
     return msgspec.json.encode(facts)
 
@@ -59,5 +60,6 @@ def as_caller(kept: bytes | None) -> Caller:
         None if facts["scopes"] is None else frozenset(facts["scopes"]),
         facts["issuer"],
         facts["client_id"],
+        tenants=frozenset(facts.get("tenants", ())),
     )
     return ANONYMOUS if found == ANONYMOUS and found.scopes is None else found

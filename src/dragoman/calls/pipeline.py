@@ -54,6 +54,8 @@ class Policy:
     """The deadline of each call; None: the one of the tool that it runs."""
     event: str = "tool call completed"
     """The message of the record that each call leaves."""
+    stages: Sequence[Stage] = ()
+    """The stages that only this kind of work has."""
     repeats: Repeats | None = None
     """Keeps the outcomes of calls that are repeated, or outlive their client. Without it, keys have no effect."""
 
@@ -108,6 +110,7 @@ def build_pipeline(policy: Policy, common: Common) -> Pipeline:
         CheckRequest(policy.limits, policy.tools, common.catalogue, guards),
         policy.find,
         CheckScopes(),
+        *policy.stages,
         *common.stages,
         *((CheckCall(common.under_way),) if common.stages else ()),
         LimitRate(policy.rates, clock),

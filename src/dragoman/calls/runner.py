@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -28,9 +28,11 @@ class Runner:
         threads: Threads,
         logger: Logger,
         on_submit: Sequence[Callable[[Call], None]],
+        special: Mapping[str, Pipeline] | None = None,
     ) -> None:
-        """`on_submit`: each sees every call before it starts."""
+        """`on_submit`: each sees every call before it starts. `special`: by tool, another pipeline than for `tools`."""
         self._tools = tools
+        self._special = special or {}
         self._clock = tools.recorder.clock
         self._deadlines = deadlines
         self._threads = threads
@@ -58,7 +60,7 @@ class Runner:
         answers sent together, which costs the system less than to read and write in turns.
         """
         if pipeline is None:
-            pipeline = self._tools
+            pipeline = self._special.get(call.name, self._tools)
         for see in self._on_submit:
             see(call)
         # Before it starts: where tasks start eagerly, it may have ended when that returns.

@@ -103,7 +103,7 @@ def _check_options(task: bool, wait: bool, trace: bool, timeout: float | None, k
     if task and not wait and timeout is not None:
         refuse("--timeout needs --wait, with --task: a task has the deadline of the server that runs it")
     if key is not None:
-        from dragoman.tasks.keeping import LONGEST_KEY, SHORTEST_KEY, is_key
+        from dragoman.calls.repeats import LONGEST_KEY, SHORTEST_KEY, is_key
 
         if not is_key(key):
             refuse(f"--idempotency-key must have {SHORTEST_KEY} to {LONGEST_KEY} printable characters")

@@ -58,6 +58,9 @@ def serve(
     allow_execute: Annotated[
         bool, typer.Option("--allow-execute", help="Let tools be run from that page, by who has the printed address.")
     ] = False,
+    gateway: Annotated[
+        bool, typer.Option("--gateway", help="Serve signed actions on documents, and the same as tools.")
+    ] = False,
     reload: Annotated[
         bool, typer.Option("--reload", help="Load the tools anew when their files change, for development.")
     ] = False,
@@ -78,15 +81,11 @@ def serve(
     Exit codes: 0 after an orderly stop, 1 when a worker died before it was ready, 2 when the settings, TARGET or the
     address cannot be used, 3 when calls had to be abandoned.
     """
-    flags: dict[str, Any] = {"logging.level": log_level}
+    flags: dict[str, Any] = {"logging.level": log_level, "gateway.enabled": gateway or None}
     if transport is not Transport.STDIO:
         flags |= {"http.host": host, "http.port": port, "http.uds": uds, "explorer.prefix": explorer_prefix}
-        switches = {
-            "auth.allow_unauthenticated": allow_unauthenticated,
-            "explorer.enabled": explorer,
-            "explorer.allow_execute": allow_execute,
-        }
-        flags |= {name: True for name, is_on in switches.items() if is_on}
+        flags |= {"auth.allow_unauthenticated": allow_unauthenticated or None, "explorer.enabled": explorer or None}
+        flags |= {"explorer.allow_execute": allow_execute or None}
         if find_spec("prometheus_client") is None:
             refuse("HTTP needs what the extra `http` brings: pip install 'dragoman[http]'")
     settings = settings_from(config, flags).config

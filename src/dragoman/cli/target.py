@@ -54,6 +54,8 @@ def tools_for(source: Source, config: Config) -> list[Tool | Offer | Agent]:
 
 def refuse_target(error: TargetError | PartFailed, config: Config) -> NoReturn:
     """Say what the author's own code did, and end the command. With the log level `debug`, show every frame."""
+    if isinstance(error.__cause__, ConfigError):
+        refuse("The settings cannot be used:", *str(error.__cause__).splitlines())
     if error.__cause__ is not None:
         trace = Traceback.of(error.__cause__)
         sys.stderr.write(sanitize_lines(str(trace) if config.logging.level == "debug" else trace.own))

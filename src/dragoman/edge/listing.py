@@ -24,7 +24,7 @@ class Listing:
     def __init__(self, catalogue: Catalogue, identity: Identity) -> None:
         self._catalogue = catalogue
         self._identity = identity
-        self._encoded: dict[tuple[bool, frozenset[str] | None], tuple[int, bytes]] = {}
+        self._encoded: dict[tuple[bool, frozenset[str] | None, frozenset[str]], tuple[int, bytes]] = {}
 
     def tools(self, params: Mapping[str, Any] | None, *, modern: bool, caller: Caller = LOCAL) -> dict[str, Any]:
         """What the caller may call, sorted by name, on one page.
@@ -32,14 +32,13 @@ class Listing:
         Raises `InvalidParams` for a cursor, as none is ever given out.
         """
         refuse_cursor((params or {}).get("cursor"))
-        definitions = (registered.definition for registered in self._catalogue)
-        listed = [definition.listing() for definition in definitions if caller.may_call(definition.name)]
+        listed = [each.definition.listing() for each in self._catalogue if each.may_be_called_by(caller)]
         result: dict[str, Any] = {"tools": listed}
         return {**result, **UNCACHED} if modern else result
 
     def encoded_tools(self, params: Mapping[str, Any] | None, *, modern: bool, caller: Caller = LOCAL) -> bytes:
         """`tools`, ready to send."""
-        key = (modern, caller.scopes)
+        key = (modern, caller.scopes, self._catalogue.hidden_from(caller))
         version, encoded = self._encoded.get(key, (-1, b""))
         if version != self._catalogue.version or (params and "cursor" in params):
             version = self._catalogue.version

@@ -135,8 +135,8 @@ class Explorer:
         whose = caller if request.is_authenticated else None
         match kind:
             case "tools" if is_whole:
-                definitions = (registered.definition for registered in self._catalogue)
-                return json_response([_summary(each) for each in definitions if caller.may_call(each.name)])
+                shown = (each.definition for each in self._catalogue if each.may_be_called_by(caller))
+                return json_response([*map(_summary, shown)])
             case "tools":
                 return self._show_tool(rest, caller)
             case "calls" if is_whole:
@@ -156,7 +156,7 @@ class Explorer:
 
     def _show_tool(self, name: str, caller: Caller) -> HttpResponse:
         found = self._catalogue.get(name)
-        if found is None or not caller.may_call(name):
+        if found is None or not found.may_be_called_by(caller):
             return _not_found(name)
         definition = found.definition
         return json_response({**_summary(definition), "inputSchema": definition.listing()["inputSchema"]})

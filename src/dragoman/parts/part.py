@@ -54,6 +54,19 @@ class Loop(Struct, frozen=True):
     run: Callable[[], Awaitable[None]]
 
 
+class OwnPipeline(Struct, frozen=True, kw_only=True):
+    """A pipeline that calls of some tools go through instead of that for tools, wherever they come from."""
+
+    tools: tuple[str, ...]
+    max_concurrent: int
+    """Slots beside those of other tools. A call that finds none free is refused."""
+    max_payload_bytes: int | None = None
+    """None: as for other tools. There are no other limits of size and shape."""
+    stages: tuple[Stage, ...] = ()
+    """After `CheckScopes`."""
+    repeats: Repeats | None = None
+
+
 class Facilities(Struct, frozen=True, kw_only=True):
     """Everything that a runtime gives its parts."""
 
@@ -81,6 +94,8 @@ class Facilities(Struct, frozen=True, kw_only=True):
     """Each sees every call before it starts, and may wrap its `reply` to see what it is answered with."""
     max_value_bytes: int
     """No answer holds a value that weighs more."""
+    is_near: Callable[[], bool]
+    """Whether the server itself listens, at an address that only this machine can reach."""
     health: Callable[[], dict[str, Any]]
     """What the tool `health` answers."""
 
@@ -100,6 +115,7 @@ class Contribution(Struct, frozen=True, kw_only=True):
     """Stages after `CheckScopes`, before those of the application."""
     repeats: Repeats | None = None
     """Keeps outcomes of calls. At most one part of a server does."""
+    pipelines: tuple[OwnPipeline, ...] = ()
     on_change: Callable[[Change], None] | None = None
     """Called with each change that another process of the server has made."""
     loops: tuple[Loop, ...] = ()

@@ -33,42 +33,90 @@ class EnvelopeCode(StrEnum):
     SERVICE_UNAVAILABLE = "SERVICE_UNAVAILABLE"
 
 
+class ContractCode(StrEnum):
+    """The codes of the action contract, and no others; see `STATUSES` for what HTTP says."""
+
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    UNAUTHORIZED = "UNAUTHORIZED"
+    FORBIDDEN = "FORBIDDEN"
+    NOT_FOUND = "NOT_FOUND"
+    CONFLICT = "CONFLICT"
+    UNPROCESSABLE_ENTITY = "UNPROCESSABLE_ENTITY"
+    RATE_LIMIT_EXCEEDED = "RATE_LIMIT_EXCEEDED"
+    EXPIRED = "EXPIRED"
+    INTERNAL = "INTERNAL"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+STATUSES: Mapping[ContractCode, int] = {
+    ContractCode.INVALID_ARGUMENT: 400,
+    ContractCode.UNAUTHORIZED: 401,
+    ContractCode.FORBIDDEN: 403,
+    ContractCode.NOT_FOUND: 404,
+    ContractCode.CONFLICT: 409,
+    ContractCode.UNPROCESSABLE_ENTITY: 422,
+    ContractCode.RATE_LIMIT_EXCEEDED: 429,
+    ContractCode.EXPIRED: 440,
+    ContractCode.INTERNAL: 500,
+    ContractCode.UNAVAILABLE: 503,
+}
+"""The status of an answer with each code."""
+
+
 class Words(NamedTuple):
     """The words for one class of errors."""
 
     envelope: EnvelopeCode
+    contract: ContractCode
     plain: str = "Module error: {code}"
     """The specification's sentence, or the nearest one that it has; `plain.sentence_for` fills it in."""
 
 
 _SERVER_STOPS = "Server is shutting down: "
 VOCABULARY: Mapping[type[ToolError], Words] = {
-    errors.ToolError: Words(EnvelopeCode.OPERATION_FAILED),
-    errors.Refused: Words(EnvelopeCode.OPERATION_FAILED),
-    errors.InvalidArgument: Words(EnvelopeCode.INVALID_INPUT, "Invalid input: {message}"),
-    errors.LimitExceeded: Words(EnvelopeCode.INVALID_INPUT, "Invalid input: {message}"),
-    errors.NotFound: Words(EnvelopeCode.NOT_FOUND),
-    errors.Conflict: Words(EnvelopeCode.CONFLICT, "Invalid input: {message}"),
-    errors.AlreadyExists: Words(EnvelopeCode.ALREADY_EXISTS, "Invalid input: {message}"),
-    errors.Unauthorized: Words(EnvelopeCode.OPERATION_FAILED, "Access denied"),
-    errors.MissingScope: Words(EnvelopeCode.OPERATION_FAILED, "Access denied"),
-    errors.Unanswered: Words(EnvelopeCode.OPERATION_FAILED),
-    errors.ResourceExhausted: Words(EnvelopeCode.SERVICE_UNAVAILABLE),
-    errors.PayloadTooLarge: Words(EnvelopeCode.INVALID_INPUT, "Invalid input: {message}"),
-    errors.NoFreeSlot: Words(EnvelopeCode.SERVICE_UNAVAILABLE),
-    errors.RateLimited: Words(EnvelopeCode.RATE_LIMITED, "Call frequency limit exceeded"),
-    errors.MemoryPressure: Words(EnvelopeCode.MEMORY_PRESSURE),
+    errors.ToolError: Words(EnvelopeCode.OPERATION_FAILED, ContractCode.INTERNAL),
+    errors.Refused: Words(EnvelopeCode.OPERATION_FAILED, ContractCode.INVALID_ARGUMENT),
+    errors.InvalidArgument: Words(
+        EnvelopeCode.INVALID_INPUT, ContractCode.UNPROCESSABLE_ENTITY, "Invalid input: {message}"
+    ),
+    errors.LimitExceeded: Words(EnvelopeCode.INVALID_INPUT, ContractCode.INVALID_ARGUMENT, "Invalid input: {message}"),
+    errors.NotFound: Words(EnvelopeCode.NOT_FOUND, ContractCode.NOT_FOUND),
+    errors.Conflict: Words(EnvelopeCode.CONFLICT, ContractCode.CONFLICT, "Invalid input: {message}"),
+    errors.AlreadyExists: Words(EnvelopeCode.ALREADY_EXISTS, ContractCode.CONFLICT, "Invalid input: {message}"),
+    errors.Unauthorized: Words(EnvelopeCode.OPERATION_FAILED, ContractCode.FORBIDDEN, "Access denied"),
+    errors.MissingScope: Words(EnvelopeCode.OPERATION_FAILED, ContractCode.FORBIDDEN, "Access denied"),
+    errors.NotAuthentic: Words(EnvelopeCode.OPERATION_FAILED, ContractCode.UNAUTHORIZED, "Access denied"),
+    errors.MalformedEnvelope: Words(
+        EnvelopeCode.INVALID_INPUT, ContractCode.INVALID_ARGUMENT, "Invalid input: {message}"
+    ),
+    errors.Expired: Words(EnvelopeCode.OPERATION_FAILED, ContractCode.EXPIRED),
+    errors.Unanswered: Words(EnvelopeCode.OPERATION_FAILED, ContractCode.FORBIDDEN),
+    errors.ResourceExhausted: Words(EnvelopeCode.SERVICE_UNAVAILABLE, ContractCode.RATE_LIMIT_EXCEEDED),
+    errors.PayloadTooLarge: Words(
+        EnvelopeCode.INVALID_INPUT, ContractCode.INVALID_ARGUMENT, "Invalid input: {message}"
+    ),
+    errors.NoFreeSlot: Words(EnvelopeCode.SERVICE_UNAVAILABLE, ContractCode.RATE_LIMIT_EXCEEDED),
+    errors.RateLimited: Words(
+        EnvelopeCode.RATE_LIMITED, ContractCode.RATE_LIMIT_EXCEEDED, "Call frequency limit exceeded"
+    ),
+    errors.MemoryPressure: Words(EnvelopeCode.MEMORY_PRESSURE, ContractCode.UNAVAILABLE),
     errors.Stopping: Words(
-        EnvelopeCode.SERVICE_UNAVAILABLE, _SERVER_STOPS + "the call was not started and can be repeated"
+        EnvelopeCode.SERVICE_UNAVAILABLE,
+        ContractCode.UNAVAILABLE,
+        _SERVER_STOPS + "the call was not started and can be repeated",
     ),
-    errors.Failed: Words(EnvelopeCode.OPERATION_FAILED),
-    errors.TimedOut: Words(EnvelopeCode.TOOL_TIMEOUT, "Module timed out after {timeout}ms"),
+    errors.Failed: Words(EnvelopeCode.OPERATION_FAILED, ContractCode.INTERNAL),
+    errors.TimedOut: Words(EnvelopeCode.TOOL_TIMEOUT, ContractCode.UNAVAILABLE, "Module timed out after {timeout}ms"),
     errors.Abandoned: Words(
-        EnvelopeCode.SERVICE_UNAVAILABLE, _SERVER_STOPS + "the module had not finished; {whether_to_repeat}"
+        EnvelopeCode.SERVICE_UNAVAILABLE,
+        ContractCode.UNAVAILABLE,
+        _SERVER_STOPS + "the module had not finished; {whether_to_repeat}",
     ),
-    errors.ClientCannotBeAsked: Words(EnvelopeCode.OPERATION_FAILED),
-    errors.InternalFailure: Words(EnvelopeCode.INTERNAL_ERROR, "Internal error occurred"),
-    errors.ResultTooLarge: Words(EnvelopeCode.OPERATION_FAILED, "Module error: RESULT_TOO_LARGE"),
+    errors.ClientCannotBeAsked: Words(EnvelopeCode.OPERATION_FAILED, ContractCode.INTERNAL),
+    errors.InternalFailure: Words(EnvelopeCode.INTERNAL_ERROR, ContractCode.INTERNAL, "Internal error occurred"),
+    errors.ResultTooLarge: Words(
+        EnvelopeCode.OPERATION_FAILED, ContractCode.INTERNAL, "Module error: RESULT_TOO_LARGE"
+    ),
 }
 
 

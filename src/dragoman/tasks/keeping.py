@@ -22,11 +22,9 @@ from dragoman.agents.ledger import EntryStatus
 from dragoman.agents.senders import client_source
 from dragoman.calls.call import Call, Outcome, Service
 from dragoman.calls.origin import LOCAL_TRANSPORT
-from dragoman.calls.repeats import IDEMPOTENCY_KEY
+from dragoman.calls.repeats import IDEMPOTENCY_KEY, check_key, key_conflict, until_told
 from dragoman.calls.run_handler import meaning_of
 from dragoman.errors import (
-    Conflict,
-    InvalidParams,
     MissingCapability,
     ProtocolError,
     RequestConflict,
@@ -39,7 +37,6 @@ from dragoman.tasks.running import TaskRuns
 from dragoman.tasks.store import RunStore, stored_now
 from dragoman.tasks.stored import encode_error, encode_value, outcome_in, unknown_outcome
 
-SHORTEST_KEY, LONGEST_KEY = 16, 128
 _WAITING = (LOCAL_TRANSPORT, "explorer")
 """Transports without a client of MCP: Python code and the explorer wait for any call."""
 _REQUIRED: Mapping[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
@@ -79,7 +76,7 @@ class Keeping:
         tool, key = call.tool.definition, call.meta.get(IDEMPOTENCY_KEY)
         is_task = call.tool.task is not None and _becomes_task(call)
         if IDEMPOTENCY_KEY in call.meta:
-            _check_key(key)
+            check_key(key)
         if tool.hints.read_only:
             key = None
         if key is None and not is_task:
@@ -108,9 +105,9 @@ class Keeping:
             if flight is None:
                 break
             if flight.arguments != kept_as.arguments:
-                raise _conflict()
+                raise key_conflict()
             self.joined += 1
-            stored = await _until_told(call, flight.ended)
+            stored = await until_told(call, flight.ended)
             if stored is not None:
                 return self._repeated(call, outcome_in(stored))
         flight = self._flights[key] = _Flight(kept_as.arguments, asyncio.get_running_loop().create_future())
@@ -136,12 +133,12 @@ class Keeping:
             if run is None:
                 return None
             if run.arguments != kept_as.arguments:
-                raise _conflict()
+                raise key_conflict()
             if not run.is_open or run.task_id is not None:
                 return run
             if run.is_held:
                 self.joined += 1
-                await _until_told(call, changes)
+                await until_told(call, changes)
             else:
                 await stored_now(self._store.sweep())
 
@@ -207,7 +204,7 @@ class Keeping:
             try:
                 run = await self._tasks.create(call, kept_as.owner, kept_as.request_id, kept_as.arguments)
             except RequestConflict:
-                raise _conflict() from None
+                raise key_conflict() from None
             if run.task_id is not None:
                 call.repeated = not run.is_new
                 return self._tasks.handle_of(run)
@@ -220,12 +217,12 @@ class Keeping:
         try:
             return await stored_now(self._store.add(new))
         except RequestConflict:
-            raise _conflict() from None
+            raise key_conflict() from None
 
     def _outcome_of(self, run: Run, kept_as: KeptAs) -> Outcome:
         if run.task_id is not None:
             # To a client that takes no tasks, the handle of one would be no answer.
-            return Outcome(self._tasks.handle_of(run)) if kept_as.is_task else Outcome(error=_conflict("for a task"))
+            return Outcome(self._tasks.handle_of(run)) if kept_as.is_task else Outcome(error=key_conflict("for a task"))
         if run.result is None:
             return Outcome(error=unknown_outcome())
         return outcome_in(run.result)
@@ -259,34 +256,6 @@ def _becomes_task(call: Call) -> bool:
     return False
 
 
-def is_key(key: Any) -> bool:
-    """Whether a value can be an idempotency key."""
-    return isinstance(key, str) and SHORTEST_KEY <= len(key) <= LONGEST_KEY and key.isprintable()
-
-
-def _check_key(key: Any) -> None:
-    if not is_key(key):
-        said = f"{SHORTEST_KEY} to {LONGEST_KEY} printable characters"
-        raise InvalidParams(f"Invalid params: {IDEMPOTENCY_KEY} must be a string of {said}")
-
-
-def _conflict(how: str = "with other arguments") -> Conflict:
-    facts = {"reason": "idempotency_conflict", "retryable": False}
-    return Conflict(f"The idempotency key was used before, {how}", facts)
-
-
 def _is_retryable(error: ToolError | ProtocolError) -> bool:
     details = error.details if isinstance(error, ToolError) else None
     return isinstance(details, Mapping) and details.get("retryable") is True
-
-
-async def _until_told(call: Call, told: asyncio.Future[Any]) -> Any:
-    """The result of a future. Raises `Aborted` when the call is cancelled, or its time is up."""
-    cancelled = asyncio.ensure_future(call.cancellation.wait())
-    try:
-        await asyncio.wait((told, cancelled), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        cancelled.cancel()
-    if not told.done():
-        call.cancellation.raise_if_set()
-    return told.result()

@@ -9,6 +9,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 import msgspec
 
+from dragoman.access.callers import Caller
 from dragoman.errors import DuplicateTool, DynamicRegistrationOff, InvalidTool
 from dragoman.ids import Ids, RandomIds
 from dragoman.lifespans import Lifespan
@@ -61,6 +62,12 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     """The lifespan of the file that it comes from."""
     task: TaskSupport | None = None
     """Whether a call may, or must, become a task."""
+    is_for: Callable[[Caller], bool] | None = None
+    """Whether it exists for a caller; None: for all."""
+
+    def may_be_called_by(self, caller: Caller) -> bool:
+        """Whether a caller is shown the tool."""
+        return caller.may_call(self.definition.name) and (self.is_for is None or self.is_for(caller))
 
     @classmethod
     def of(cls, tool: Tool, validator: Validator, timeout_ms: int) -> RegisteredTool:
@@ -78,6 +85,7 @@ class RegisteredTool(msgspec.Struct, frozen=True):
             questions=tool.questions,
             may_be_marked=may_be_marked(tool.definition.input_schema),
             lifespan=tool.lifespan,
+            is_for=tool.is_for,
         )
 
 
@@ -123,6 +131,8 @@ class Catalogue:
         self._changing = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
         self.version = 0
+        self._particular: tuple[int, tuple[RegisteredTool, ...]] = (-1, ())
+        """The version, and the tools that do not exist for every caller."""
 
     def __len__(self) -> int:
         return len(self._tools)
@@ -221,6 +231,15 @@ class Catalogue:
     def has_tasks(self) -> bool:
         """Whether calls of some tool may become tasks."""
         return any(registered.task is not None for registered in self._tools.copy().values())
+
+    def hidden_from(self, caller: Caller) -> frozenset[str]:
+        """The tools that do not exist for a caller, whatever its scopes are."""
+        version, particular = self._particular
+        if version != self.version:
+            version = self.version  # Before the tools are looked at: a change meanwhile makes it look again.
+            particular = tuple(each for each in self._tools.copy().values() if each.is_for is not None)
+            self._particular = version, particular
+        return frozenset(each.definition.name for each in particular if each.is_for and not each.is_for(caller))
 
     def list(self) -> list[ToolDefinition]:
         """All definitions, sorted by name."""

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, overload
 
 import msgspec
 
+from dragoman.access.callers import Caller
 from dragoman.errors import InvalidTool
 from dragoman.lifespans import Lifespan
 from dragoman.schemas.returns import AS_JSON, Returns
@@ -103,6 +104,7 @@ class Tool:
         "definition",
         "handler",
         "is_async",
+        "is_for",
         "is_reserved",
         "lifespan",
         "questions",
@@ -125,6 +127,7 @@ class Tool:
         checks_results: bool = False,
         speaks: bool = True,
         returns: Returns = AS_JSON,
+        is_for: Callable[[Caller], bool] | None = None,
     ) -> None:
         self.definition = definition
         self.handler = handler
@@ -137,6 +140,8 @@ class Tool:
         self.checks_results = checks_results
         self.speaks = speaks
         self.returns = returns
+        self.is_for = is_for
+        """Whether the tool exists for a caller; None: for all."""
         self.lifespan: Lifespan | None = None
         """The lifespan of the file that it comes from; set by `within`."""
 

@@ -99,6 +99,24 @@ async def test_roles_are_in_the_claim_that_the_settings_name(
     assert (await verifier(issuer_documents(EC), roles_claim=claim).verify(mint(claims))).roles == roles
 
 
+@pytest.mark.requirement("MC-SEC-01")
+@pytest.mark.parametrize(
+    ("claim", "claims", "tenants"),
+    [
+        ("tenant", {"tenant": "acme"}, {"acme"}),
+        ("tenant", {"tenant": "a name with spaces"}, {"a name with spaces"}),
+        ("tenant", {"tenant": ["acme", "other", 5, "", "x" * 300]}, {"acme", "other"}),
+        ("org.id", {"org": {"id": "acme"}, "tenant": "other"}, {"acme"}),
+        ("tenant", {"tenant": {"acme": True}}, set()),
+        ("tenant", {}, set()),
+    ],
+)
+async def test_tenants_are_in_the_claim_that_the_settings_name(
+    claim: str, claims: dict[str, Any], tenants: set[str]
+) -> None:
+    assert (await verifier(issuer_documents(EC), tenant_claim=claim).verify(mint(claims))).tenants == tenants
+
+
 @pytest.mark.parametrize(
     ("claims", "reason"),
     [

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from dragoman import ServerOptions, ToolContext, ToolDefinition, create_server, define_tool, tool
+from dragoman.access.callers import Caller
 from dragoman.errors import DuplicateTool, ErrorCode, InvalidTool
 from dragoman.telemetry.log import Entry, StructuredLogger
 from dragoman.testing import ManualClock, SequentialIds, open_server
@@ -380,3 +381,18 @@ def test_the_schemas_of_a_handler_that_checks_for_itself_still_have_to_be_schema
     broken = definition(input_schema={"type": "object", "properties": {"a": {"type": "strong"}}})
     with pytest.raises(InvalidTool):
         catalogue(Tool(broken, answer, checks_arguments=True))
+
+
+def test_tools_that_exist_for_some_callers_follow_every_change_of_the_catalogue() -> None:
+    member, stranger = Caller("member", tenants=frozenset(("acme",))), Caller("stranger")
+    definition = ToolDefinition(name="particular", description="", input_schema={"type": "object"})
+    particular = Tool(definition, lambda arguments, _: None, is_for=lambda caller: bool(caller.tenants))
+    made = catalogue()
+    assert made.hidden_from(stranger) == frozenset()
+    made.replace((), [particular])
+    assert (made.hidden_from(stranger), made.hidden_from(member)) == ({"particular"}, frozenset())
+    assert [each.may_be_called_by(stranger) for each in made] == [False]
+    made.unregister("particular")
+    assert made.hidden_from(stranger) == frozenset()
+    made.register(particular)
+    assert made.hidden_from(stranger) == {"particular"}

@@ -92,6 +92,10 @@ class HttpApp:
         """Whether callers have to say who they are."""
         return self._admission.is_authenticated
 
+    def listens_at(self, *, is_near: bool) -> None:
+        """Be told, by a server of our own, whether only this machine can reach the address that it listens at."""
+        self._runtime.is_near = is_near
+
     # The doors.
 
     def take(self, post: Post, head: WholeHead, body: bytes) -> bool:

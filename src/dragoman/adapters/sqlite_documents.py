@@ -1,0 +1,333 @@
+"""The `Documents` and the `Audit` of a database that several processes may share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from dragoman.adapters.sqlite_database import SqliteDatabase
+from dragoman.clock import Clock
+from dragoman.knowledge import changing
+from dragoman.knowledge.port import (
+    KEPT_DELETED_SECONDS,
+    ActionRequest,
+    Applied,
+    AuditEvent,
+    Document,
+    DocumentChange,
+    Revision,
+)
+from dragoman.knowledge.rows import Receipt
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+
+    from dragoman.adapters.sqlite_writer import Transaction
+
+T = TypeVar("T")
+
+_LISTED = (
+    "tenant, id, parent, place, revision, title, mime_type, tags, source, last_editor, is_human_readable, created_at, "
+    "updated_at, delete_at, deleted_at"
+)
+_ONE = f"SELECT {_LISTED}, body FROM document WHERE tenant = ? AND id = ?"
+_ADD = f"INSERT INTO document ({_LISTED}, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_REPLACE = (
+    "UPDATE document SET parent = ?, place = ?, revision = ?, title = ?, mime_type = ?, tags = ?, source = ?, "
+    "last_editor = ?, is_human_readable = ?, created_at = ?, updated_at = ?, delete_at = ?, deleted_at = ?, body = ? "
+    "WHERE tenant = ? AND id = ? AND revision = ?"
+)
+_IS_WITHIN = """
+    WITH RECURSIVE above (id) AS (
+      SELECT ?
+      UNION SELECT document.parent FROM above JOIN document ON document.tenant = ? AND document.id = above.id
+    )
+    SELECT EXISTS (SELECT 1 FROM above WHERE id = ?)
+    """
+_LAST_PLACE = "SELECT max(place) FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL"
+_PLACE_BEFORE = f"{_LAST_PLACE} AND place < ?"
+_ORDER = "SELECT id FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL ORDER BY place"
+_SET_PLACE = "UPDATE document SET place = ? WHERE tenant = ? AND id = ?"
+_DUE = f"SELECT {_LISTED}, '' FROM document WHERE delete_at <= ? AND deleted_at IS NULL"
+_DELETE = """
+    UPDATE document SET deleted_at = ? WHERE tenant = ? AND deleted_at IS NULL AND id IN (
+      WITH RECURSIVE below (id) AS (
+        SELECT ?
+        UNION SELECT child.id FROM below
+        JOIN document AS child ON child.tenant = ? AND child.parent = below.id AND child.deleted_at IS NULL
+      )
+      SELECT id FROM below
+    )
+    """
+_CHILDREN = (
+    f"SELECT {_LISTED}, '' FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL AND place > ? "
+    "ORDER BY place LIMIT ?"
+)
+_RECEIPT = (
+    "SELECT fingerprint, data FROM document_receipt WHERE tenant = ? AND action = ? AND subject = ? AND key = ? "
+    "AND until > ?"
+)
+_KEEP_RECEIPT = (
+    "INSERT OR REPLACE INTO document_receipt (tenant, action, subject, key, until, fingerprint, data) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_SEQ = "SELECT seq FROM document_stream WHERE tenant = ? AND principal = ? AND context_id = ?"
+_SET_SEQ = "INSERT OR REPLACE INTO document_stream (tenant, principal, context_id, seq, until) VALUES (?, ?, ?, ?, ?)"
+_KEEP_REVISION = (
+    "INSERT INTO document_revision (tenant, id, revision, at, action, principal, document) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_HISTORY = (
+    "SELECT document, action, principal, at FROM document_revision WHERE tenant = ? AND id = ? AND revision < ? "
+    "ORDER BY revision DESC LIMIT ?"
+)
+_NOTE = (
+    "INSERT INTO audit_event (tenant, event, principal, subject, at, details, once) VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (once) DO NOTHING"
+)
+_EVENTS = "SELECT tenant, event, principal, subject, at, details, once, number FROM audit_event WHERE number < ? "
+_OLD = "SELECT tenant, id FROM document WHERE deleted_at <= ? ORDER BY deleted_at LIMIT ?"
+_FORGET = (
+    "DELETE FROM document_receipt WHERE (tenant, action, subject, key) IN "
+    "(SELECT tenant, action, subject, key FROM document_receipt WHERE until <= ? LIMIT ?)",
+    "DELETE FROM document_stream WHERE (tenant, principal, context_id) IN "
+    "(SELECT tenant, principal, context_id FROM document_stream WHERE until <= ? LIMIT ?)",
+)
+_HIGHEST = 2**63 - 1
+
+_encode_document = msgspec.json.Encoder().encode
+_decode_document = msgspec.json.Decoder(Document).decode
+_decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class SqliteDocuments:
+    """Implements `Documents`. Nothing is opened before the first use."""
+
+    def __init__(self, database: SqliteDatabase, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def recall(self, request: ActionRequest) -> Applied | None:
+        return await self._database.read(lambda connection: changing.recall(self._rows(connection), request))
+
+    async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
+        def write(transaction: Transaction) -> Applied:
+            rows = self._rows(transaction)
+            return changing.carry_out(rows, change, request, rows.now)
+
+        return await self._database.write(write)
+
+    async def get(self, tenant: str, id: str) -> Document | None:
+        document = await self._read_tree(lambda rows: rows.document(tenant, id))
+        return None if document is None or document.deleted_at is not None else document
+
+    async def children(self, tenant: str, parent: str, limit: int, *, after: int | None = None) -> list[Document]:
+        start = -_HIGHEST if after is None else after
+        return await self._read_tree(
+            lambda rows: [*_documents(rows.connection, _CHILDREN, tenant, parent, start, limit)]
+        )
+
+    async def history(self, tenant: str, id: str, limit: int, *, before: int | None = None) -> list[Revision]:
+        values = tenant, id, _HIGHEST if before is None else before, limit
+
+        def read(connection: sqlite3.Connection) -> list[Revision]:
+            return [
+                Revision(_decode_document(document), *rest) for document, *rest in connection.execute(_HISTORY, values)
+            ]
+
+        return await self._database.read(read)
+
+    async def tidy(self, limit: int) -> int:
+        return await self._database.write(partial(self._tidy, limit))
+
+    def _delete_due(self, limit: int, transaction: Transaction) -> int:
+        rows = self._rows(transaction)
+        due = [*_documents(rows.connection, f"{_DUE} ORDER BY delete_at LIMIT ?", rows.now, limit)]
+        for document in due:
+            changing.delete_due(rows, document)
+        return len(due)
+
+    def _tidy(self, limit: int, transaction: Transaction) -> int:
+        due, rows = self._delete_due(limit, transaction), self._rows(transaction)
+        old = transaction.execute(_OLD, (rows.now - KEPT_DELETED_SECONDS, limit)).fetchall()
+        for each in old:
+            transaction.execute("DELETE FROM document_revision WHERE tenant = ? AND id = ?", each)
+            transaction.execute("DELETE FROM document WHERE tenant = ? AND id = ?", each)
+        forgotten = sum(transaction.execute(statement, (rows.now, limit)).rowcount for statement in _FORGET)
+        return due + len(old) + forgotten
+
+    def _rows(self, connection: Transaction | sqlite3.Connection) -> _Rows:
+        return _Rows(connection, self._clock.now().timestamp())
+
+    async def _read_tree(self, read: Callable[[_Rows], T]) -> T:
+        """Read after everything that is due has been deleted."""
+
+        def read_or_give_up(connection: sqlite3.Connection) -> tuple[bool, T | None]:
+            rows = self._rows(connection)
+            is_due = connection.execute(f"SELECT EXISTS ({_DUE})", (rows.now,)).fetchone()[0]
+            return bool(is_due), None if is_due else read(rows)
+
+        while True:
+            is_due, value = await self._database.read(read_or_give_up)
+            if not is_due:
+                return value  # type: ignore[return-value]
+            await self._database.write(partial(self._delete_due, 100))
+
+
+class SqliteAudit:
+    """Implements `Audit`."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    async def note(self, event: AuditEvent) -> bool:
+        return await self._database.write(lambda transaction: note_event(transaction, event))
+
+    async def page(self, limit: int, *, tenant: str | None = None, before: int | None = None) -> list[AuditEvent]:
+        statement = _EVENTS
+        values: tuple[Any, ...] = (_HIGHEST if before is None else before,)
+        if tenant is not None:
+            statement, values = f"{_EVENTS} AND tenant = ?", (*values, tenant)
+
+        def read(connection: sqlite3.Connection) -> list[AuditEvent]:
+            rows = connection.execute(f"{statement} ORDER BY number DESC LIMIT ?", (*values, limit))
+            names = "tenant", "event", "principal", "subject", "at", "details", "once", "number"
+            return [_event(dict(zip(names, row, strict=True))) for row in rows]
+
+        return await self._database.read(read)
+
+
+class _Rows:
+    """Implements `DocumentRows`."""
+
+    def __init__(self, connection: Transaction | sqlite3.Connection, now: float) -> None:
+        self.connection = connection
+        self._execute = connection.execute
+        self.now = now
+
+    def receipt(self, request: ActionRequest) -> Receipt | None:
+        row = self._execute(_RECEIPT, (*_receipt_key(request), self.now)).fetchone()
+        return None if row is None else Receipt(row[0], msgspec.json.decode(row[1]))
+
+    def keep_receipt(self, request: ActionRequest, data: dict[str, Any], until: float) -> None:
+        values = (*_receipt_key(request), until, request.fingerprint, msgspec.json.encode(data))
+        self._execute(_KEEP_RECEIPT, values)
+
+    def last_seq(self, request: ActionRequest) -> int | None:
+        assert request.stream is not None
+        row = self._execute(_SEQ, (request.tenant, request.principal, request.stream.context_id)).fetchone()
+        return None if row is None else int(row[0])
+
+    def set_seq(self, request: ActionRequest, until: float) -> None:
+        assert request.stream is not None
+        stream = request.stream
+        self._execute(_SET_SEQ, (request.tenant, request.principal, stream.context_id, stream.seq, until))
+
+    def document(self, tenant: str, id: str) -> Document | None:
+        return next(_documents(self.connection, _ONE, tenant, id), None)
+
+    def add(self, document: Document) -> None:
+        self._execute(_ADD, (document.tenant, document.id, *_changing(document)))
+
+    def replace(self, document: Document, revision: int) -> bool:
+        values = (*_changing(document), document.tenant, document.id, revision)
+        return self._execute(_REPLACE, values).rowcount == 1
+
+    def is_within(self, tenant: str, id: str, ancestor: str) -> bool:
+        return bool(self._execute(_IS_WITHIN, (id, tenant, ancestor)).fetchone()[0])
+
+    def last_place(self, tenant: str, parent: str) -> int | None:
+        return self._number(_LAST_PLACE, tenant, parent)
+
+    def place_before(self, tenant: str, parent: str, place: int) -> int | None:
+        return self._number(_PLACE_BEFORE, tenant, parent, place)
+
+    def spread(self, tenant: str, parent: str) -> None:
+        order = self._execute(_ORDER, (tenant, parent)).fetchall()
+        for number, (id,) in enumerate(order):
+            self._execute(_SET_PLACE, (number * changing.GAP, tenant, id))
+
+    def due(self, tenant: str, now: float) -> list[Document]:
+        # The plus keeps SQLite from going through all documents of the tenant: few of them, of any tenant, are due.
+        return [*_documents(self.connection, f"{_DUE} AND +tenant = ? ORDER BY delete_at LIMIT 100", now, tenant)]
+
+    def delete(self, tenant: str, id: str, at: float) -> int:
+        return self._execute(_DELETE, (at, tenant, id, tenant)).rowcount
+
+    def keep_revision(self, revision: Revision) -> None:
+        document = revision.document
+        values = revision.at, revision.action, revision.principal, _encode_document(document)
+        self._execute(_KEEP_REVISION, (document.tenant, document.id, document.revision, *values))
+
+    def note(self, event: AuditEvent) -> bool:
+        return note_event(self.connection, event)
+
+    def _number(self, statement: str, *values: Any) -> int | None:
+        (number,) = self._execute(statement, values).fetchone()
+        return None if number is None else int(number)
+
+
+def _receipt_key(request: ActionRequest) -> tuple[str, str, str, str | None]:
+    return request.tenant, request.action, request.subject, request.key
+
+
+def _documents(connection: Transaction | sqlite3.Connection, statement: str, *values: Any) -> Iterator[Document]:
+    """The documents that a statement finds."""
+    return map(_document, connection.execute(statement, values))
+
+
+def _document(row: tuple[Any, ...]) -> Document:
+    tenant, id, parent, place, revision, title, mime_type, tags, source, last_editor, is_readable, *times, body = row
+    created_at, updated_at, delete_at, deleted_at = times
+    return Document(
+        tenant=tenant,
+        id=id,
+        parent=parent,
+        place=place,
+        revision=revision,
+        title=title,
+        mime_type=mime_type,
+        body=body,
+        tags=_decode_tags(tags),
+        source=source,
+        last_editor=last_editor,
+        is_human_readable=bool(is_readable),
+        created_at=created_at,
+        updated_at=updated_at,
+        delete_at=delete_at,
+        deleted_at=deleted_at,
+    )
+
+
+def _changing(document: Document) -> tuple[Any, ...]:
+    """The columns of a document behind its id, in order."""
+    return (
+        document.parent,
+        document.place,
+        document.revision,
+        document.title,
+        document.mime_type,
+        msgspec.json.encode(document.tags).decode(),
+        document.source,
+        document.last_editor,
+        document.is_human_readable,
+        document.created_at,
+        document.updated_at,
+        document.delete_at,
+        document.deleted_at,
+        document.body,
+    )
+
+
+def note_event(connection: Transaction | sqlite3.Connection, event: AuditEvent) -> bool:
+    """Note an event within a transaction; whether it was noted."""
+    details = msgspec.json.encode(event.details)
+    values = event.tenant, event.event, event.principal, event.subject, event.at, details, event.once
+    return connection.execute(_NOTE, values).rowcount == 1
+
+
+def _event(row: dict[str, Any]) -> AuditEvent:
+    return AuditEvent(**{**row, "details": msgspec.json.decode(row["details"])})

@@ -1,0 +1,1 @@
+"""The gateway: signed envelopes in, actions carried out, over HTTP."""

@@ -1,0 +1,155 @@
+"""Who sent a request to the gateway: an internal caller with a token, or an external one with a signed request.
+
+Not through the authenticator's memory of good tokens for external callers: theirs are good for one request.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from dragoman.access.callers import Caller
+from dragoman.clock import Clock
+from dragoman.errors import InternalFailure, NotAuthentic, Unauthenticated, VerifierUnavailable
+from dragoman.gateway.port import OLD_KEY_SECONDS, SigningKey, SigningKeys
+from dragoman.gateway.signatures import SignedClaims, check_age, kid_in, verify
+from dragoman.knowledge.roles import canonical
+from dragoman.parts.route import HttpRequest
+from dragoman.telemetry.log import Logger, exception_facts
+
+if TYPE_CHECKING:
+    from dragoman.access.authenticator import Authenticator
+
+_MOST_TOKEN: Final = 16_384
+_MOST_WARNED: Final = 1000
+_MOST_KEYS: Final = 1000
+_NONCES_OUTLIVE: Final = 3600.0
+"""Seconds that nonces are remembered beyond their tokens: the clock may be set back."""
+
+
+class Credential(Struct, frozen=True):
+    """Who sent a request."""
+
+    caller: Caller
+    """Its name is what `principal.sub` has to be."""
+    roles: frozenset[str]
+    """The most that the request can have."""
+    kid: str | None = None
+    claims: SignedClaims | None = None
+    """Of an external caller."""
+
+    @property
+    def author(self) -> str:
+        """The caller's name for people, with the key that it has signed with: holders of keys choose their names."""
+        return self.caller.principal if self.kid is None else f"{self.caller.name} ({self.kid})"
+
+
+class Credentials:
+    """Tells internal callers from external ones by the key that a token names."""
+
+    def __init__(
+        self,
+        keys: SigningKeys,
+        authenticator: Authenticator | None,
+        clock: Clock,
+        logger: Logger,
+        audience: str,
+        public_url: str | None,
+    ) -> None:
+        self._keys = keys
+        self._authenticator = authenticator
+        self._clock = clock
+        self._logger = logger
+        self._audience = audience
+        self._public_url = public_url
+        self._warned: dict[str, None] = {}
+        self._found: dict[str, SigningKey] = {}
+        """Keys that were not revoked when they were last looked up. Nothing else about a key ever changes."""
+
+    async def identify(self, request: HttpRequest) -> Credential:
+        """Who sent a request, by its headers alone. Raises `NotAuthentic`, `VerifierUnavailable`, `StorageError`."""
+        try:
+            token = _token_of(request)
+            kid = None if token is None else kid_in(token)
+            key = None if kid is None else await self._find(kid)
+            if token is not None and key is not None:
+                return self._external(token, key, request)
+            if self._authenticator is None:
+                raise Unauthenticated("A token is needed that a key has signed which is known here")
+            caller = await self._internal_caller(self._authenticator, request)
+            return Credential(caller, canonical(caller.roles))
+        except Unauthenticated as error:
+            raise not_authentic(error) from None
+
+    @property
+    def has_authenticator(self) -> bool:
+        """Whether there are internal callers."""
+        return self._authenticator is not None
+
+    async def spend(self, credential: Credential) -> None:
+        """Use the nonce of an external caller. Raises `NotAuthentic` if it was used before."""
+        claims, kid = credential.claims, credential.kid
+        if claims is None or kid is None:
+            return
+        now = self._clock.now().timestamp()
+        if now >= claims.exp:  # The body may have taken its time, and the nonce may be forgotten by now.
+            raise not_authentic(Unauthenticated("The token has expired"))
+        if not await self._keys.spend(kid, claims.nonce, claims.exp + _NONCES_OUTLIVE, now):
+            self._found.pop(kid, None)  # If it has been revoked, later requests are refused before they are counted.
+            raise not_authentic(Unauthenticated("The nonce was used before, or the key has been revoked"))
+
+    async def _find(self, kid: str) -> SigningKey | None:
+        """The key of this name. One that was revoked a moment ago may still be found: its nonces cannot be used."""
+        key = self._found.get(kid)
+        if key is None:
+            key = await self._keys.find(kid)
+            if key is not None and key.revoked_at is None:
+                self._found[kid] = key
+                if len(self._found) > _MOST_KEYS:
+                    del self._found[next(iter(self._found))]
+        return key
+
+    async def _internal_caller(self, authenticator: Authenticator, request: HttpRequest) -> Caller:
+        try:
+            return await authenticator.authenticate_by(request.headers)
+        except (Unauthenticated, VerifierUnavailable):
+            raise
+        except Exception as error:  # An application's own authenticator may raise anything.
+            self._logger.error("a caller could not be identified", exception_facts(error, InternalFailure.code))
+            raise InternalFailure("The caller could not be identified") from error
+
+    def _external(self, token: str, key: SigningKey, request: HttpRequest) -> Credential:
+        now = self._clock.now().timestamp()
+        claims = verify(token, key, self._audience, now)
+        check_age(key, now)  # Only its holder hears what has become of a key.
+        claims.check_request(request.method, self._url_of(request))
+        if now - key.created_at > OLD_KEY_SECONDS and key.kid not in self._warned:
+            self._warned[key.kid] = None
+            if len(self._warned) > _MOST_WARNED:
+                del self._warned[next(iter(self._warned))]
+            days = int((now - key.created_at) // 86_400)
+            self._logger.warn("a signing key is going to be refused soon", {"kid": key.kid, "ageDays": days})
+        # With an issuer: whatever name a key's holder chooses, it is nobody else's.
+        issuer, roles = f"key of {key.tenant}", canonical(key.roles)
+        caller = Caller(claims.sub, roles, issuer=issuer, tenants=frozenset((key.tenant,)))
+        return Credential(caller, roles, key.kid, claims)
+
+    def _url_of(self, request: HttpRequest) -> str:
+        scope = request.scope
+        host = request.headers.get(b"host", b"").decode("latin-1")
+        base = self._public_url or f"{scope.get('scheme', 'http')}://{host}"
+        return f"{base}{scope.get('root_path', '')}{request.path}"
+
+
+def not_authentic(error: Unauthenticated) -> NotAuthentic:
+    """The error that answers a request which does not show who sent it."""
+    return NotAuthentic(error.reason, {"reason": "unauthenticated"})
+
+
+def _token_of(request: HttpRequest) -> str | None:
+    """The bearer token; None without one. An application's own authenticator may look at other headers."""
+    scheme, _, token = request.headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() != b"bearer" or len(token) > _MOST_TOKEN:
+        return None
+    return token.strip(b" ").decode("latin-1")

@@ -1,0 +1,277 @@
+"""How documents are changed: the rules, for whatever engine the rows are of.
+
+Every function checks everything before it stores anything, so that a refusal leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.calls.repeats import key_conflict
+from dragoman.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, Unauthorized
+from dragoman.knowledge.port import (
+    KEPT_STREAM_SECONDS,
+    ROOT,
+    ActionRequest,
+    Applied,
+    AuditEvent,
+    CreateDocument,
+    DeleteDocument,
+    Document,
+    DocumentChange,
+    MoveDocument,
+    Revision,
+    UpdateDocument,
+)
+from dragoman.knowledge.roles import INBOX_TAG
+from dragoman.knowledge.rows import DocumentRows
+
+GAP = 1 << 20
+"""Between the places of siblings that were added one after the other."""
+MIME_TYPES = ("text/markdown", "text/plain", "application/json")
+PAGES = "/knowledge/documents"
+
+
+def recall(rows: DocumentRows, request: ActionRequest) -> Applied | None:
+    """See `Documents.recall`."""
+    if request.key is not None:
+        receipt = rows.receipt(request)
+        if receipt is not None:
+            if receipt.fingerprint != request.fingerprint:
+                raise key_conflict()
+            return Applied(receipt.data, is_repeated=True)
+    if request.stream is not None:
+        last = rows.last_seq(request)
+        if last is not None and request.stream.seq < last:
+            return Applied({"ignored": True, "last_seq": last})
+    return None
+
+
+def carry_out(rows: DocumentRows, change: DocumentChange, request: ActionRequest, now: float) -> Applied:
+    """See `Documents.carry_out`."""
+    earlier = recall(rows, request)
+    if earlier is not None:
+        return earlier
+    while due := rows.due(request.tenant, now):
+        for document in due:
+            delete_due(rows, document)
+    data = _CHANGES[type(change)](rows, change, request, now)
+    if request.key is not None:
+        rows.keep_receipt(request, data, now + request.keep_seconds)
+    if request.stream is not None:
+        rows.set_seq(request, now + KEPT_STREAM_SECONDS)
+    return Applied(data)
+
+
+def delete_due(rows: DocumentRows, document: Document) -> None:
+    """Delete a document whose time has come, as of that time, unless one above it was deleted before."""
+    assert document.delete_at is not None
+    count = rows.delete(document.tenant, document.id, document.delete_at)
+    if not count:
+        return
+    details = {"documents": count, "scheduled": True}
+    rows.note(
+        AuditEvent(
+            tenant=document.tenant,
+            event="document.deleted",
+            principal="dragoman",
+            subject=document.id,
+            at=document.delete_at,
+            details=details,
+        )
+    )
+
+
+def page_of(request: ActionRequest, id: str) -> str:
+    """The address of a document's page."""
+    return f"{request.web_base}{PAGES}/{quote(request.tenant, safe='')}/{id}"
+
+
+def check_content(mime_type: str, body: str) -> None:
+    """Raise `InvalidArgument` for content that cannot be what it says."""
+    if mime_type not in MIME_TYPES:
+        raise unfit("content.mime_type", f"must be one of {', '.join(MIME_TYPES)}")
+    if mime_type == "application/json":
+        try:
+            msgspec.json.decode(body)
+        except (msgspec.DecodeError, RecursionError, UnicodeError):
+            raise unfit("content.body", "is not JSON") from None
+
+
+def _create(rows: DocumentRows, change: CreateDocument, request: ActionRequest, now: float) -> dict[str, Any]:
+    draft = change.document
+    if draft.parent == ROOT:
+        if change.into_inbox_only:
+            raise _not_inbox()
+    else:
+        parent = _standing(rows, request.tenant, draft.parent, "parent_id")
+        if change.into_inbox_only and INBOX_TAG not in parent.tags:
+            raise _not_inbox()
+    taken = rows.document(request.tenant, draft.id)
+    if taken is not None:
+        gone = "" if taken.deleted_at is None else ", deleted and not purged yet"
+        facts = {"reason": "document_exists", "document_id": draft.id}
+        raise AlreadyExists(f"There is a document with this id{gone}", facts)
+    document = replace(draft, place=_behind_all(rows, request.tenant, draft.parent))
+    rows.add(document)
+    _record(rows, document, request, now, "document.created")
+    return _told(document, request)
+
+
+def _update(rows: DocumentRows, change: UpdateDocument, request: ActionRequest, now: float) -> dict[str, Any]:
+    before = _standing(rows, request.tenant, change.id, "document_id")
+    expected = before.revision if change.last_known_revision is None else change.last_known_revision
+    after = replace(_patched(before, change.fields), revision=before.revision + 1, updated_at=now)
+    if expected != before.revision or not rows.replace(after, expected):
+        facts = {"reason": "revision_conflict", "expected_revision": expected, "actual": before.revision}
+        raise Conflict(f"The document has revision {before.revision}", facts)
+    _record(rows, after, request, now, "document.updated", {"fields": sorted(change.fields)})
+    return _told(after, request)
+
+
+def _delete(rows: DocumentRows, change: DeleteDocument, request: ActionRequest, now: float) -> dict[str, Any]:
+    before = _standing(rows, request.tenant, change.id, "document_id")
+    is_later = change.delete_at is not None and change.delete_at > now
+    after = replace(
+        before,
+        revision=before.revision + 1,
+        updated_at=now,
+        delete_at=change.delete_at if is_later else before.delete_at,
+    )
+    rows.replace(after, before.revision)
+    details: dict[str, Any] = {} if change.reason is None else {"reason": change.reason}
+    data: dict[str, Any] = {"id": after.id, "revision": after.revision, "deleted": not is_later}
+    if is_later:
+        details["delete_at"] = data["delete_at"] = _iso(after.delete_at)
+    else:
+        after = replace(after, deleted_at=now)
+        details["documents"] = data["documents"] = rows.delete(request.tenant, after.id, now)
+    _record(rows, after, request, now, "document.scheduled" if is_later else "document.deleted", details)
+    return data
+
+
+def _move(rows: DocumentRows, change: MoveDocument, request: ActionRequest, now: float) -> dict[str, Any]:
+    before = _standing(rows, request.tenant, change.id, "document_id")
+    if change.parent != ROOT:
+        _standing(rows, request.tenant, change.parent, "new_parent_id")
+        if rows.is_within(request.tenant, change.parent, change.id):
+            raise unfit("new_parent_id", "is the document itself, or below it", "cycle")
+    place = _place_for(rows, change, request.tenant)
+    after = replace(before, parent=change.parent, place=place, revision=before.revision + 1, updated_at=now)
+    rows.replace(after, before.revision)
+    details = {"from": before.parent, "to": after.parent}
+    _record(rows, after, request, now, "document.moved", details)
+    return {"id": after.id, "revision": after.revision, "parent_id": after.parent}
+
+
+_CHANGES: Mapping[type, Callable[[DocumentRows, Any, ActionRequest, float], dict[str, Any]]] = {
+    CreateDocument: _create,
+    UpdateDocument: _update,
+    DeleteDocument: _delete,
+    MoveDocument: _move,
+}
+
+
+def _standing(rows: DocumentRows, tenant: str, id: str, argument: str) -> Document:
+    """A document that is there; raises `NotFound`."""
+    document = rows.document(tenant, id)
+    if document is None or document.deleted_at is not None:
+        raise NotFound("There is no such document", {"reason": "unknown_document", "argument": argument})
+    return document
+
+
+def _behind_all(rows: DocumentRows, tenant: str, parent: str) -> int:
+    last = rows.last_place(tenant, parent)
+    return 0 if last is None else last + GAP
+
+
+def _place_for(rows: DocumentRows, change: MoveDocument, tenant: str) -> int:
+    if change.before is None or change.before == change.id:
+        return _behind_all(rows, tenant, change.parent)
+    sibling = rows.document(tenant, change.before)
+    if sibling is None or sibling.deleted_at is not None or sibling.parent != change.parent:
+        raise unfit("position.before", "is no document below the new parent", "no_sibling")
+    in_front = rows.place_before(tenant, change.parent, sibling.place)
+    if in_front is None:
+        return sibling.place - GAP
+    if sibling.place - in_front > 1:
+        return (sibling.place + in_front) // 2
+    rows.spread(tenant, change.parent)
+    return _place_for(rows, change, tenant)
+
+
+def _patched(document: Document, fields: Mapping[str, Any]) -> Document:
+    """A document with other fields, as JSON Merge Patch has it. Raises `InvalidArgument`."""
+    changed: dict[str, Any] = {}
+    for path, value in fields.items():
+        name, empty = FIELDS[path]
+        if value is None and empty is REQUIRED:
+            raise unfit(path, "cannot be removed")
+        changed[name] = empty if value is None else value
+    document = replace(document, **changed)
+    if "content.body" in fields or "content.mime_type" in fields:
+        check_content(document.mime_type, document.body)
+    return document
+
+
+REQUIRED: Any = object()
+FIELDS: Mapping[str, tuple[str, Any]] = {
+    "content.mime_type": ("mime_type", REQUIRED),
+    "content.body": ("body", REQUIRED),
+    "metadata.title": ("title", REQUIRED),
+    "metadata.tags": ("tags", ()),
+    "metadata.last_editor": ("last_editor", None),
+    "is_human_readable": ("is_human_readable", True),
+}
+"""The fields that can be changed, by path: the name that a `Document` has for each, and what it is when removed."""
+
+
+def _record(
+    rows: DocumentRows,
+    document: Document,
+    request: ActionRequest,
+    now: float,
+    event: str,
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    rows.keep_revision(Revision(document, request.action, request.author, now))
+    facts = {"revision": document.revision, "correlation_id": request.correlation_id, **(details or {})}
+    rows.note(
+        AuditEvent(
+            tenant=request.tenant,
+            event=event,
+            principal=request.author,
+            subject=document.id,
+            at=now,
+            details=facts,
+        )
+    )
+
+
+def _told(document: Document, request: ActionRequest) -> dict[str, Any]:
+    data: dict[str, Any] = {"id": document.id, "revision": document.revision}
+    if document.is_human_readable:
+        data["web_uri"] = page_of(request, document.id)
+    return data
+
+
+def unfit(path: str, message: str, reason: str = "invalid_value") -> InvalidArgument:
+    """The error for an argument that fits the schema, and no document."""
+    facts = {"reason": reason, "errors": [{"path": path, "message": message}]}
+    return InvalidArgument(f"{path} {message}", facts)
+
+
+def _not_inbox() -> Unauthorized:
+    facts = {"reason": "no_inbox", "tag": INBOX_TAG}
+    return Unauthorized(f"An agent may create documents only directly below one with the tag {INBOX_TAG}", facts)
+
+
+def _iso(moment: float | None) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(moment or 0.0, UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,195 @@
+"""The port to the trees of documents, and the values that it speaks of.
+
+1. Every tenant has a tree of its own. `root` is the parent of what stands at the top, and no document.
+2. A change has all of its effects or none: the documents, their revisions, the audit, the sequence number of its stream
+   and the receipt that a repeat of the same request gets.
+3. A deleted document can be found by nobody. Its id stays taken until it is purged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, TypeAlias
+
+from msgspec import Struct
+
+ROOT: Final = "root"
+KEPT_DELETED_SECONDS: Final = 90 * 86_400
+"""How long deleted documents are kept before they are purged."""
+KEPT_STREAM_SECONDS: Final = 90 * 86_400
+"""How long the newest sequence number of a stream is remembered that nobody uses."""
+
+
+class Document(Struct, frozen=True, kw_only=True):
+    """A document as it stands, or as it stood at one revision. Times are in seconds since 1970."""
+
+    tenant: str
+    id: str
+    parent: str
+    place: int
+    """Where it stands among the children of its parent: in ascending order."""
+    revision: int = 1
+    title: str
+    mime_type: str
+    body: str
+    tags: tuple[str, ...] = ()
+    source: str | None = None
+    last_editor: str | None = None
+    is_human_readable: bool = True
+    created_at: float
+    updated_at: float
+    delete_at: float | None = None
+    """When it is going to be deleted."""
+    deleted_at: float | None = None
+
+
+class CreateDocument(Struct, frozen=True, kw_only=True):
+    """Add a document behind the other children of its parent."""
+
+    document: Document
+    """Its place is not known yet."""
+    into_inbox_only: bool = False
+    """Whether the parent has to have the tag `agent-inbox`."""
+
+
+class UpdateDocument(Struct, frozen=True, kw_only=True):
+    """Change fields of a document; None removes a field."""
+
+    id: str
+    fields: Mapping[str, Any]
+    """By the path that the action's `update_mask` has for them."""
+    last_known_revision: int | None = None
+
+
+class DeleteDocument(Struct, frozen=True, kw_only=True):
+    """Delete a document and all below it, now or later."""
+
+    id: str
+    reason: str | None = None
+    delete_at: float | None = None
+
+
+class MoveDocument(Struct, frozen=True, kw_only=True):
+    """Give a document another parent, or another place: before a sibling, or the last one."""
+
+    id: str
+    parent: str
+    before: str | None = None
+
+
+DocumentChange: TypeAlias = CreateDocument | UpdateDocument | DeleteDocument | MoveDocument
+
+
+class ActionStream(Struct, frozen=True):
+    """Requests of one principal that belong together: an older one that comes late is ignored."""
+
+    context_id: str
+    seq: int
+
+
+class ActionRequest(Struct, frozen=True, kw_only=True):
+    """On whose behalf an action is carried out, and how a repeat of it is known."""
+
+    tenant: str
+    principal: str
+    """Whose sequence numbers they are."""
+    roles: frozenset[str]
+    action: str
+    correlation_id: str
+    subject: str = ""
+    """What the idempotency key is about: the document."""
+    key: str | None = None
+    """The idempotency key."""
+    fingerprint: bytes = b""
+    """Of action, version and arguments: the same for repeats of one request."""
+    keep_seconds: float = 86_400.0
+    """How long a repeat gets the first result."""
+    stream: ActionStream | None = None
+    web_base: str = ""
+    """Before the path of a document's page."""
+    known_as: str | None = None
+    """What the principal is called in the history and in the audit, if that is another name."""
+
+    @property
+    def author(self) -> str:
+        return self.known_as or self.principal
+
+
+class Applied(Struct, frozen=True):
+    """What an action came to."""
+
+    data: dict[str, Any]
+    is_repeated: bool = False
+    """Whether it is the result of an earlier request, and nothing was changed."""
+
+
+class Revision(Struct, frozen=True):
+    """A document as it stood after one change, by whom and when."""
+
+    document: Document
+    action: str
+    principal: str
+    at: float
+
+
+class AuditEvent(Struct, frozen=True, kw_only=True):
+    """Something that has happened, for the audit. It is never changed."""
+
+    tenant: str
+    event: str
+    """Such as `document.created`, or `role.deprecation`."""
+    principal: str
+    subject: str = ""
+    at: float
+    details: Mapping[str, Any] = {}
+    once: str | None = None
+    """An event is noted only if there is none with the same text here."""
+    number: int = 0
+    """Given when it is noted, in ascending order."""
+
+
+class Documents(Protocol):
+    """Keeps the trees. Every method raises `StorageError`s."""
+
+    async def recall(self, request: ActionRequest) -> Applied | None:
+        """What an earlier request with the same key came to, or that this one is too old for its stream.
+
+        None if it has to be carried out. Raises `Conflict` for a key that was used for something else.
+        """
+        ...
+
+    async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
+        """Make a change, unless `recall` has an answer by now. Raises `ToolError`s, and changes nothing then."""
+        ...
+
+    async def get(self, tenant: str, id: str) -> Document | None: ...
+
+    async def children(self, tenant: str, parent: str, limit: int, *, after: int | None = None) -> list[Document]:
+        """The documents below one, in order, from behind the place `after`; their bodies are left out."""
+        ...
+
+    async def history(self, tenant: str, id: str, limit: int, *, before: int | None = None) -> list[Revision]:
+        """The revisions of a document, the newest first, those from before a revision if one is given.
+
+        Those of a deleted document too, until it is purged.
+        """
+        ...
+
+    async def tidy(self, limit: int) -> int:
+        """Delete what is due, purge what was deleted long ago, and forget old receipts: at most `limit` of each.
+
+        How many there were.
+        """
+        ...
+
+
+class Audit(Protocol):
+    """Events of all tenants. Changes of documents note theirs themselves, in their own transaction."""
+
+    async def note(self, event: AuditEvent) -> bool:
+        """Whether it was noted: see `AuditEvent.once`."""
+        ...
+
+    async def page(self, limit: int, *, tenant: str | None = None, before: int | None = None) -> list[AuditEvent]:
+        """The newest events first, those from before a number if one is given."""
+        ...

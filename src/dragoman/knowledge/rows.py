@@ -1,0 +1,68 @@
+"""What changes of documents are made of: single steps, all within one transaction of an engine."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from dragoman.knowledge.port import ActionRequest, AuditEvent, Document, Revision
+
+
+class Receipt(Struct, frozen=True):
+    """The result of a request that was carried out."""
+
+    fingerprint: bytes
+    data: dict[str, Any]
+
+
+class DocumentRows(Protocol):
+    """The tables of one engine, within a transaction. Deleted documents are rows like others, but nobody's child."""
+
+    def receipt(self, request: ActionRequest) -> Receipt | None: ...
+
+    def keep_receipt(self, request: ActionRequest, data: dict[str, Any], until: float) -> None: ...
+
+    def last_seq(self, request: ActionRequest) -> int | None:
+        """The newest of the request's stream."""
+        ...
+
+    def set_seq(self, request: ActionRequest, until: float) -> None: ...
+
+    def document(self, tenant: str, id: str) -> Document | None: ...
+
+    def add(self, document: Document) -> None: ...
+
+    def replace(self, document: Document, revision: int) -> bool:
+        """Store another state of a document, if the stored one has this revision; whether it had."""
+        ...
+
+    def is_within(self, tenant: str, id: str, ancestor: str) -> bool:
+        """Whether a document is `ancestor`, or somewhere below it."""
+        ...
+
+    def last_place(self, tenant: str, parent: str) -> int | None:
+        """The place of the last child; None if there is no child."""
+        ...
+
+    def place_before(self, tenant: str, parent: str, place: int) -> int | None:
+        """The place of the child in front of the one at `place`; None if that is the first."""
+        ...
+
+    def spread(self, tenant: str, parent: str) -> None:
+        """Give the children new places, in the same order, with room between them."""
+        ...
+
+    def due(self, tenant: str, now: float) -> list[Document]:
+        """The documents that are to be deleted by now, and are not yet: some of them, those that are due first."""
+        ...
+
+    def delete(self, tenant: str, id: str, at: float) -> int:
+        """Mark a document and all below it as deleted; how many those were."""
+        ...
+
+    def keep_revision(self, revision: Revision) -> None: ...
+
+    def note(self, event: AuditEvent) -> bool:
+        """Whether it was noted: see `AuditEvent.once`."""
+        ...

@@ -1,0 +1,140 @@
+"""On whose behalf an action is carried out: found out for each call, before anything is done for it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Set
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.access.callers import ANONYMOUS, LOCAL, Caller
+from dragoman.calls.call import Call, Service
+from dragoman.calls.origin import Origin
+from dragoman.calls.repeats import IDEMPOTENCY_KEY, check_key
+from dragoman.clock import Clock
+from dragoman.errors import Expired, InvalidArgument, NotFound, Unauthorized
+from dragoman.knowledge.actions import Action, subject_of
+from dragoman.knowledge.aliases import AliasUse
+from dragoman.knowledge.port import ActionRequest, Documents
+from dragoman.knowledge.roles import OWNER, canonical
+from dragoman.tools.storage_errors import words_storage_errors
+
+LOCAL_TENANT: Final = "local"
+"""The tenant of who started the process, and of whoever is on the same machine where nobody is authenticated."""
+TENANT_KEY: Final = "dragoman/tenant"
+"""Which tenant is meant, in the `_meta` of a call, for a caller that has several."""
+
+
+class ActionOrigin(Origin, frozen=True, eq=False):
+    """Of a call that a signed envelope asks for: whoever has checked the envelope says for whom it is made."""
+
+    request: ActionRequest | None = None
+    expires_at: float = 0.0
+    """In seconds since 1970. Later than that it has no effect."""
+
+
+class Standings:
+    """Which tenant a caller stands for, with which roles."""
+
+    def __init__(self, is_near: Callable[[], bool]) -> None:
+        """`is_near`: whether only this machine can reach the server."""
+        self._is_near = is_near
+
+    def has_tenant(self, caller: Caller) -> bool:
+        """Whether there are documents that the caller may know of."""
+        return bool(caller.tenants) or self._is_owner(caller)
+
+    def tenant_of(self, caller: Caller, wanted: Any = None) -> str:
+        """The caller's tenant, or the one of several that is wanted. Raises `Unauthorized` and `InvalidArgument`."""
+        tenants = caller.tenants or (frozenset((LOCAL_TENANT,)) if self._is_owner(caller) else caller.tenants)
+        if wanted is not None:
+            if not isinstance(wanted, str) or wanted not in tenants:
+                raise Unauthorized("The caller does not belong to this tenant", {"reason": "other_tenant"})
+            return wanted
+        if len(tenants) != 1:
+            facts = {"reason": "which_tenant", "tenants": sorted(tenants)}
+            raise InvalidArgument(f"The caller has several tenants: name one in _meta as {TENANT_KEY}", facts)
+        return next(iter(tenants))
+
+    def roles_of(self, caller: Caller) -> frozenset[str]:
+        """What the caller may be in its tenants."""
+        return frozenset((OWNER,)) if self._is_owner(caller) else canonical(caller.roles)
+
+    def _is_owner(self, caller: Caller) -> bool:
+        return caller is LOCAL or (caller is ANONYMOUS and self._is_near())
+
+
+class AuthorizeAction:
+    """A stage that finds out whose documents a call is about, refuses what the roles do not allow, and what is late."""
+
+    def __init__(
+        self,
+        action: Action,
+        documents: Documents,
+        aliases: AliasUse,
+        standings: Standings,
+        clock: Clock,
+        web_base: str,
+        keep_ms: int,
+    ) -> None:
+        self._action = action
+        self._aliases = aliases
+        self._documents = documents
+        self._standings = standings
+        self._clock = clock
+        self._web_base = web_base
+        self._keep_seconds = keep_ms / 1000
+
+    def __call__(self, proceed: Service, /) -> Service:
+        def authorize(call: Call) -> Awaitable[Any]:
+            origin = call.origin
+            if isinstance(origin, ActionOrigin):
+                assert origin.request is not None
+                request, until = origin.request, origin.expires_at
+            else:
+                request, until = self._request_of(call), None
+            if not request.roles & self._action.roles:
+                facts = {"reason": "role", "roles": sorted(request.roles), "needed": sorted(self._action.roles)}
+                raise Unauthorized(f"None of the caller's roles may do {self._action.name}", facts)
+            if until is not None and self._clock.now().timestamp() > until:
+                raise Expired("The request came later than its ttl_sec allows")
+            call.kept_as = request
+            call.tool = replace(call.tool, handler=partial(self._run, request, origin.caller.roles))
+            return proceed(call)
+
+        return authorize
+
+    def _request_of(self, call: Call) -> ActionRequest:
+        """For a call that is no envelope: the caller's own tenant counts."""
+        caller = call.origin.caller
+        if not self._standings.has_tenant(caller):
+            raise NotFound(f"Unknown tool: {call.name}")
+        if IDEMPOTENCY_KEY in call.meta:
+            check_key(call.meta[IDEMPOTENCY_KEY])
+        return ActionRequest(
+            tenant=self._standings.tenant_of(caller, call.meta.get(TENANT_KEY)),
+            principal=caller.principal,
+            roles=self._standings.roles_of(caller),
+            action=self._action.name,
+            correlation_id=call.correlation_id,
+            subject=subject_of(call.arguments),
+            key=call.meta.get(IDEMPOTENCY_KEY),
+            fingerprint=fingerprint_of(self._action, call.arguments),
+            keep_seconds=self._keep_seconds,
+            web_base=self._web_base,
+        )
+
+    @words_storage_errors
+    async def _run(self, request: ActionRequest, roles: Set[str], arguments: dict[str, Any], _: Any) -> dict[str, Any]:
+        await self._aliases.note(roles, request.tenant, request.author)
+        change = self._action.make(arguments, request, self._clock.now().timestamp())
+        return (await self._documents.carry_out(change, request)).data
+
+
+def fingerprint_of(action: Action, arguments: Any) -> bytes:
+    """The same for two requests that ask for the same."""
+    asked = msgspec.json.encode((action.name, action.version, arguments), order="sorted")
+    return hashlib.sha256(asked).digest()

@@ -1,0 +1,69 @@
+"""The wording of the action contract: `{ok, data | error, usage}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.errors import InternalFailure, ToolError
+from dragoman.replies.encoding import clean_details, clean_message
+from dragoman.replies.vocabulary import STATUSES, ContractCode, words_for
+from dragoman.tools.content import encode_json
+
+_LONGEST_MESSAGE = 1000
+_MOST_DETAILS = 16_384
+_PASSING = frozenset(
+    ("storage_full", "storage_busy", "storage_unavailable", "storage_closed", "storage_failed", "verifier_unavailable")
+)
+"""Reasons of failures that somebody else can mend while the server runs."""
+_HINTS: Mapping[ContractCode, str] = {
+    ContractCode.INVALID_ARGUMENT: "Correct the envelope at details.path; repeating it as it is cannot help.",
+    ContractCode.UNAUTHORIZED: "Sign the request anew, with a key that is valid, and a nonce that was not used.",
+    ContractCode.FORBIDDEN: "Ask for a role that may do this, or use the tenant that the credentials are for.",
+    ContractCode.NOT_FOUND: "Check the id, and that the document was not deleted.",
+    ContractCode.CONFLICT: "Read what is there now, and repeat the request with that, under another idempotency key.",
+    ContractCode.UNPROCESSABLE_ENTITY: "Correct the arguments; GET /schemas/mcp/<action>.json has their schema.",
+    ContractCode.RATE_LIMIT_EXCEEDED: "Repeat the request after Retry-After, with the same idempotency key.",
+    ContractCode.EXPIRED: "Send the request with a new timestamp, and the same idempotency key.",
+    ContractCode.INTERNAL: "Tell whoever runs the server the trace_id.",
+    ContractCode.UNAVAILABLE: "Repeat the request a little later, with the same idempotency key.",
+}
+_HINTS_BY_REASON: Mapping[str, str] = {
+    "payload_too_large": "Send arguments of at most details.limit bytes.",
+    "other_principal": "Let principal.sub be the subject of the credentials.",
+    "document_exists": "Update the document, or choose another document_id.",
+    "revision_conflict": "Use details.actual as last_known_revision, if the change is still right.",
+    "idempotency_conflict": "Use another idempotency key for another request.",
+}
+"""More particular than those by code."""
+
+
+def word_success(data: Any, latency_ms: int) -> bytes:
+    """The body of an answer."""
+    return encode_json({"ok": True, "data": data, "usage": {"latency_ms": latency_ms, "qdrant_hits": 0}})
+
+
+def word_error(error: ToolError, trace_id: str) -> tuple[int, bytes]:
+    """The status and the body of an answer. Its details always have a hint and the trace."""
+    code = code_in_contract(error)
+    details: Any = error.details
+    facts = dict(clean_details(details if isinstance(details, Mapping) else None, _MOST_DETAILS) or {})
+    said = {
+        "code": code,
+        "message": clean_message(error.message, _LONGEST_MESSAGE) or code.value,
+        "details": {**facts, "hint": _hint_for(code, facts), "trace_id": trace_id},
+    }
+    return STATUSES[code], encode_json({"ok": False, "error": said})
+
+
+def _hint_for(code: ContractCode, facts: Mapping[str, Any]) -> str:
+    reason = facts.get("reason")
+    return _HINTS_BY_REASON.get(reason, _HINTS[code]) if isinstance(reason, str) else _HINTS[code]
+
+
+def code_in_contract(error: ToolError) -> ContractCode:
+    """The code of an error: its class's, or UNAVAILABLE for a failure that passes."""
+    details: Any = error.details
+    if isinstance(error, InternalFailure) and isinstance(details, Mapping) and details.get("reason") in _PASSING:
+        return ContractCode.UNAVAILABLE
+    return words_for(type(error)).contract

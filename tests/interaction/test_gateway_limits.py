@@ -1,0 +1,303 @@
+"""The statuses of the gateway, its rates and its slots."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from dragoman import tool
+from dragoman.adapters.engines import ENGINES
+from dragoman.errors import StorageUnavailable
+from dragoman.replies.vocabulary import STATUSES
+from tests.support.answers import error_in
+from tests.support.asgi import Asked
+from tests.support.gateway import Signer, as_body, create_args
+from tests.support.gateway_serving import (
+    TOKEN,
+    GatewayApp,
+    HeldDocuments,
+    HeldStorage,
+    OverMcp,
+    answered,
+    internal,
+    open_gateway,
+)
+from tests.support.http_wire import modern_call, request
+from tests.support.waiting import until
+
+CONTRACT = {
+    "INVALID_ARGUMENT": 400,
+    "UNAUTHORIZED": 401,
+    "FORBIDDEN": 403,
+    "NOT_FOUND": 404,
+    "CONFLICT": 409,
+    "UNPROCESSABLE_ENTITY": 422,
+    "RATE_LIMIT_EXCEEDED": 429,
+    "EXPIRED": 440,
+    "INTERNAL": 500,
+    "UNAVAILABLE": 503,
+}
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[GatewayApp]:
+    async with open_gateway() as gateway:
+        yield gateway
+
+
+@pytest.mark.requirement("MC-ERR-01")
+def test_the_codes_and_their_statuses_are_those_of_the_contract() -> None:
+    assert {code.value: status for code, status in STATUSES.items()} == CONTRACT
+
+
+async def error_of(gateway: GatewayApp, case: str) -> tuple[int, str]:
+    """Status and code of one error, brought about in the way that it comes about."""
+    signer = await gateway.signer("owner")
+    id = str(uuid4())
+    args: dict[str, Any] = create_args(id)
+    fields: dict[str, Any] = {}
+    if case == "CONFLICT":
+        assert (await gateway.act(signer, "create_document", args)).status == 200
+    elif case == "INVALID_ARGUMENT":
+        fields["seq"] = -1
+    elif case == "FORBIDDEN":
+        fields["tenant_id"] = "globex"
+    elif case == "NOT_FOUND":
+        args["parent_id"] = str(uuid4())
+    elif case == "UNPROCESSABLE_ENTITY":
+        args["content"] = {"mime_type": "application/json", "body": "{"}
+    elif case == "EXPIRED":
+        fields["timestamp"] = "2020-01-01T00:00:00Z"
+    elif case == "RATE_LIMIT_EXCEEDED":
+        while (await gateway.get("/mcp/capabilities", signer)).status == 200:
+            pass
+    elif case == "UNAUTHORIZED":
+        assert await gateway.keys.revoke(signer.kid, 0.0)
+    response = await gateway.act(signer, "create_document", args, **fields)
+    assert set(response.json) == {"ok", "error"}
+    return response.status, response.json["error"]["code"]
+
+
+@pytest.mark.requirement("MC-ERR-01", "MC-ERR-02", "MC-RESP-02")
+@pytest.mark.parametrize("code", [code for code in CONTRACT if code not in ("INTERNAL", "UNAVAILABLE")])
+async def test_an_error_has_its_code_and_its_status(gateway: GatewayApp, code: str) -> None:
+    assert await error_of(gateway, code) == (CONTRACT[code], code)
+
+
+class FailingDocuments(HeldDocuments):
+    """Documents of an engine that does not work."""
+
+    error: Exception = StorageUnavailable("/var/lib/secret.db: SELECT 1")
+
+    async def carry_out(self, *_: Any) -> Any:
+        raise self.error
+
+
+class FailingStorage(HeldStorage):
+    def _make_ports(self) -> dict[type, Any]:
+        return {
+            kind: FailingDocuments(self._clock, None) if isinstance(port, HeldDocuments) else port
+            for kind, port in super()._make_ports().items()
+        }
+
+
+@pytest.mark.requirement("MC-ERR-01", "MC-ERR-02")
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(StorageUnavailable("/var/lib/secret.db: SELECT 1"), "UNAVAILABLE"), (KeyError("secret"), "INTERNAL")],
+)
+async def test_what_goes_wrong_inside_is_told_without_saying_what_it_was(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+) -> None:
+    monkeypatch.setitem(ENGINES, "memory", FailingStorage)  # type: ignore[misc]
+    monkeypatch.setattr(FailingDocuments, "error", error)
+    async with open_gateway() as gateway:
+        response = await gateway.act(await gateway.signer("owner"), "create_document", create_args())
+    assert (response.status, response.json["error"]["code"]) == (CONTRACT[code], code)
+    assert ("retry-after" in response.headers) is (code == "UNAVAILABLE")
+    assert b"secret" not in response.body
+
+
+@pytest.mark.requirement("MC-ERR-01", "MC-SEC-05", "MC-TRANS-01")
+@pytest.mark.parametrize(
+    "path", ["/mcp/capabilities", "/mcp/openapi.json", "/schemas/mcp/knowledge.create_document.json"]
+)
+async def test_reading_needs_credentials_too(gateway: GatewayApp, path: str) -> None:
+    for token in (None, "nobodys-token-0123456789", ""):
+        refused = await gateway.get(path, token=token)
+        assert (refused.status, refused.json["error"]["code"]) == (401, "UNAUTHORIZED")
+        assert refused.headers["www-authenticate"].startswith("Bearer")
+    assert (await gateway.get(path, token=TOKEN)).status == 200
+    assert (await gateway.get(path, await gateway.signer("viewer"))).status == 200
+
+
+@pytest.mark.parametrize("name", ["nope", "knowledge.create_document.json", "../mcp/knowledge.create_document", ""])
+async def test_there_is_no_schema_of_another_name(gateway: GatewayApp, name: str) -> None:
+    missing = await gateway.get(f"/schemas/mcp/{name}.json", token=TOKEN)
+    assert (missing.status, missing.json["error"]["code"]) == (404, "NOT_FOUND")
+
+
+@pytest.mark.requirement("MC-ERR-02")
+@pytest.mark.parametrize(("action", "limit"), [("create_document", 131_072), ("update_document", 131_072)])
+async def test_arguments_above_the_limit_of_their_action_are_refused_and_at_it_are_not(
+    gateway: GatewayApp, action: str, limit: int
+) -> None:
+    signer = await gateway.signer("owner")
+    content = {"mime_type": "text/plain", "body": ""}
+    args: dict[str, Any] = create_args(content=content)
+    if action == "update_document":
+        assert (await gateway.act(signer, "create_document", args)).status == 200
+        args = {"document_id": args["document_id"], "patch": {"content": content}, "update_mask": ["content.body"]}
+    content["body"] = "x" * (limit - len(as_body(args).replace(b", ", b",").replace(b": ", b":")))
+    assert (await gateway.act(signer, action, args)).status == 200
+    content["body"] += "x"
+    refused = await gateway.act(signer, action, {**args, "document_id": str(uuid4())})
+    assert (refused.status, refused.json["error"]["code"]) == (400, "INVALID_ARGUMENT")
+
+
+# Rates.
+
+
+@pytest.mark.requirement("MC-TRANS-03", "MC-ERR-02")
+async def test_answers_say_how_much_of_the_rate_is_left_and_when_there_is_more() -> None:
+    async with open_gateway({"gateway": {"enabled": True, "requests_per_minute_per_principal": 3}}) as gateway:
+        signer = await gateway.signer("owner")
+        seen = []
+        for _ in range(5):
+            response = await gateway.act(signer, "create_document", create_args())
+            rate = [response.headers.get(f"x-ratelimit-{name}") for name in ("limit", "remaining")]
+            seen.append((response.status, *rate))
+        assert seen == [(200, "3", "2"), (200, "3", "1"), (200, "3", "0"), (429, "3", "0"), (429, "3", "0")]
+        wait = int(response.headers["retry-after"])
+        assert 1 <= wait <= 60
+        # Refusals after the rate have the headers, too; those before it have none.
+        other = await gateway.signer("owner", sub="svc:other")
+        refused = await gateway.act(other, "create_document", {})
+        assert (refused.status, refused.headers["x-ratelimit-remaining"]) == (422, "2")
+        unknown = await gateway.send({}, "nobodys-token-0123456789")
+        assert (unknown.status, "x-ratelimit-limit" in unknown.headers) == (401, False)
+        gateway.clock.advance(wait)
+        assert (await gateway.act(signer, "create_document", create_args())).status == 200
+
+
+@pytest.mark.requirement("MC-TRANS-03")
+async def test_the_principals_of_a_tenant_share_its_rate() -> None:
+    rates = {"enabled": True, "requests_per_minute_per_tenant": 4, "requests_per_minute_per_principal": 3}
+    async with open_gateway({"gateway": rates}) as gateway:
+        one, two = await gateway.signer("owner", sub="svc:1"), await gateway.signer("owner", sub="svc:2")
+        other = await gateway.signer("owner", tenant="globex", sub="svc:1")
+        statuses = [
+            (await gateway.act(each, "create_document", create_args())).status for each in (one, one, one, two, two)
+        ]
+        assert statuses == [200, 200, 200, 200, 429]
+        assert (await gateway.act(other, "create_document", create_args())).status == 200
+
+
+async def test_of_a_caller_with_several_tenants_the_one_that_is_asked_for_is_counted() -> None:
+    settings = {
+        "gateway": {"enabled": True, "requests_per_minute_per_tenant": 2},
+        "auth": {"callers": {"svc:internal": internal("owner", tenants=("acme", "globex"))}},
+    }
+    async with open_gateway(settings) as gateway:
+
+        async def ask(tenant: str) -> int:
+            signer = Signer(tenant, "owner", sub="svc:internal")
+            envelope = gateway.envelope(signer, "knowledge.create_document", create_args())
+            return (await gateway.send(envelope, TOKEN)).status
+
+        assert [await ask("acme") for _ in range(3)] == [200, 200, 429]
+        assert await ask("globex") == 200
+
+
+# Slots.
+
+
+@pytest.fixture
+async def held(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> AsyncIterator[GatewayApp]:
+    """A gateway whose changes are held up until the gate opens."""
+    monkeypatch.setitem(ENGINES, "memory", HeldStorage)  # type: ignore[misc]
+    settings, tools = getattr(request, "param", ({}, ()))
+    async with open_gateway(settings, tools=tools) as gateway:
+        documents_of(gateway).gate.clear()
+        yield gateway
+        documents_of(gateway).gate.set()
+
+
+def documents_of(gateway: GatewayApp) -> HeldDocuments:
+    assert isinstance(gateway.documents, HeldDocuments)
+    return gateway.documents
+
+
+def begin(gateway: GatewayApp, way: str) -> Asked:
+    """An action over HTTP, or the call of its tool."""
+    if way == "mcp":
+        call = modern_call("knowledge.create_document", {"authorization": f"Bearer {TOKEN}"}, **create_args())
+        return gateway.driver.begin(call)
+    signer = Signer("acme", "owner", sub="svc:internal")
+    return gateway.begin(gateway.envelope(signer, "knowledge.create_document", create_args()), TOKEN)
+
+
+def code_of(asked: Asked, way: str) -> str | None:
+    response = asked.response
+    if way == "mcp":
+        result = response.message["result"]
+        return str(error_in(result)["code"]) if result["isError"] else None
+    if response.json["ok"]:
+        return None
+    assert response.status == 429
+    assert response.headers["retry-after"]
+    return str(response.json["error"]["code"])
+
+
+FULL = {"http": "RATE_LIMIT_EXCEEDED", "mcp": "RESOURCE_EXHAUSTED"}
+
+
+@pytest.mark.requirement("MC-CAP-04", "MC-ERR-02")
+@pytest.mark.parametrize("held", [({"knowledge": {"max_concurrent": 1}}, ())], indirect=True)
+@pytest.mark.parametrize("second", FULL)
+@pytest.mark.parametrize("first", FULL)
+async def test_a_full_action_refuses_however_it_was_filled(held: GatewayApp, first: str, second: str) -> None:
+    under_way = begin(held, first)
+    await until(lambda: documents_of(held).waiting == 1)
+    refused = begin(held, second)
+    await answered(refused)
+    assert code_of(refused, second) == FULL[second]
+    # Another action has slots of its own.
+    other = await OverMcp(held).do("move_document", {"document_id": "no id", "new_parent_id": "root"})
+    assert other.code == "INVALID_ARGUMENT"
+    documents_of(held).gate.set()
+    await answered(under_way)
+    assert code_of(under_way, first) is None
+
+
+@tool
+def count_to(most: int) -> int:
+    """Count."""
+    return most
+
+
+@pytest.mark.requirement("MC-CAP-04")
+@pytest.mark.parametrize("held", [({"resources": {"max_concurrent_executions": 1}}, [count_to])], indirect=True)
+async def test_an_action_has_ten_slots_beside_those_of_the_server(held: GatewayApp) -> None:
+    under_way = [begin(held, "http") for _ in range(10)]
+    await until(lambda: documents_of(held).waiting == 10)
+    eleventh = begin(held, "http")
+    await answered(eleventh)
+    assert code_of(eleventh, "http") == "RATE_LIMIT_EXCEEDED"
+    # The one slot of the server is free.
+    called = await held.driver.ask(modern_call("count_to", {"authorization": f"Bearer {TOKEN}"}, most=3))
+    assert called.message["result"]["isError"] is False
+    documents_of(held).gate.set()
+    for each in under_way:
+        await answered(each)
+        assert code_of(each, "http") is None
+
+
+async def test_refusals_before_the_route_keep_the_words_of_http(gateway: GatewayApp) -> None:
+    foreign = {"host": "evil.example", "authorization": f"Bearer {TOKEN}"}
+    assert (await gateway.driver.ask(request(b"{}", foreign, path="/mcp/actions"))).status in (400, 403, 421)
+    got = await gateway.get("/mcp/actions", token=TOKEN)
+    assert (got.status, got.headers["allow"]) == (405, "POST")

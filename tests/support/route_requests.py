@@ -1,0 +1,29 @@
+"""Requests to the handler of a route, as the HTTP application hands them over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.access.callers import ANONYMOUS, Caller
+from dragoman.parts.route import HttpRequest
+
+
+def request_to(
+    path: str,
+    method: str = "GET",
+    *,
+    caller: Caller = ANONYMOUS,
+    headers: dict[bytes, bytes] | None = None,
+    **scope: Any,
+) -> HttpRequest:
+    """A request without a body."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def body() -> bytes:
+        return b""
+
+    given = headers or {}
+    whole = {"type": "http", "method": method, "path": path, "scheme": "http", "headers": list(given.items()), **scope}
+    return HttpRequest(path, given, caller, caller is not ANONYMOUS, "/mcp", whole, receive, body)

@@ -1,0 +1,111 @@
+"""The page of a document."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.access.callers import ANONYMOUS, Caller
+from dragoman.adapters.dict_documents import DictAudit, DictDocuments
+from dragoman.errors import StorageFailed
+from dragoman.gateway.page import document_page
+from dragoman.knowledge.port import Document
+from dragoman.knowledge.standing import Standings
+from dragoman.parts.route import HttpResponse
+from dragoman.testing import ManualClock
+from tests.support.document_entries import Tree
+from tests.support.route_requests import request_to
+
+ADA = Caller("ada", frozenset(("viewer",)), tenants=frozenset(("acme", "a/ü", "local")))
+EVIL = "</pre><script>alert(1)</script>&amp;\"'\0\U0001f600"
+
+
+class Broken(DictDocuments):
+    """Documents that cannot be read."""
+
+    async def get(self, tenant: str, id: str) -> Document | None:
+        raise StorageFailed("/secret/path is broken")
+
+
+def documents(kind: type[DictDocuments] = DictDocuments) -> DictDocuments:
+    return kind(ManualClock(), DictAudit())
+
+
+async def page(
+    store: DictDocuments, path: str, caller: Caller = ADA, *, near: bool = False
+) -> tuple[int, str, dict[bytes, bytes]]:
+    standings = Standings(lambda: near)
+    response = await document_page(request_to(f"/knowledge/documents/{path}"), caller, store, standings)
+    assert isinstance(response, HttpResponse)
+    return response.status, response.body.decode(), dict(response.headers)
+
+
+@pytest.mark.requirement("MC-RBAC-07")
+async def test_a_page_shows_the_text_and_runs_nothing() -> None:
+    store = documents()
+    await Tree(store).create("a", title=f"T{EVIL}", body=f"B{EVIL}", tags=(f"t{EVIL}",))
+    status, text, headers = await page(store, "acme/a")
+    assert status == 200
+    assert "<script" not in text
+    escaped = "&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;&amp;amp;&quot;&#x27;\0\U0001f600"
+    assert text.count(f"T{escaped}") == 2
+    assert f"<pre>B{escaped}</pre>" in text
+    assert f"Revision 1 · t{escaped}" in text
+    assert headers[b"content-type"] == b"text/html; charset=utf-8"
+    policy = headers[b"content-security-policy"].split(b"; ")
+    assert policy[:2] == [b"sandbox", b"default-src 'none'"]
+    assert not any(b"script" in each for each in policy)
+    assert headers[b"x-content-type-options"] == b"nosniff"
+    assert headers[b"cache-control"] == b"no-store"
+
+
+@pytest.mark.requirement("MC-RBAC-07")
+async def test_a_document_that_is_not_for_people_has_no_page() -> None:
+    store = documents()
+    await Tree(store).create("a", is_human_readable=False, body="hidden")
+    status, text, _ = await page(store, "acme/a")
+    assert (status, "hidden" in text) == (404, False)
+
+
+async def test_a_page_is_for_callers_of_the_tenant() -> None:
+    store = documents()
+    for tenant in ("acme", "other", "local"):
+        await Tree(store, tenant).create("a")
+    nobody, without_role = Caller("bob", ADA.roles), Caller("cyd", frozenset(("admin",)), tenants=ADA.tenants)
+    statuses = {
+        (path, caller.name, near): (await page(store, path, caller, near=near))[0]
+        for path in ("acme/a", "other/a", "local/a")
+        for caller in (ADA, nobody, without_role, ANONYMOUS)
+        for near in (False, True)
+    }
+    assert {key for key, status in statuses.items() if status == 200} == {
+        ("acme/a", "ada", False),
+        ("acme/a", "ada", True),
+        ("local/a", "ada", False),
+        ("local/a", "ada", True),
+        ("local/a", "anonymous", True),
+    }
+    assert set(statuses.values()) == {200, 404}
+
+
+async def test_refusals_do_not_tell_what_there_is() -> None:
+    store = documents()
+    await Tree(store, "other").create("a")
+    gone = Tree(store)
+    await gone.create("b")
+    await gone.delete("b")
+    pages = [await page(store, path) for path in ("other/a", "acme/a", "acme/b", "")]
+    assert pages == pages[:1] * 4
+
+
+async def test_a_name_may_have_a_slash_in_it_and_ids_may_be_in_capitals() -> None:
+    store = documents()
+    await Tree(store, "a/ü").create("ab")
+    for path in ("a/ü/ab", "a/ü/AB"):
+        assert (await page(store, path))[0] == 200
+    for path in ("a%2F%C3%BC/ab", "a/ü/ab/", "a/ü/ab/c", "a/ab", "ü/ab"):
+        assert (await page(store, path))[0] == 404
+
+
+async def test_a_store_that_fails_is_no_secret_but_its_path_is() -> None:
+    status, text, _ = await page(documents(Broken), "acme/a")
+    assert (status, "secret" in text) == (503, False)

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from dragoman import __version__
-from dragoman.cli import agents, config, ledger, messages, offers, tasks, tools
+from dragoman.cli import agents, audit, config, keys, knowledge, ledger, messages, offers, tasks, tools
 from dragoman.cli.call import call
 from dragoman.cli.doctor import doctor
 from dragoman.cli.guards import guards
@@ -16,6 +16,7 @@ from dragoman.cli.install import install
 from dragoman.cli.output import complain
 from dragoman.cli.parts import add_commands
 from dragoman.cli.serve import serve
+from dragoman.cli.signing import token
 from dragoman.cli.top import top
 from dragoman.process.exit_codes import FAILED, UNUSABLE
 
@@ -60,6 +61,10 @@ app.add_typer(agents.app, name="agents")
 app.add_typer(messages.app, name="messages")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(tasks.app, name="tasks")
+app.add_typer(knowledge.app, name="knowledge")
+app.add_typer(keys.app, name="keys")
+app.command()(token)
+app.add_typer(audit.app, name="audit")
 app.command()(top)
 app.add_typer(config.app, name="config")
 app.command()(guards)

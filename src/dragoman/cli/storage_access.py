@@ -1,0 +1,92 @@
+"""The database in the data directory, for commands about keys, the audit and documents. No target is loaded.
+
+Servers may use it at the same time. It is created if there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias, TypeVar
+
+import typer
+
+from dragoman.cli.options import settings_from
+from dragoman.cli.output import complain, refuse
+from dragoman.process.exit_codes import FAILED, INTERRUPTED
+from dragoman.telemetry.clean import sanitize
+
+if TYPE_CHECKING:
+    from dragoman.clock import Clock
+    from dragoman.config import Config
+    from dragoman.storage.port import Storage
+
+T = TypeVar("T")
+
+OPERATOR = "operator"
+"""The principal of changes that are made on the command line."""
+LARGEST = 2**63 - 1
+"""SQLite takes no larger number."""
+_LONGEST_TENANT = 128
+
+
+def check_tenant(name: str | None) -> str | None:
+    """The name of a tenant, as envelopes can have it."""
+    if name is not None and not (0 < len(name) <= _LONGEST_TENANT and name.isprintable()):
+        raise typer.BadParameter(f"a tenant has a name of 1 to {_LONGEST_TENANT} printable characters")
+    return name
+
+
+OfTenant: TypeAlias = Annotated[str, typer.Option("--tenant", callback=check_tenant, help="Whose documents are meant.")]
+
+
+class OpenStorage(NamedTuple):
+    """What a command works with."""
+
+    config: Config
+    folder: Path
+    storage: Storage
+    clock: Clock
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self.clock.now().timestamp()
+
+
+def with_storage(file: Path | None, work: Callable[[OpenStorage], Awaitable[T]]) -> T:
+    """Call `work` with the storage that the settings name, and return its result; or end the command."""
+    from dragoman.errors import ConfigError, StorageError, ToolError
+
+    config = settings_from(file).config
+    if config.storage.engine != "sqlite":
+        refuse(f"storage.engine is {config.storage.engine}: keys and documents are in the server's memory alone")
+    try:
+        return asyncio.run(_run(config, work))
+    except ConfigError as error:
+        refuse("The settings cannot be used:", *str(error).splitlines())
+    except ToolError as error:
+        refuse(f"{error.code}: {sanitize(error.message)}", code=FAILED)
+    except StorageError as error:
+        refuse(f"the database cannot be used: {sanitize(str(error))}", code=FAILED)
+    except KeyboardInterrupt:
+        complain("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+async def _run(config: Config, work: Callable[[OpenStorage], Awaitable[T]]) -> T:
+    from dragoman.adapters.engines import make_storage
+    from dragoman.clock import SystemClock
+    from dragoman.gateway.migrations import MIGRATIONS as GATEWAY
+    from dragoman.knowledge.migrations import MIGRATIONS as KNOWLEDGE
+    from dragoman.memories.migrations import MIGRATIONS as MEMORIES
+    from dragoman.storage.settings import data_directory
+
+    clock = SystemClock()
+    folder = data_directory(config.storage, os.environ)
+    storage = make_storage(config.storage, clock, (*MEMORIES, *KNOWLEDGE, *GATEWAY))
+    try:
+        return await work(OpenStorage(config, folder, storage, clock))
+    finally:
+        await storage.close()

@@ -14,6 +14,7 @@ FUZZ_SECONDS ?= 660
 MINUTES ?= 60
 KILLS ?= 1000
 TASK_KILLS ?= 200
+ACTION_KILLS ?= 100
 PORT ?= 8000
 PARALLEL ?= -n 3 --dist worksteal
 APART := tests/browser tests/interaction/test_http_workers.py bench/tests/test_bench.py
@@ -108,11 +109,11 @@ soak: $(STAMP)  ## An hour of mixed load on real servers: memory stays flat, eac
 soak-short:  ## The same for half a minute.
 	@$(MAKE) soak MINUTES=0.5
 
-chaos: $(STAMP)  ## Kill servers with agents a thousand times, and servers with tasks 200 times, at named points and at random: nothing is lost or done twice. KILLS=, TASK_KILLS=; writes chaos/out/.
-	$(BIN)/python -m chaos --kills $(KILLS) --task-kills $(TASK_KILLS)
+chaos: $(STAMP)  ## Kill servers with agents a thousand times, with tasks 200 and with actions 100 times, at named points and at random: nothing is lost or done twice. KILLS=, TASK_KILLS=, ACTION_KILLS=; writes chaos/out/.
+	$(BIN)/python -m chaos --kills $(KILLS) --task-kills $(TASK_KILLS) --action-kills $(ACTION_KILLS)
 
-chaos-short:  ## The same, 25 and 10 times.
-	@$(MAKE) chaos KILLS=25 TASK_KILLS=10
+chaos-short:  ## The same, 25, 10 and 10 times.
+	@$(MAKE) chaos KILLS=25 TASK_KILLS=10 ACTION_KILLS=10
 
 requirements: $(STAMP)  ## Which requirements are tested, settled or pending, by area.
 	@$(BIN)/python tests/requirements.py

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import measure, published, report
+from bench.actions import actions
 from bench.agents import agents
 from bench.bridge import bridge
 from bench.cache import HAS_CACHETOOLS
@@ -46,6 +47,7 @@ _ALL: tuple[Callable[[Plan], Figures], ...] = (
     measure.memories,
     agents,
     tasks,
+    actions,
     page,
 )
 SECTIONS = {section.__name__: section for section in _ALL}

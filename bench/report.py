@@ -114,6 +114,15 @@ def _tasks(figures: Figures) -> str:
     return _table(("tasks that wait", "tasks", "MB before", "MB after", "ms each"), rows)
 
 
+def _actions(figures: Figures) -> str:
+    growth, imports = figures["growth"], figures["imports"]
+    sizes = " to ".join(f"{growth[key]:.1f}" for key in ("before_mb", "after_mb"))
+    return (
+        f"actions, memory over {growth['documents']:,} documents, as many as before: {sizes} MB\n"
+        f"actions, `knowledge import`, {imports['documents']:,} documents: {_spread(imports['per_second'])} a second"
+    )
+
+
 def _bridge(figures: Figures) -> str:
     rows = [
         (
@@ -211,6 +220,7 @@ _BY_SECTION: dict[str, Callable[[Figures], str]] = {
     "over_http": _over_http,
     "bridge": _bridge,
     "tasks": _tasks,
+    "actions": _actions,
     "cache": _cache,
     "protection": _protection,
     "memories": _memories,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.actions import PACED
 from bench.bridge import PUBLIC
 from bench.cache import EVICT, GET, REPLACE
 from bench.in_process import ONE_BY_ONE
@@ -202,6 +203,23 @@ def _tasks(figures: Figures) -> list[Target]:
     ]
 
 
+def _actions(figures: Figures) -> list[Target]:
+    growth = figures["growth"]
+    return [
+        *(
+            Target.of(f"{path}: actions/s against the bare handler's", ratio, 0.5, is_least=True)
+            for path, ratio in figures["rate_ratios"].items()
+        ),
+        Target.once(f"{PACED}: p95 of the answer", figures["works"][PACED][DRAGOMAN]["p95_us"] / 1e3, 50, "ms"),
+        Target.once(
+            f"actions: memory growth over {growth['documents']:,} documents",
+            growth["after_mb"] - growth["before_mb"],
+            10,
+            "MB",
+        ),
+    ]
+
+
 _BY_SECTION: dict[str, Callable[[Figures], list[Target]]] = {
     "over_stdio": _over_stdio,
     "many_tools": _many_tools,
@@ -215,6 +233,7 @@ _BY_SECTION: dict[str, Callable[[Figures], list[Target]]] = {
     "bridge": _bridge,
     "agents": _agents,
     "tasks": _tasks,
+    "actions": _actions,
 }
 
 

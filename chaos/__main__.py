@@ -1,4 +1,4 @@
-"""`python -m chaos`: kill servers with agents, and servers with tasks, as often as it is told.
+"""`python -m chaos`: kill servers with agents, with tasks and with actions, as often as it is told.
 
 Exits with 1 when something is wrong.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from chaos.rounds import AT_RANDOM, Report, Round, Run
 from chaos.run import AgentRound
+from chaos.run_actions import ActionRound
 from chaos.run_tasks import TaskRound
 
 OUT = Path(__file__).parent / "out"
@@ -25,13 +26,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=1000, help="of servers with agents [1000]")
     parser.add_argument("--task-kills", type=int, default=200, help="of servers with tasks [200]")
+    parser.add_argument("--action-kills", type=int, default=100, help="of servers with actions [100]")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir()
     agents = _run("agents", AgentRound, options.kills, options.seed)
     tasks = _run("tasks", TaskRound, options.task_kills, options.seed)
-    problems = [*agents.problems, *tasks.problems]
+    actions = _run("actions", ActionRound, options.action_kills, options.seed)
+    problems = [*agents.problems, *tasks.problems, *actions.problems]
     if problems:
         more = len(problems) - _SHOWN
         shown = [*problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
@@ -57,7 +60,7 @@ def _lines(report: Report, points: Sequence[str]) -> list[str]:
         f"{report.seconds:,.0f} s, {report.count:,} kills in {report.rounds} rounds",
         f"{report.takeovers:,} takeovers; {report.stops:,} servers ended by SIGTERM",
         f"{report.requests:,} requests, which were sent again {report.asked_again:,} times",
-        f"{report.messages:,} in the ledger: {statuses}",
+        f"{report.messages:,} kept: {statuses}",
         "kills by point:",
         *hits,
     ]

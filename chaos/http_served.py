@@ -35,6 +35,11 @@ class HttpServed(Served):
         """The answer to a request, which may be an error; `Gone` if the server ends first or does not listen."""
         named = {"mcp-name": params["taskId"]} if "taskId" in params else {}
         data = modern(method, params, {"connection": "close", **named}, meta=meta)
+        told: dict[str, Any] = msgspec.json.decode((await self.exchange(data)).message)
+        return told
+
+    async def exchange(self, data: bytes) -> Answer:
+        """The answer to the bytes of a request that is the last one of its connection; raises `Gone` as `ask` does."""
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=_MOST_ANSWER)
             try:
@@ -46,6 +51,6 @@ class HttpServed(Served):
                 raise Gone
         except (OSError, BenchError):
             raise Gone from None
-        told: dict[str, Any] = msgspec.json.decode(Answer.read(found).message)
+        answer = Answer.read(found)
         self.has_begun.set()
-        return told
+        return answer

@@ -18,7 +18,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench import against, agents, bridge, cache, in_process, measure, memories, over_http, protection, report, tasks
+from bench import (
+    actions,
+    against,
+    agents,
+    bridge,
+    cache,
+    in_process,
+    measure,
+    memories,
+    over_http,
+    protection,
+    report,
+    tasks,
+)
 from bench.__main__ import SECTIONS, about, measured
 from bench.client import Server, Work
 from bench.go import go
@@ -189,6 +202,53 @@ def test_tasks_are_measured_beside_calls_of_the_same_server(tmp_path: Path) -> N
     text = _text(plan, results)
     assert [target.name for target in targets(results) if target.name not in text] == []
     assert len(targets(results)) == (4 if rivals else 2)
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("FND-TEST-08", "MC-IDEM-03")
+def test_actions_are_measured_beside_a_bare_handler(tmp_path: Path) -> None:
+    plan = _plan(tmp_path, [])
+    results = measured(plan, ["actions"])
+    works = results["actions"]["works"]
+    kinds = (actions.CREATE, actions.UPDATE)
+    paths = [actions.path_of(kind, clients) for clients in actions.CLIENTS for kind in kinds]
+    servers = [measure.DRAGOMAN, actions.BARE_HANDLER]
+    assert {path: list(work) for path, work in works.items()} == dict.fromkeys((*paths, actions.PACED), servers)
+    assert min(each["per_second"]["low"] for work in works.values() for each in work.values()) > 0
+    assert works[actions.PACED][measure.DRAGOMAN]["p95_us"] > 0
+    assert results["actions"]["growth"]["documents"] == 640
+    assert results["actions"]["imports"]["per_second"]["low"] > 0
+    text = _text(plan, results)
+    assert [target.name for target in targets(results) if target.name not in text] == []
+    assert len(targets(results)) == len(paths) + 2
+
+
+def _actions(rate: float, p95: float, grown: float) -> Figures:
+    return {
+        "works": {actions.PACED: {measure.DRAGOMAN: {"p95_us": p95 * 1e3}}},
+        "rate_ratios": {actions.path_of(actions.CREATE, 16): spread_of([rate])},
+        "growth": {"documents": 10, "before_mb": 1.0, "after_mb": 1.0 + grown},
+    }
+
+
+@pytest.mark.requirement("MC-IDEM-03")
+def test_targets_of_actions_are_the_rate_the_latency_of_an_answer_and_the_memory() -> None:
+    good, bad = (targets({"actions": _actions(*facts)}) for facts in ((0.6, 20.0, 1.0), (0.4, 60.0, 11.0)))
+    assert [(target.found, target.is_reached) for target in good] == [("0.6 x", True), ("20 ms", True), ("1 MB", True)]
+    assert [target.is_reached for target in bad] == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b'{"ok":false,"error":{"code":"CONFLICT"}}', "an action was answered with 200"),
+        (b'{"ok":true,"data":{"ignored":true}}', "an action came to"),
+        (b"nonsense", "an action was answered with 200"),
+    ],
+)
+def test_an_action_without_its_effect_spoils_the_run(answer: bytes, problem: str) -> None:
+    with pytest.raises(BenchError, match=problem):
+        actions.check(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(answer), answer))
 
 
 def _answered(**task: object) -> bytes:

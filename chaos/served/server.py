@@ -17,8 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from chaos.action_points import PointStorage
 from chaos.points import PointDatabase, PointLedger, Trap, send_itself, with_points
 from chaos.task_points import PointRuns
+from dragoman.adapters import engines
 from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.adapters.sqlite_ledger_admin import SqliteLedgerAdmin
 from dragoman.agents.agent import Agent
@@ -68,6 +70,7 @@ def main() -> None:
     database = PointDatabase(path, migrations, trap, options.room_file)
     logger, sink = log_to_stderr(config.logging)
     admin = SqliteLedgerAdmin(database, storage.space)
+    engines.ENGINES = {**engines.ENGINES, "sqlite": partial(PointStorage, trap)}
     runtime = create_server(
         ServerOptions(
             config=config,

@@ -152,8 +152,8 @@ def test_workers_share_the_rates_and_the_idempotency_keys(folder: Path) -> None:
 
 def wait_for_a_new_minute() -> None:
     """Not in the last seconds of one: the test is to see a single window."""
-    if time.time() % 60 > 50:
-        wait_until(lambda: time.time() % 60 < 50)
+    if time.time() % 60 > 35:
+        wait_until(lambda: time.time() % 60 < 35)
 
 
 async def test_more_buckets_than_are_remembered_do_not_raise_a_limit() -> None:

@@ -139,4 +139,5 @@ def test_the_limits_hold_for_all_workers_together(tmp_path: Path) -> None:
         began = time.time() // 60
         accepted = [server.act(signer, CREATE, create_args()).status for _ in range(3 * limit)].count(200)
         minutes = time.time() // 60 - began + 1  # One, but for a run that sees a minute end.
-    assert limit <= accepted <= minutes * limit
+    # What a worker holds and nobody asks it for is little.
+    assert limit - 6 <= accepted <= minutes * limit

@@ -36,7 +36,7 @@ class _Bucket(Struct, eq=False):
     """Taken from the store, and not used."""
     taken: int = 0
     """By all processes, when that was last known."""
-    block: int = 2
+    block: int = 1
     """How many to take next, at most."""
     fetching: asyncio.Task[None] | None = None
 

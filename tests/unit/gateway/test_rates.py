@@ -136,7 +136,7 @@ async def test_quota_is_taken_in_blocks_that_grow_and_become_smaller_again() -> 
     rates, _ = rates_of(store)
     await taken(rates, (A, 600))
     largest = store.asked.index(50)
-    assert store.asked[: largest + 1] == [2, 4, 8, 16, 32, 50]
+    assert store.asked[: largest + 1] == [1, 2, 4, 8, 16, 32, 50]
     assert store.asked[largest:] == sorted(store.asked[largest:], reverse=True)
     assert store.asked[-1] == 1
     assert len(store.asked) < 60
@@ -175,7 +175,7 @@ async def test_what_idle_processes_hold_is_little(workers: int) -> None:
     for rates in processes:
         assert await taken(rates, (A, 120), times=1) == 1
         await settle()
-    assert 120 - 6 * workers <= workers + await taken(processes[0], (A, 120)) <= 120
+    assert 120 - 2 * workers <= workers + await taken(processes[0], (A, 120)) <= 120
 
 
 async def test_a_store_that_fails_is_a_matter_for_who_needs_it() -> None:
@@ -187,12 +187,11 @@ async def test_a_store_that_fails_is_a_matter_for_who_needs_it() -> None:
     store.fails = False
     await rates.take((A, 120))
     store.fails = True
-    await rates.take((A, 120))
-    await settle()
+    await settle()  # Nobody hears of a block that is fetched ahead and cannot be had.
     with pytest.raises(StorageFailed):
         await rates.take((A, 120))
     store.fails = False
-    assert await taken(rates, (A, 120)) == 118
+    assert await taken(rates, (A, 120)) == 119
 
 
 async def test_a_client_that_leaves_takes_no_block_away_from_others() -> None:

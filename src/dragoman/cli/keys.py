@@ -163,7 +163,7 @@ def _event(key: SigningKey, event: str, at: float, details: dict[str, Any]) -> A
 
 
 def _user() -> str:
-    """Who runs the command, as far as the operating system can say."""
+    """The name of the person who runs the command, as far as the operating system can say."""
     import getpass
 
     try:

@@ -41,7 +41,7 @@ class PlannedFile(Struct, frozen=True):
 
 
 class Exported(Struct):
-    """What an export came to."""
+    """The figures of an export, and its problems."""
 
     written: int = 0
     unchanged: int = 0

@@ -32,7 +32,7 @@ _DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 
 class ListedDocument(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What the list says about a document."""
+    """A document in the list that an export writes."""
 
     id: str
     title: str
@@ -61,14 +61,14 @@ class FoundDocument(Struct, kw_only=True):
 
 
 class FoundTree(Struct):
-    """What a folder holds."""
+    """The documents in a folder."""
 
     levels: list[list[FoundDocument]] = []
     """Documents in order, those that are directly in the folder first."""
     skipped: list[tuple[str, str]] = []
-    """What is no document, and why."""
+    """Files that are no documents, and why."""
     problems: list[tuple[str, str]] = []
-    """What would be documents, and cannot be read."""
+    """Files that would be documents, and cannot be read."""
 
 
 def read_list(folder: Path) -> DocumentList:

@@ -89,7 +89,7 @@ def id_for(tenant: str, parent: str, path: str) -> str:
 
 
 def find_documents(folder: Path, listed: DocumentList) -> FoundTree:
-    """What a folder holds, however deep. Hidden files are left out without a word, and links are not followed."""
+    """Find the documents in a folder, however deep. Hidden files are left out; links are not followed."""
     tree = FoundTree()
     order = {path: place for place, path in enumerate(listed.documents)}
     folders = [(folder, FoundDocument(path="", parent="", title=""))]

@@ -48,7 +48,7 @@ class Wanted(Struct, kw_only=True):
 
 
 class Imported(Struct):
-    """What an import came to."""
+    """The figures of an import, and its problems."""
 
     created: int = 0
     updated: int = 0
@@ -57,7 +57,7 @@ class Imported(Struct):
 
 
 class Import:
-    """One import. What is done stays done: the same import again goes on where it was interrupted."""
+    """One import. If it is interrupted, the same import goes on from there when it is run again."""
 
     def __init__(
         self, documents: Documents, tenant: str, parent: str, listed: DocumentList, now: Callable[[], float]

@@ -43,7 +43,7 @@ OfTenant: TypeAlias = Annotated[str, typer.Option("--tenant", callback=check_ten
 
 
 class OpenStorage(NamedTuple):
-    """What a command works with."""
+    """The storage that a command works with, and its settings."""
 
     config: Config
     folder: Path

@@ -1,4 +1,4 @@
-"""Who sent a request to the gateway: an internal caller with a token, or an external one with a signed request.
+"""Authentication of the gateway: internal callers have a token, and external ones sign each request.
 
 Not through the authenticator's memory of good tokens for external callers: theirs are good for one request.
 """
@@ -29,7 +29,7 @@ _NONCES_OUTLIVE: Final = 3600.0
 
 
 class Credential(Struct, frozen=True):
-    """Who sent a request."""
+    """The caller that sent a request, and the roles that it can have."""
 
     caller: Caller
     """Its name is what `principal.sub` has to be."""
@@ -68,7 +68,7 @@ class Credentials:
         """Keys that were not revoked when they were last looked up. Nothing else about a key ever changes."""
 
     async def identify(self, request: HttpRequest) -> Credential:
-        """Who sent a request, by its headers alone. Raises `NotAuthentic`, `VerifierUnavailable`, `StorageError`."""
+        """Find out who sent a request, by its headers. Raises `NotAuthentic`, `VerifierUnavailable`, `StorageError`."""
         try:
             token = _token_of(request)
             kid = None if token is None else kid_in(token)

@@ -1,4 +1,4 @@
-"""What the gateway can do, and how it is asked: the capabilities, and the description for OpenAPI's tools."""
+"""Descriptions of the gateway: its capabilities, and the document for OpenAPI's tools."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _BLOCKS = 12
 
 
 class Remaining(Struct, frozen=True):
-    """What a client is told about its limit."""
+    """A limit, and how much of it is left, as clients are told."""
 
     limit: int
     remaining: int
@@ -107,7 +107,7 @@ class GatewayRates:
 
 
 def _look_at(task: asyncio.Task[None]) -> None:
-    """Whoever needs the block hears of what went wrong; if nobody does, it does not matter."""
+    """Take note of a failure, so that Python does not report it: a request that needs the block gets the error."""
     if not task.cancelled():
         task.exception()
 

@@ -51,7 +51,7 @@ from dragoman.tools.content import encode_json
 from dragoman.tools.storage_errors import tool_error
 
 ENVELOPE_BYTES: Final = 65_536
-"""What an envelope may weigh beside the arguments."""
+"""Bytes that an envelope may have beside the arguments."""
 _CLOCKS_DIFFER: Final = 60.0
 """Seconds that a sender's clock may be ahead."""
 _JSON = (b"content-type", b"application/json")

@@ -44,13 +44,13 @@ def knowledge_part(web_base: str, *, is_owner: bool) -> Part:
         return Contribution(
             tools=tuple(action.tool(standings.has_tenant) for action in ACTIONS.values()),
             pipelines=tuple(map(pipeline, ACTIONS)),
-            loops=(Loop("tidy", lambda: _keep_tidying(documents, given.clock, given.logger)),) if is_owner else (),
+            loops=(Loop("tidy", lambda: keep_tidying(documents, given.clock, given.logger)),) if is_owner else (),
         )
 
     return Part(name=PART, settings=KnowledgeConfig, migrations=MIGRATIONS, build=build)
 
 
-async def _keep_tidying(documents: Documents, clock: Clock, logger: Logger) -> None:
+async def keep_tidying(documents: Documents, clock: Clock, logger: Logger) -> None:
     """Delete what is due, and purge, in steps that nobody has to wait for."""
     while True:
         done = 0

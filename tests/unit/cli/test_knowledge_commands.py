@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from dragoman.cli.knowledge_export import plan_files
 from dragoman.cli.knowledge_files import DocumentList, FoundTree, file_name, find_documents
 from dragoman.cli.knowledge_import import Import
 from dragoman.cli.main import app
 from dragoman.cli.storage_access import OpenStorage, with_storage
 from dragoman.knowledge.actions import ACTIONS
 from dragoman.knowledge.port import ActionRequest, Documents
+from tests.support.document_entries import draft
 from tests.support.gateway import create_args
 
 runner = CliRunner()
@@ -400,3 +403,11 @@ def test_an_empty_folder_is_an_empty_tree() -> None:
     assert counts(take()) == (0, 0, 0)
     assert find_documents(Path("files"), DocumentList()) == FoundTree()
     assert answer("knowledge", "export", "out")["written"] == 1
+
+
+def test_no_two_documents_are_exported_to_one_file() -> None:
+    ids = [f"{number:032x}" for number in range(3)]
+    titles = ["x", f"x~{ids[2]}", "x"]
+    tree = defaultdict(list, {"root": [draft(id, title=title) for id, title in zip(ids, titles, strict=True)]})
+    files, listed = plan_files(tree, "root")
+    assert len({str(each.path).casefold() for each in files}) == len(listed.documents) == 3

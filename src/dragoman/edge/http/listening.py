@@ -122,6 +122,12 @@ def check_address(http: HttpConfig, auth: AuthConfig) -> None:
         raise ConfigError([("http.host", f"{reason}; set up auth, or say --allow-unauthenticated")])
 
 
+def is_near(http: HttpConfig) -> bool:
+    """Whether only this machine can call. With names of its own, or proxies, callers may be anywhere."""
+    is_proxied = http.uds is not None or http.allowed_hosts or http.trusted_proxies
+    return is_loopback(http.host) and not is_proxied
+
+
 def root_of(http: HttpConfig, listening: socket.socket) -> str:
     """The address that clients use, without a path."""
     if http.uds is not None:

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING
 
 from dragoman.clock import Clock, SystemClock, Timer
 from dragoman.edge.asgi import HttpApplication
-from dragoman.edge.http.listening import accept_all
+from dragoman.edge.http.listening import accept_all, is_near
 from dragoman.edge.http.protocol import ClientPatience, HttpProtocol, ServerShared
 from dragoman.edge.http.proxies import TrustedProxies
 from dragoman.forks import drop, in_forked_children
-from dragoman.process.address import is_loopback
 from dragoman.process.signals import on_signals, start_or_stop
 
 if TYPE_CHECKING:
@@ -146,9 +145,7 @@ async def serve(
 
     Servers `beside` it live and end with it. When `until` is done, the server stops as on a signal.
     """
-    # With names of its own, or proxies, whoever calls may be anywhere.
-    is_far = settings.uds is not None or settings.allowed_hosts or settings.trusted_proxies
-    app.listens_at(is_near=is_loopback(settings.host) and not is_far)
+    app.listens_at(is_near=is_near(settings))
     stopping = asyncio.Event()
     stopper = on_signals(stopping.set, shutdown_timeout + 2 * _LAST_ANSWERS)
     servers = ((HttpServer(app, settings, app.clock), listening), *beside)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dragoman.offers.prompt import Message, Prompt, prompt
     from dragoman.offers.resource import Resource, resource
     from dragoman.openai import call_openai_tool, openai_tools
-    from dragoman.parts.part import Command, Contribution, Facilities, Loop, Part
+    from dragoman.parts.part import Command, Contribution, Facilities, Loop, Part, ScheduledJob
     from dragoman.parts.route import HttpRequest, HttpResponse, Route
     from dragoman.runtime import Runtime
     from dragoman.schemas.forms import choices
@@ -85,6 +85,7 @@ _HOMES = {
     "Route": "dragoman.parts.route",
     "Runtime": "dragoman.runtime",
     "Sample": "dragoman.tools.questions",
+    "ScheduledJob": "dragoman.parts.part",
     "Section": "dragoman.sections",
     "ServerOptions": "dragoman.app",
     "Stage": "dragoman.calls.call",
@@ -142,6 +143,7 @@ __all__ = [
     "Route",
     "Runtime",
     "Sample",
+    "ScheduledJob",
     "Section",
     "ServerOptions",
     "Stage",

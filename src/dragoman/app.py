@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
+from random import random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -51,6 +52,9 @@ from dragoman.edge.sdk.kernel import SdkKernel
 from dragoman.errors import ConfigError, PartFailed, RegistrationError
 from dragoman.gateway.migrations import MIGRATIONS as GATEWAY_MIGRATIONS
 from dragoman.ids import Ids, RandomIds
+from dragoman.jobs.migrations import MIGRATIONS as JOB_MIGRATIONS
+from dragoman.jobs.port import JobStores, Registry, Schedule
+from dragoman.jobs.scheduler import Scheduler
 from dragoman.lifespans import Lifespan, MakeLifespan
 from dragoman.memories.migrations import MIGRATIONS
 from dragoman.memories.part import memories_part
@@ -67,7 +71,7 @@ from dragoman.replies.artifacts import Artifacts, random_token
 from dragoman.replies.dialects import make_dialect
 from dragoman.runtime import Calls, Edge, Runtime, Shared
 from dragoman.storage.port import Storage
-from dragoman.storage.settings import DEFAULT_SPACE
+from dragoman.storage.settings import DEFAULT_SPACE, data_directory
 from dragoman.tasks.part import TasksAtWork, tasks_part
 from dragoman.tasks.port import Runs
 from dragoman.telemetry.load import PressureMonitor
@@ -88,8 +92,10 @@ if TYPE_CHECKING:
     from dragoman.agents.tools import AgentTools
     from dragoman.edge.http.app import HttpApp
     from dragoman.edge.http.siblings import Siblings
+    from dragoman.explorer.action_letters import ActionLetterViews
     from dragoman.explorer.agents import AgentViews
     from dragoman.explorer.tasks import TaskViews
+    from dragoman.gateway.keeping import ArtifactBucket
     from dragoman.memories.port import Memories
 
 _LAST_WORDS = 0.5  # Seconds that the database is given to close.
@@ -111,6 +117,8 @@ _TAKEN = frozenset(
         "tasks",
         "knowledge",
         "gateway",
+        "jobs",
+        "deliveries",
     ]
 )
 """The names of what the server itself starts and stops, or may."""
@@ -186,11 +194,10 @@ def create_server(options: ServerOptions) -> Runtime:
     added = (*options.parts, *installed_parts(config.server.parts))
     _check_names(added)
     tasks = TasksAtWork()
-    parts = (_tasks_part(options, tasks), *_own_parts(options, artifacts, tracer, coordinator), *added)
+    scheduler = _make_scheduler(options, logger, lambda: storage)
+    parts = (_tasks_part(options, tasks), *_own_parts(options, artifacts, tracer, coordinator, scheduler), *added)
     storage = _make_storage(options, parts)
-    supervisor.add("storage", Contribution(stop=partial(_close, storage)))
-    for name, each in (("load", slots.lag), ("pressure", pressure), ("cache", cache)):
-        supervisor.add(name, Contribution(start=each.start, stop=each.stop))
+    _supervise_own(supervisor, storage, load=slots.lag, pressure=pressure, cache=cache)
     facilities = Facilities(
         settings=None,
         clock=clock,
@@ -201,12 +208,14 @@ def create_server(options: ServerOptions) -> Runtime:
         storage=storage,
         cache=cache,
         call=lambda *what, **how: runtime.call(*what, **how),
+        get_intake=lambda: runtime.intake,
         open_pipeline=lambda most, event: _open_pipeline(runtime, most, event),
         publish=shared.tell,
         resource_updated=shared.resource_updated,
         max_value_bytes=config.response.max_value_bytes,
         is_near=lambda: runtime.is_near and config.gateway.public_url is None,
         health=partial(health_report, info, config.tools, slots, lambda: supervisor.missing),
+        scheduled=scheduler.loop,
     )
     _register(tools, facilities, has_health=options.has_health)
     for part in parts:
@@ -226,12 +235,19 @@ def create_server(options: ServerOptions) -> Runtime:
     return runtime
 
 
+def _supervise_own(supervisor: Supervisor, storage: Storage, **others: Any) -> None:
+    """Have the supervisor close the storage, and start and stop the others, by name."""
+    supervisor.add("storage", Contribution(stop=partial(_close, storage)))
+    for name, each in others.items():
+        supervisor.add(name, Contribution(start=each.start, stop=each.stop))
+
+
 def _make_storage(options: ServerOptions, parts: Iterable[Part]) -> Storage:
     """The storage, with the migrations of memories, whose tables there may be without their tools, and of parts.
 
-    Those of the gateway too, whose part comes only with HTTP.
+    Those of jobs too, which any part may have, and those of the gateway, whose part comes only with HTTP.
     """
-    migrations = (*MIGRATIONS, *(each for part in parts for each in part.migrations))
+    migrations = (*MIGRATIONS, *JOB_MIGRATIONS, *(each for part in parts for each in part.migrations))
     if options.config.gateway.enabled:
         migrations += GATEWAY_MIGRATIONS
     return make_storage(options.config.storage, options.clock, dict.fromkeys(migrations))
@@ -306,6 +322,26 @@ def _is_durable(options: ServerOptions) -> bool:
     return options.config.storage.data_dir is not None if said is None else said
 
 
+def _make_scheduler(options: ServerOptions, logger: Logger, storage: Callable[[], Storage]) -> Scheduler:
+    """Runs of jobs are noted in the storage where the server keeps something anyway, and otherwise in memory."""
+
+    def open_stores() -> JobStores:
+        if options.config.gateway.enabled or _is_durable(options):
+            return JobStores(storage().port(Schedule), storage().port(Registry))
+        from dragoman.adapters.dict_schedule import DictRegistry, DictSchedule
+
+        return JobStores(DictSchedule(), DictRegistry())
+
+    return Scheduler(open_stores, options.clock, logger, options.ids, random, is_owner=options.is_owner)
+
+
+def _held_agents(coordinator: Coordinator | None) -> Iterator[tuple[str, bool]]:
+    """The agents that this process holds, and whether each of them works."""
+    if coordinator is not None:
+        for name, worker in coordinator.deliveries.workers.items():
+            yield name, not (worker.is_stopped or worker.is_quarantined)
+
+
 def _tasks_part(options: ServerOptions, at_work: TasksAtWork) -> Part:
     config = options.config
 
@@ -336,7 +372,11 @@ def _tasks_part(options: ServerOptions, at_work: TasksAtWork) -> Part:
 
 
 def _own_parts(
-    options: ServerOptions, artifacts: Artifacts, tracer: Tracer | None, coordinator: Coordinator | None = None
+    options: ServerOptions,
+    artifacts: Artifacts,
+    tracer: Tracer | None,
+    coordinator: Coordinator | None = None,
+    scheduler: Scheduler | None = None,
 ) -> Iterator[Part]:
     """The parts of the server itself, in the order in which they start."""
     config = options.config
@@ -349,13 +389,51 @@ def _own_parts(
     if config.gateway.enabled:
         from dragoman.knowledge.part import knowledge_part
 
-        yield knowledge_part(config.gateway.public_url or "", is_owner=options.is_owner)
+        yield knowledge_part(config.gateway.public_url or "")
+        yield _deliveries_part(config)
+    if scheduler is not None and (config.gateway.enabled or coordinator is not None):
+        from dragoman.jobs.part import jobs_part
+
+        space = config.storage.space or DEFAULT_SPACE
+        yield jobs_part(scheduler, partial(_held_agents, coordinator), space=space)
     if config.is_dynamic_registration_effective():
         yield admin_part(config.tools.admin_policy, None if agent_tools is None else agent_tools.send_message)
     if config.response.dialect == "envelope":  # The only one that leaves something to be continued.
         yield artifacts_part(artifacts, config.response)
     if tracer is not None:
         yield spans_part(tracer)
+
+
+def _deliveries_part(config: Config) -> Part:
+    from dragoman.gateway.deliveries_part import DeliveryOptions, deliveries_part
+
+    return deliveries_part(
+        DeliveryOptions(
+            gateway=config.gateway,
+            knowledge=config.knowledge,
+            make_authenticator=partial(_make_authenticator, config),
+            make_bucket=partial(_make_bucket, config),
+            most_bytes=_most_action_bytes(config),
+            most_answer_bytes=config.response.max_response_bytes,
+            tenants=frozenset(tenant for caller in config.auth.callers.values() for tenant in caller.tenants),
+        )
+    )
+
+
+def _make_bucket(config: Config, clock: Clock) -> ArtifactBucket | None:
+    """The bucket that artifacts are kept in; None if the storage keeps them. Raises `ConfigError`."""
+    if config.gateway.artifact_store is None:
+        return None
+    from dragoman.adapters.buckets import find_bucket
+
+    return find_bucket(config.gateway, data_directory(config.storage, os.environ), clock)
+
+
+def _most_action_bytes(config: Config) -> int:
+    """How large a request for an action may be."""
+    from dragoman.gateway.service import ENVELOPE_BYTES
+
+    return min(config.tools.max_payload_bytes + ENVELOPE_BYTES, config.limits.max_request_bytes)
 
 
 def parts_of(config: Config) -> tuple[Part, ...]:
@@ -585,20 +663,21 @@ def _http_parts(runtime: Runtime, siblings: Siblings | None, authenticator: Auth
         yield metrics_part(runtime.metrics, siblings)
     if config.gateway.enabled:
         from dragoman.gateway.part import gateway_part
-        from dragoman.gateway.service import ENVELOPE_BYTES
 
         yield gateway_part(
             runtime.intake,
             authenticator,
             config.knowledge,
-            min(config.tools.max_payload_bytes + ENVELOPE_BYTES, config.limits.max_request_bytes),
+            _most_action_bytes(config),
+            config.response.max_response_bytes,
+            _make_bucket(config, runtime.clock),
             is_durable=config.storage.engine != "memory",
         )
     if config.explorer.enabled:
         from dragoman.explorer.part import explorer_part
 
         most_bytes = config.response.max_response_bytes
-        views = _agent_views(runtime), _task_views(runtime)
+        views = _agent_views(runtime), _task_views(runtime), _action_letter_views(runtime)
         yield explorer_part(runtime, runtime.edge.services, runtime.runner, runtime.stages, most_bytes, *views)
 
 
@@ -611,6 +690,21 @@ def _agent_views(runtime: Runtime) -> AgentViews | None:
     return AgentViews(runtime.agents, make_cleaner(runtime.config.logging))
 
 
+def _action_letter_views(runtime: Runtime) -> ActionLetterViews | None:
+    """The explorer's view of requests for actions that failed; None in a server without the gateway."""
+    if not runtime.config.gateway.enabled:
+        return None
+    from dragoman.explorer.action_letters import ActionLetterViews
+    from dragoman.gateway.dead_letters import ActionLetters
+    from dragoman.gateway.requests import ActionRequests
+    from dragoman.messaging.bus import DeadLetters
+
+    facilities = runtime.facilities
+    storage = facilities.storage
+    letters = ActionLetters(storage.port(DeadLetters), storage.port(ActionRequests), facilities.clock)
+    return ActionLetterViews(letters, facilities.is_near, make_cleaner(runtime.config.logging))
+
+
 def _task_views(runtime: Runtime) -> TaskViews:
     """The explorer's view of tasks, which shows itself where there are any, or could be."""
     from dragoman.explorer.tasks import TaskViews
@@ -620,18 +714,21 @@ def _task_views(runtime: Runtime) -> TaskViews:
 
 
 def _authenticator(runtime: Runtime, identify: Identify | None) -> Authenticator | None:
-    from dragoman.access.authenticator import CustomAuthenticator, make_authenticator
-    from dragoman.adapters.web_documents import WebDocuments
+    from dragoman.access.authenticator import CustomAuthenticator
 
-    config = runtime.config
-    authenticator = make_authenticator(
-        config.auth, runtime.clock, WebDocuments(), os.environ, config.gateway.tenant_claim
-    )
+    authenticator = _make_authenticator(runtime.config, runtime.clock)
     if identify is None:
         return authenticator
     if authenticator is not None:
         raise ConfigError([("auth", "is set, and so is an authenticator of the application's own; use one")])
     return CustomAuthenticator(identify, runtime.clock)
+
+
+def _make_authenticator(config: Config, clock: Clock) -> Authenticator | None:
+    from dragoman.access.authenticator import make_authenticator
+    from dragoman.adapters.web_documents import WebDocuments
+
+    return make_authenticator(config.auth, clock, WebDocuments(), os.environ, config.gateway.tenant_claim)
 
 
 def _make_metrics(runtime: Runtime) -> Metrics | None:

@@ -18,6 +18,7 @@ DragomanError
 │   │       ├── PayloadTooLarge
 │   │       ├── NoFreeSlot
 │   │       ├── RateLimited
+│   │       ├── BusFull
 │   │       ├── MemoryPressure
 │   │       └── Stopping
 │   └── Failed              the handler ran, or is running still
@@ -92,6 +93,7 @@ __all__ = [
     "Abandoned",
     "Aborted",
     "AlreadyExists",
+    "BusFull",
     "ClientCannotBeAsked",
     "ClientRefused",
     "ConfigError",
@@ -341,6 +343,18 @@ class RateLimited(ResourceExhausted):
         super().__init__(
             f"At most {limit} calls{what} a minute",
             {"reason": "rate_limited", "limit": limit, "retryable": True, "retryAfterMs": retry_after_ms},
+        )
+
+
+class BusFull(ResourceExhausted):
+    """A subject of the message bus has as many messages, or bytes, as it may. Nothing was published; retry later."""
+
+    is_servers_own = False
+
+    def __init__(self, limit: int, what: str) -> None:
+        super().__init__(
+            f"{limit} {what} wait already; retry later",
+            {"reason": "bus_full", "limit": limit, "retryable": True, "retryAfterMs": 1000},
         )
 
 

@@ -26,6 +26,7 @@ from dragoman.edge.announcer import Announcer
 from dragoman.edge.connection import Connection, Services, Wire
 from dragoman.edge.sdk.kernel import SdkKernel
 from dragoman.errors import InternalError, InvalidArgument, RegistrationError
+from dragoman.messaging.bus import Bus
 from dragoman.offers.catalogue import Offered, lifespans_of, replace_offered
 from dragoman.parts.part import Facilities
 from dragoman.parts.supervisor import Supervisor
@@ -159,6 +160,11 @@ class Runtime:
     def is_running(self) -> bool:
         """Whether calls are taken."""
         return self.state is ServerState.RUNNING
+
+    @property
+    def bus(self) -> Bus:
+        """The message bus. Requests for actions are published on it, with their token as the header `authorization`."""
+        return self.facilities.storage.port(Bus)
 
     @property
     def missing_parts(self) -> tuple[str, ...]:

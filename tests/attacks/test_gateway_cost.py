@@ -175,9 +175,12 @@ def test_nonces_are_forgotten_when_their_tokens_have_expired(server: GatewayProc
     with closing(sqlite3.connect(server.folder / FILE_NAME)) as connection, connection:
         old = [(ACME.kid, uuid.uuid4().hex, time.time() - 1) for _ in range(40)]
         connection.executemany("INSERT INTO signing_nonce (kid, nonce, until) VALUES (?, ?, ?)", old)
-    for _ in range(20):
+
+    def is_forgotten() -> bool:
         assert server.submit(ACME, a_body()).status == 200
-    assert server.count("signing_nonce", f"until < {time.time()}") == 0
+        return server.count("signing_nonce", f"until < {time.time()}") == 0
+
+    wait_until(is_forgotten)
 
 
 # Clients that leave.
@@ -201,8 +204,8 @@ def test_a_client_that_leaves_has_had_its_effect_once_or_not_at_all(server: Gate
     with ThreadPoolExecutor(10) as pool:
         data = [server.data_of(body, ACME.token(body, server.url())) for body in bodies]
         list(pool.map(lambda each: send_and_leave(server.wire(), each), data))
-        answers = list(pool.map(lambda body: server.submit(ACME, body), bodies))
-    assert {each.status for each in answers} == {200}
+        # The slots may be taken by those that left, and are free in the end.
+        list(pool.map(lambda body: wait_until(lambda: server.submit(ACME, body).status == 200), bodies))
     after = server.rows()
     for table in ("document", "document_revision", "document_receipt", "audit_event"):
         assert after[table] - before[table] == len(bodies)
@@ -228,8 +231,8 @@ def test_more_clients_that_leave_than_there_are_slots_leave_them_free(folder: Pa
                 bodies = [a_body() for _ in wires]
                 data = [server.data_of(body, ACME.token(body, server.url())) for body in bodies]
                 list(pool.map(send_and_leave, wires, data))
-        wait_until(lambda: server.submit(ACME, a_body()).status == 200)
-        assert [server.submit(ACME, a_body()).status for _ in range(5)] == [200] * 5
+        # Those that left may still be under way, each with a slot until it has ended.
+        wait_until(lambda: [server.submit(ACME, a_body()).status for _ in range(5)] == [200] * 5)
 
 
 # Storage that does not answer.

@@ -11,10 +11,13 @@ from dragoman.adapters.sqlite_storage import SqliteStorage
 from dragoman.agents.ledger import Ledger, LedgerAdmin
 from dragoman.agents.migrations import MIGRATIONS as AGENTS
 from dragoman.clock import Clock
+from dragoman.gateway.delivery_migrations import MIGRATIONS as DELIVERIES
 from dragoman.gateway.migrations import MIGRATIONS as GATEWAY
+from dragoman.jobs.migrations import MIGRATIONS as JOBS
 from dragoman.knowledge.migrations import MIGRATIONS as KNOWLEDGE
 from dragoman.memories.migrations import MIGRATIONS as MEMORIES
 from dragoman.memories.port import Memories
+from dragoman.messaging.migrations import MIGRATIONS as BUS
 from dragoman.storage.port import Storage
 from dragoman.storage.settings import StorageConfig
 from dragoman.tasks.port import Runs
@@ -27,7 +30,9 @@ MakeStorage = Callable[[Path, int, Clock], Storage]
 
 def sqlite(folder: Path, quota: int = PLENTY, clock: Clock | None = None) -> Storage:
     config = StorageConfig(data_dir=str(folder), max_bytes_per_caller=quota)
-    return SqliteStorage(config, clock or ManualClock(), (*MEMORIES, *AGENTS, *KNOWLEDGE, *GATEWAY))
+    return SqliteStorage(
+        config, clock or ManualClock(), (*MEMORIES, *AGENTS, *KNOWLEDGE, *GATEWAY, *DELIVERIES, *BUS, *JOBS)
+    )
 
 
 def dictionaries(folder: Path, quota: int = PLENTY, clock: Clock | None = None) -> Storage:

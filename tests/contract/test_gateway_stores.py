@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dragoman.gateway.port import Quotas, SigningKey, SigningKeys
+from dragoman.gateway.port import Nonce, Quotas, SigningKey, SigningKeys
 from dragoman.knowledge.port import Audit, AuditEvent
 from dragoman.storage.port import Storage
 from tests.contract.engines import ENGINES, SHARED, opened_storages
@@ -98,40 +98,42 @@ async def test_a_nonce_can_be_used_once_with_each_key(all_keys: list[SigningKeys
     keys, other = all_keys[0], all_keys[-1]
     await keys.add(KEY)
     await keys.add(replace(KEY, kid="k2"))
-    assert await keys.spend("k1", "nonce", NOW + 60, NOW)
-    assert not await keys.spend("k1", "nonce", NOW + 60, NOW)
-    assert not await other.spend("k1", "nonce", NOW + 600, NOW + 59)
-    assert await keys.spend("k1", "Nonce", NOW + 60, NOW)
-    assert await other.spend("k2", "nonce", NOW + 60, NOW)
+    assert await keys.spend(Nonce("k1", "nonce", NOW + 60, NOW))
+    assert not await keys.spend(Nonce("k1", "nonce", NOW + 60, NOW))
+    assert not await other.spend(Nonce("k1", "nonce", NOW + 600, NOW + 59))
+    assert await keys.spend(Nonce("k1", "Nonce", NOW + 60, NOW))
+    assert await other.spend(Nonce("k2", "nonce", NOW + 60, NOW))
 
 
 @pytest.mark.requirement("MC-SEC-02")
 async def test_of_fifty_requests_with_one_nonce_at_the_same_time_one_is_told_so(all_keys: list[SigningKeys]) -> None:
     await all_keys[0].add(KEY)
-    spending = [keys.spend("k1", "nonce", NOW + 60, NOW) for keys, _ in zip(cycle(all_keys), range(MANY), strict=False)]
+    spending = [
+        keys.spend(Nonce("k1", "nonce", NOW + 60, NOW)) for keys, _ in zip(cycle(all_keys), range(MANY), strict=False)
+    ]
     assert sorted(await asyncio.gather(*spending)) == [*[False] * (MANY - 1), True]
 
 
 @pytest.mark.requirement("MC-SEC-02", "MC-SEC-04")
 async def test_nothing_can_be_used_with_a_key_that_is_revoked_or_unknown(all_keys: list[SigningKeys]) -> None:
     await all_keys[0].add(KEY)
-    assert not await all_keys[0].spend("missing", "nonce", NOW + 60, NOW)
-    assert await all_keys[-1].spend("k1", "first", NOW + 60, NOW)
+    assert not await all_keys[0].spend(Nonce("missing", "nonce", NOW + 60, NOW))
+    assert await all_keys[-1].spend(Nonce("k1", "first", NOW + 60, NOW))
     await all_keys[0].revoke("k1", NOW + 100)
     for keys in all_keys:
-        assert not await keys.spend("k1", "second", NOW + 60, NOW)
+        assert not await keys.spend(Nonce("k1", "second", NOW + 60, NOW))
 
 
 async def test_a_nonce_is_forgotten_when_its_token_has_expired(all_keys: list[SigningKeys]) -> None:
     await all_keys[0].add(KEY)
     for number in range(3):
-        assert await all_keys[0].spend("k1", f"n{number}", NOW + 60, NOW)
-    for number in range(3):  # One after the other, not all at the expense of the first request.
-        assert not await all_keys[-1].spend("k1", f"n{number}", NOW + 120, NOW + 59)
-    for number in range(3, 6):
-        assert await all_keys[-1].spend("k1", f"n{number}", NOW + 120, NOW + 60)
+        assert await all_keys[0].spend(Nonce("k1", f"n{number}", NOW + 60, NOW))
     for number in range(3):
-        assert await all_keys[-1].spend("k1", f"n{number}", NOW + 120, NOW + 60)
+        assert not await all_keys[-1].spend(Nonce("k1", f"n{number}", NOW + 120, NOW + 59))
+    for number in range(3, 6):
+        assert await all_keys[-1].spend(Nonce("k1", f"n{number}", NOW + 120, NOW + 60))
+    for number in range(3):
+        assert await all_keys[-1].spend(Nonce("k1", f"n{number}", NOW + 120, NOW + 60))
 
 
 # Quotas.

@@ -9,14 +9,14 @@ from uuid import uuid4
 import pytest
 
 from tests.support.gateway import Signer, create_args
-from tests.support.gateway_serving import TENANT, GatewayApp, open_gateway
+from tests.support.gateway_serving import LATER, NOW, TENANT, TRANSPORTS, GatewayApp, open_gateway
 
 MISSING: Any = Ellipsis
 
 
-@pytest.fixture
-async def gateway() -> AsyncIterator[GatewayApp]:
-    async with open_gateway() as gateway:
+@pytest.fixture(params=TRANSPORTS)
+async def gateway(request: pytest.FixtureRequest) -> AsyncIterator[GatewayApp]:
+    async with open_gateway(transport=request.param) as gateway:
         yield gateway
 
 
@@ -128,6 +128,7 @@ async def test_a_message_without_an_envelope_is_refused(gateway: GatewayApp, sig
     assert (await error_of(gateway, signer, body))[:2] == (400, "INVALID_ARGUMENT")
 
 
+@pytest.mark.parametrize("gateway", [NOW, LATER], indirect=True)
 @pytest.mark.parametrize("kind", ["text/plain", "application/json-patch+json", ""])
 async def test_a_body_that_does_not_say_it_is_json_is_refused(gateway: GatewayApp, signer: Signer, kind: str) -> None:
     envelope = gateway.envelope(signer, "knowledge.create_document", create_args())

@@ -15,6 +15,7 @@ from tests.support.gateway import Signer, create_args
 from tests.support.gateway_serving import (
     TENANT,
     TOKEN,
+    TRANSPORTS,
     GatewayApp,
     OverMcp,
     internal,
@@ -33,9 +34,9 @@ MAY = {
 }
 
 
-@pytest.fixture
-async def gateway() -> AsyncIterator[GatewayApp]:
-    async with open_gateway() as gateway:
+@pytest.fixture(params=TRANSPORTS)
+async def gateway(request: pytest.FixtureRequest) -> AsyncIterator[GatewayApp]:
+    async with open_gateway(transport=request.param) as gateway:
         yield gateway
 
 

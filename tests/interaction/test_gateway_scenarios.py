@@ -37,7 +37,7 @@ def update_args(document_id: str, title: str, revision: int | None = None) -> di
 
 def worded(name: str, code: str) -> str:
     """A code of the contract, as it is worded in one of the ways."""
-    return code if name in ("signed", "token") else MCP_CODES.get(code, code)
+    return MCP_CODES.get(code, code) if name in ("modern", "handshake") else code
 
 
 async def data_of(way: ActionWay, action: str, args: dict[str, Any], key: str | None = None) -> dict[str, Any]:

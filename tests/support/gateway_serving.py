@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import msgspec
 
+from dragoman.access.callers import Caller
 from dragoman.adapters.dict_documents import DictDocuments
 from dragoman.adapters.dict_storage import DictStorage
 from dragoman.app import ServerOptions, configure, create_server
@@ -19,7 +20,11 @@ from dragoman.calls.repeats import IDEMPOTENCY_KEY
 from dragoman.clock import Clock
 from dragoman.edge.http.app import HttpApp
 from dragoman.gateway.port import SigningKeys
+from dragoman.gateway.requests import ActionRequests, KeptRequest
 from dragoman.knowledge.port import ActionRequest, Applied, Audit, AuditEvent, DocumentChange, Documents
+from dragoman.messaging.bus import Bus, BusMessage, DeadLetter, DeadLetters
+from dragoman.messaging.subjects import actions_subject, replies_subject
+from dragoman.replies.vocabulary import STATUSES
 from dragoman.runtime import Runtime
 from dragoman.storage.migrations import Migration
 from dragoman.storage.settings import StorageConfig
@@ -29,8 +34,11 @@ from tests.support.answers import error_in, value_in
 from tests.support.asgi import Asked, Driver
 from tests.support.gateway import ACTIONS_PATH, Signer, as_body
 from tests.support.http_wire import INITIALIZE, INITIALIZED, LATEST, Response, message, modern, request
+from tests.support.waiting import PATIENCE
 
 TENANT = "acme"
+_JSON = {"content-type": "application/json"}
+NOW, LATER, BUS = TRANSPORTS = "now", "later", "bus"
 BASE = "http://127.0.0.1"
 INTERNAL = "svc:internal"
 TOKEN = "a-token-of-an-internal-caller"
@@ -44,14 +52,21 @@ def internal(*roles: str, tenants: tuple[str, ...] = (TENANT,), token: str = TOK
 class GatewayApp:
     """A gateway, its clock, which stands still, and all that it has logged."""
 
-    def __init__(self, runtime: Runtime, app: HttpApp, clock: ManualClock, entries: list[Entry]) -> None:
+    def __init__(
+        self, runtime: Runtime, app: HttpApp, clock: ManualClock, entries: list[Entry], transport: str = NOW
+    ) -> None:
         self.runtime = runtime
+        self.transport = transport
+        """How envelopes are sent by `send`, `post` and `act`: one of `TRANSPORTS`."""
         self.clock = clock
         self.driver = Driver(app)
         self._entries = entries
         storage = runtime.facilities.storage
         self.documents = storage.port(Documents)
         self.keys = storage.port(SigningKeys)
+        self.bus = storage.port(Bus)
+        self.dead = storage.port(DeadLetters)
+        self.requests = storage.port(ActionRequests)
         self._audit = storage.port(Audit)
 
     async def signer(self, *roles: str, tenant: str = TENANT, **options: Any) -> Signer:
@@ -62,8 +77,34 @@ class GatewayApp:
 
     def token(self, signer: Signer, body: bytes, path: str = ACTIONS_PATH, method: str = "POST", **claims: Any) -> str:
         """A token for one request, of this moment."""
+        if self.transport == BUS and path == ACTIONS_PATH:
+            return self.bus_token(signer, body, actions_subject(signer.tenant), **claims)
         now = int(self.clock.now().timestamp())
         return signer.token(body, f"{BASE}{path}", method, **{"iat": now, "exp": now + 60, **claims})
+
+    def bus_token(self, signer: Signer, body: bytes, subject: str, **claims: Any) -> str:
+        """A token for one message, of this moment."""
+        now = int(self.clock.now().timestamp())
+        return signer.token(body, subject, "PUBLISH", **{"iat": now, "exp": now + 60, **claims})
+
+    async def finished(self, signer: Signer, request_id: str) -> KeptRequest:
+        """Wait until a signer's request has an answer."""
+        principal = Caller(signer.sub, issuer=f"key of {signer.tenant}").principal
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                kept = await self.requests.find({signer.tenant}, principal, request_id.lower())
+                assert kept is not None
+                if kept.body is not None:
+                    return kept
+                await asyncio.sleep(0.002)
+
+    async def dead_letters(self, count: int) -> list[DeadLetter]:
+        """Wait until there are so many dead letters."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                if len(letters := await self.dead.page(None, 1000)) >= count:
+                    return letters
+                await asyncio.sleep(0.002)
 
     def envelope(self, signer: Signer, action: str, args: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
         """An envelope of this moment."""
@@ -75,14 +116,26 @@ class GatewayApp:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.driver.begin(request(body, {"authorization": f"Bearer {token}", **named}, path=ACTIONS_PATH))
 
-    async def send(self, envelope: Any, token: str, **headers: str) -> Response:
-        """The answer to an envelope, or to the bytes in its place."""
-        return await answered(self.begin(envelope, token, **headers))
+    async def send(self, envelope: Any, token: str, signer: Signer | None = None, **headers: str) -> Response:
+        """The answer to an envelope, or to the bytes in its place. Whoever sends it later than NOW is a `signer`."""
+        body = envelope if isinstance(envelope, bytes) else as_body(envelope)
+        if self.transport == NOW or signer is None:
+            return await answered(self.begin(body, token, **headers))
+        if self.transport == LATER:
+            response = await answered(self.begin(body, token, prefer="respond-async", **headers))
+            if response.status != 202:
+                return response
+            kept = await self.finished(signer, response.headers["location"].rpartition("/")[2])
+            assert kept.http_status is not None
+            assert kept.body is not None
+            return Response(kept.http_status, _JSON, kept.body)
+        told = await OverBus(self, signer).told(body, token, **headers)
+        return Response(200 if told["ok"] else STATUSES[told["error"]["code"]], _JSON, msgspec.json.encode(told))
 
     async def post(self, signer: Signer, envelope: Any, **headers: str) -> Response:
         """The same with a signature."""
         body = envelope if isinstance(envelope, bytes) else as_body(envelope)
-        return await self.send(body, self.token(signer, body), **headers)
+        return await self.send(body, self.token(signer, body), signer, **headers)
 
     async def act(self, signer: Signer, action: str, args: Mapping[str, Any], **fields: Any) -> Response:
         """The answer to an envelope that is right, but for what `fields` say otherwise."""
@@ -113,7 +166,12 @@ async def answered(asked: Asked) -> Response:
 
 @asynccontextmanager
 async def open_gateway(
-    config: Mapping[str, Any] | None = None, folder: Path | None = None, *, is_near: bool = True, **options: Any
+    config: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+    *,
+    is_near: bool = True,
+    transport: str = NOW,
+    **options: Any,
 ) -> AsyncIterator[GatewayApp]:
     """A gateway that runs, on SQLite if there is a folder for it, with an internal caller who is an owner."""
     clock = ManualClock(datetime.now(UTC))
@@ -131,7 +189,7 @@ async def open_gateway(
     app.listens_at(is_near=is_near)
     await app.start()
     try:
-        yield GatewayApp(runtime, app, clock, entries)
+        yield GatewayApp(runtime, app, clock, entries, transport)
     finally:
         await app.stop(0.1)
 
@@ -246,9 +304,89 @@ def _bearer(token: str = TOKEN) -> dict[str, str | None]:
     return {"authorization": f"Bearer {token}"}
 
 
+class Later:
+    """Envelopes over HTTP that are carried out later, and whose answers are fetched when they are there."""
+
+    def __init__(self, gateway: GatewayApp, signer: Signer) -> None:
+        self._gateway, self._signer = gateway, signer
+
+    async def do(self, action: str, args: Mapping[str, Any], key: str | None = None) -> Answer:
+        keyed = {} if key is None else {"idempotency_key": key}
+        return await self.send(self._gateway.envelope(self._signer, f"knowledge.{action}", args, **keyed))
+
+    async def send(self, envelope: Any, token: str | None = None) -> Answer:
+        """The answer to an envelope, or to the bytes in its place."""
+        gateway, body = self._gateway, envelope if isinstance(envelope, bytes) else as_body(envelope)
+        response = await gateway.send(body, token or gateway.token(self._signer, body), prefer="respond-async")
+        if response.status == 202:
+            place = response.headers["location"]
+            await gateway.finished(self._signer, place.rpartition("/")[2])
+            response = await gateway.get(place, self._signer)
+        return _answer_of(response.json)
+
+
+class OverBus:
+    """Messages that are published on the bus, and answered by a reply there, or not at all."""
+
+    def __init__(self, gateway: GatewayApp, signer: Signer) -> None:
+        self._gateway, self._signer = gateway, signer
+
+    async def do(self, action: str, args: Mapping[str, Any], key: str | None = None) -> Answer:
+        keyed = {} if key is None else {"idempotency_key": key}
+        return await self.send(self._gateway.envelope(self._signer, f"knowledge.{action}", args, **keyed))
+
+    async def send(self, envelope: Any, token: str | None = None, subject: str | None = None) -> Answer:
+        """The reply to an envelope, or to the bytes in its place; else the error of the dead letter."""
+        body = envelope if isinstance(envelope, bytes) else as_body(envelope)
+        subject = subject or actions_subject(self._signer.tenant)
+        token = token or self._gateway.bus_token(self._signer, body, subject)
+        return _answer_of(await self.told(body, token, subject))
+
+    async def told(self, body: bytes, token: str, subject: str | None = None, **headers: str) -> dict[str, Any]:
+        """The body of the answer."""
+        gateway, subject = self._gateway, subject or actions_subject(self._signer.tenant)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        named["Authorization"] = f"Bearer {token}"
+        message = BusMessage(subject=subject, id=str(uuid4()), body=body, headers=named)
+        replies = _request_id_in(body)
+        subscription = gateway.bus.subscribe(
+            replies_subject(self._signer.tenant, replies), most_per_subject=1, ack_seconds=60
+        )
+        taking = asyncio.create_task(subscription.take())
+        try:
+            assert await gateway.bus.publish(message)
+            while not taking.done():
+                letters = [each for each in await gateway.dead.page(subject, 1000) if each.message.id == message.id]
+                if letters and not taking.done():
+                    error = msgspec.json.decode(letters[0].errors[-1])
+                    kept = {name: error[name] for name in ("code", "message", "details")}
+                    return {"ok": False, "error": kept}
+                await asyncio.sleep(0.002)
+            delivery = taking.result()
+            await gateway.bus.ack(delivery)
+            payload: dict[str, Any] = msgspec.json.decode(delivery.message.body)["payload"]
+            return payload
+        finally:
+            taking.cancel()
+            await subscription.close()
+
+
+def _request_id_in(body: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(body)["request_id"])
+    except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
+        return "unreadable"
+
+
+def _answer_of(body: Mapping[str, Any]) -> Answer:
+    if body["ok"]:
+        return Answer(body["data"])
+    return Answer(None, body["error"]["code"], body["error"]["details"])
+
+
 NOBODY: dict[str, Any] = {"auth": {"callers": {}}}
 """Settings without internal callers."""
-WAYS = ("signed", "token", "modern", "handshake")
+WAYS = ("signed", "token", "later", "bus", "modern", "handshake")
 
 
 async def open_way(gateway: GatewayApp, name: str) -> Way:
@@ -257,4 +395,7 @@ async def open_way(gateway: GatewayApp, name: str) -> Way:
         return OverHttp(gateway, await gateway.signer("owner"))
     if name == "token":
         return OverHttp(gateway, Signer(TENANT, "owner", sub=INTERNAL), TOKEN)
+    if name in ("later", "bus"):
+        signer = await gateway.signer("owner")
+        return Later(gateway, signer) if name == "later" else OverBus(gateway, signer)
     return OverMcp(gateway) if name == "modern" else await OverMcp.in_session(gateway)

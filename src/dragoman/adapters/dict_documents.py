@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.adapters.dict_bus import DictBus
 from dragoman.clock import Clock
 from dragoman.knowledge import changing
 from dragoman.knowledge.port import (
@@ -20,6 +21,7 @@ from dragoman.knowledge.port import (
     Revision,
 )
 from dragoman.knowledge.rows import Receipt
+from dragoman.messaging.bus import BusMessage
 
 _MOST_EVENTS = 100_000
 """Older ones are forgotten: there is no disk that could fill up instead of the memory."""
@@ -28,13 +30,17 @@ _MOST_EVENTS = 100_000
 class DictAudit:
     """Implements `Audit`."""
 
-    def __init__(self) -> None:
+    def __init__(self, bus: DictBus | None = None) -> None:
+        self._bus = bus
         self._events: dict[int, AuditEvent] = {}
         self._once: set[str] = set()
         self._noted = 0
 
-    async def note(self, event: AuditEvent) -> bool:
-        return self.add(event)
+    async def note(self, event: AuditEvent, message: BusMessage | None = None) -> bool:
+        is_noted = self.add(event)
+        if is_noted and message is not None and self._bus is not None:
+            self._bus.publish_now(message)
+        return is_noted
 
     async def page(self, limit: int, *, tenant: str | None = None, before: int | None = None) -> list[AuditEvent]:
         found = (

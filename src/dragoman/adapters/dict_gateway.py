@@ -7,7 +7,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from dragoman.adapters.dict_documents import DictAudit
-from dragoman.gateway.port import SigningKey
+from dragoman.gateway.port import Nonce, SigningKey
 from dragoman.knowledge.port import AuditEvent
 
 
@@ -40,15 +40,23 @@ class DictSigningKeys:
         self._note(event)
         return True
 
-    async def spend(self, kid: str, nonce: str, until: float, now: float) -> bool:
+    async def spend(self, nonce: Nonce) -> bool:
+        return self.spend_now(nonce)
+
+    def spend_now(self, nonce: Nonce) -> bool:
+        """The same at once."""
         for spent in tuple(islice(self._nonces, 2)):  # Two out for one in keeps up with any number of them.
-            if self._nonces[spent] <= now:
+            if self._nonces[spent] <= nonce.now:
                 del self._nonces[spent]
-        key = self._keys.get(kid)
-        if key is None or key.revoked_at is not None or (kid, nonce) in self._nonces:
+        if not self.may_spend(nonce):
             return False
-        self._nonces[kid, nonce] = until
+        self._nonces[nonce.kid, nonce.nonce] = nonce.until
         return True
+
+    def may_spend(self, nonce: Nonce) -> bool:
+        """Whether a nonce can be used."""
+        key = self._keys.get(nonce.kid)
+        return key is not None and key.revoked_at is None and (nonce.kid, nonce.nonce) not in self._nonces
 
     def _note(self, event: AuditEvent | None) -> None:
         if event is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from dragoman.adapters.sqlite_bus import SqliteBus
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.clock import Clock
 from dragoman.knowledge import changing
@@ -21,6 +22,7 @@ from dragoman.knowledge.port import (
     Revision,
 )
 from dragoman.knowledge.rows import Receipt
+from dragoman.messaging.bus import BusMessage
 
 if TYPE_CHECKING:
     import sqlite3
@@ -180,11 +182,18 @@ class SqliteDocuments:
 class SqliteAudit:
     """Implements `Audit`."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: SqliteDatabase, bus: SqliteBus) -> None:
         self._database = database
+        self._bus = bus
 
-    async def note(self, event: AuditEvent) -> bool:
-        return await self._database.write(lambda transaction: note_event(transaction, event))
+    async def note(self, event: AuditEvent, message: BusMessage | None = None) -> bool:
+        def write(transaction: Transaction) -> bool:
+            is_noted = note_event(transaction, event)
+            if is_noted and message is not None:
+                self._bus.publish_in(transaction, message)
+            return is_noted
+
+        return await self._database.write(write)
 
     async def page(self, limit: int, *, tenant: str | None = None, before: int | None = None) -> list[AuditEvent]:
         statement = _EVENTS

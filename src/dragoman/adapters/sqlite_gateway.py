@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,7 @@ import msgspec
 
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_documents import note_event
-from dragoman.gateway.port import SigningKey
+from dragoman.gateway.port import Nonce, SigningKey
 from dragoman.knowledge.port import AuditEvent
 
 if TYPE_CHECKING:
@@ -27,11 +29,12 @@ _SPEND = (
     "INSERT INTO signing_nonce (kid, nonce, until) SELECT kid, ?, ? FROM signing_key "
     "WHERE kid = ? AND revoked_at IS NULL ON CONFLICT (kid, nonce) DO NOTHING"
 )
-# Two out for one in keeps up with any number of them.
 _FORGET_NONCES = (
     "DELETE FROM signing_nonce WHERE (kid, nonce) IN "
-    "(SELECT kid, nonce FROM signing_nonce WHERE until <= ? ORDER BY until LIMIT 2)"
+    "(SELECT kid, nonce FROM signing_nonce WHERE until <= ? ORDER BY until LIMIT ?)"
 )
+_MOST_FORGOTTEN = 500
+"""At the expense of one request, which happens once a second, or with each request while there are more."""
 _TAKEN = "SELECT taken FROM gateway_quota WHERE bucket = ? AND minute = ?"
 _TAKE = (
     "INSERT INTO gateway_quota (bucket, minute, taken) VALUES (?, ?, ?) "
@@ -48,6 +51,9 @@ class SqliteSigningKeys:
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
+        self._forget_at = 0.0
+        self._asked: dict[asyncio.AbstractEventLoop, tuple[set[str], asyncio.Task[dict[str, SigningKey]]]] = {}
+        """The keys that are asked for, and the read that will find them, for each event loop."""
 
     async def add(self, key: SigningKey, event: AuditEvent | None = None) -> bool:
         roles = msgspec.json.encode(key.roles).decode()
@@ -55,8 +61,20 @@ class SqliteSigningKeys:
         return await self._change(_ADD, values, event)
 
     async def find(self, kid: str) -> SigningKey | None:
-        found = await self._database.read(partial(_keys, f"{_KEY} WHERE kid = ?", (kid,)))
-        return found[0] if found else None
+        loop = asyncio.get_running_loop()
+        asked = self._asked.get(loop)
+        if asked is None:
+            kids: set[str] = set()
+            asked = self._asked[loop] = kids, loop.create_task(self._find_all(loop, kids), context=Context())
+        asked[0].add(kid)
+        return (await asyncio.shield(asked[1])).get(kid)
+
+    async def _find_all(self, loop: asyncio.AbstractEventLoop, kids: set[str]) -> dict[str, SigningKey]:
+        """The keys that were asked for until the read begins. Later ones wait for the next: a key may be revoked."""
+        del self._asked[loop]
+        wanted = f"{_KEY} WHERE kid IN ({', '.join('?' * len(kids))})"
+        found = await self._database.read(partial(_keys, wanted, tuple(kids)))
+        return {key.kid: key for key in found}
 
     async def list(self) -> list[SigningKey]:
         return await self._database.read(partial(_keys, f"{_KEY} ORDER BY created_at, kid", ()))
@@ -64,12 +82,16 @@ class SqliteSigningKeys:
     async def revoke(self, kid: str, at: float, event: AuditEvent | None = None) -> bool:
         return await self._change(_REVOKE, (at, kid), event)
 
-    async def spend(self, kid: str, nonce: str, until: float, now: float) -> bool:
-        def write(transaction: Transaction) -> bool:
-            transaction.execute(_FORGET_NONCES, (now,))
-            return transaction.execute(_SPEND, (nonce, until, kid)).rowcount == 1
+    async def spend(self, nonce: Nonce) -> bool:
+        return await self._database.write(partial(self.spend_in, nonce))
 
-        return await self._database.write(write)
+    def spend_in(self, nonce: Nonce, transaction: Transaction) -> bool:
+        """The same within a transaction."""
+        now = nonce.now
+        if not self._forget_at - 1 <= now < self._forget_at:  # On the one thread that writes.
+            forgotten = transaction.execute(_FORGET_NONCES, (now, _MOST_FORGOTTEN)).rowcount
+            self._forget_at = now + 1 if forgotten < _MOST_FORGOTTEN else now
+        return transaction.execute(_SPEND, (nonce.nonce, nonce.until, nonce.kid)).rowcount == 1
 
     async def _change(self, statement: str, values: tuple[Any, ...], event: AuditEvent | None) -> bool:
         def write(transaction: Transaction) -> bool:

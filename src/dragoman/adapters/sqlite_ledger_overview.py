@@ -1,4 +1,4 @@
-"""A read-only overview of the ledgers in a data directory, for the command line."""
+"""A read-only overview of a data directory, for the command line: its ledgers, and whether it has actions."""
 
 from __future__ import annotations
 
@@ -58,6 +58,15 @@ def spaces_in(folder: Path) -> list[str]:
         return [name for (name,) in connection.execute(_SPACES)] if tables else []
 
     return _read(folder, read) if (folder / FILE_NAME).exists() else []
+
+
+def has_actions(folder: Path) -> bool:
+    """Whether a data directory has the tables of requests that are carried out later. Raises `StorageError`."""
+
+    def read(connection: sqlite3.Connection) -> bool:
+        return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'action_request'").fetchall())
+
+    return (folder / FILE_NAME).exists() and _read(folder, read)
 
 
 def agents_in(folder: Path, space: str, now: Callable[[], float] = boot_clock) -> dict[str, SeenAgent]:

@@ -14,7 +14,9 @@ from dragoman.storage.migrations import Migration, migrations_for
 from dragoman.storage.settings import DEFAULT_SPACE, StorageConfig, data_directory
 
 if TYPE_CHECKING:
+    from dragoman.adapters.sqlite_bus import SqliteBus
     from dragoman.adapters.sqlite_database import SqliteDatabase
+    from dragoman.adapters.sqlite_schedule import SqliteSchedule
 
 P = TypeVar("P")
 
@@ -30,6 +32,8 @@ class SqliteStorage:
         self._clock = clock
         self._migrations = migrations_for("sqlite", migrations)
         self._database: SqliteDatabase | None = None
+        self._bus: SqliteBus | None = None
+        self._schedule: SqliteSchedule | None = None
         self._ports: dict[type, Any] = {}
 
     def port(self, kind: type[P]) -> P:
@@ -40,36 +44,59 @@ class SqliteStorage:
 
     def _make_ports(self) -> dict[type, Any]:
         # Most servers keep nothing, and load nothing of this.
+        from dragoman.adapters.file_objects import FileObjects
         from dragoman.adapters.sqlite_aacp import SqliteAACPRecords
+        from dragoman.adapters.sqlite_bus import SqliteBus
         from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
+        from dragoman.adapters.sqlite_dead_letters import SqliteDeadLetters
         from dragoman.adapters.sqlite_documents import SqliteAudit, SqliteDocuments
         from dragoman.adapters.sqlite_gateway import SqliteQuotas, SqliteSigningKeys
         from dragoman.adapters.sqlite_ledger import SqliteLedger
         from dragoman.adapters.sqlite_ledger_admin import SqliteLedgerAdmin
         from dragoman.adapters.sqlite_ledger_process import SqliteProcess
         from dragoman.adapters.sqlite_memories import SqliteMemories, merge_index
+        from dragoman.adapters.sqlite_objects import SqliteLinkKeys, SqliteObjectRecords
+        from dragoman.adapters.sqlite_requests import SqliteActionRequests
         from dragoman.adapters.sqlite_runs import SqliteRuns
+        from dragoman.adapters.sqlite_schedule import SqliteRegistry, SqliteSchedule
         from dragoman.agents.aacp.records import AACPRecords
         from dragoman.agents.ledger import Ledger, LedgerAdmin
+        from dragoman.gateway.objects import LinkKeys, ObjectExpiry, ObjectRecords, ObjectStore
         from dragoman.gateway.port import Quotas, SigningKeys
+        from dragoman.gateway.requests import ActionRequests
+        from dragoman.jobs.port import Registry, Schedule
         from dragoman.knowledge.port import Audit, Documents
         from dragoman.memories.port import Memories
+        from dragoman.messaging.bus import Bus, DeadLetters
         from dragoman.tasks.port import Runs
 
         space = self._config.space or DEFAULT_SPACE
         path = data_directory(self._config, os.environ) / FILE_NAME
         self._database = SqliteDatabase(path, self._migrations, tidying=(merge_index,))
         process = SqliteProcess(self._database)
+        self._schedule = SqliteSchedule(self._database)
+        self._bus = bus = SqliteBus(self._database, process, self._clock)
+        dead, keys = SqliteDeadLetters(self._database, self._clock, bus.wake_in), SqliteSigningKeys(self._database)
+        artifacts = SqliteObjectRecords(self._database)
         return {
             Memories: SqliteMemories(self._database, self._config.max_bytes_per_caller, self._clock),
             Ledger: SqliteLedger(self._database, space, process),
             LedgerAdmin: SqliteLedgerAdmin(self._database, space),
             Runs: SqliteRuns(self._database, space, process),
             Documents: SqliteDocuments(self._database, self._clock),
-            Audit: SqliteAudit(self._database),
-            SigningKeys: SqliteSigningKeys(self._database),
+            Audit: SqliteAudit(self._database, bus),
+            SigningKeys: keys,
+            ActionRequests: SqliteActionRequests(self._database, bus, dead, keys, self._clock),
             Quotas: SqliteQuotas(self._database),
+            Bus: bus,
+            DeadLetters: dead,
             AACPRecords: SqliteAACPRecords(self._database, space, self._clock),
+            Schedule: self._schedule,
+            Registry: SqliteRegistry(self._database),
+            ObjectStore: FileObjects(path.with_name("artifacts")),
+            ObjectRecords: artifacts,
+            ObjectExpiry: artifacts,
+            LinkKeys: SqliteLinkKeys(self._database),
         }
 
     def examine(self) -> Iterator[Finding]:
@@ -77,8 +104,19 @@ class SqliteStorage:
         yield _examine_library()
 
     async def close(self) -> None:
-        if self._database is not None:
-            await self._database.close()
+        try:
+            if self._bus is not None:
+                await self._bus.close()
+        finally:
+            await self._close_database()
+
+    async def _close_database(self) -> None:
+        try:
+            if self._database is not None:
+                await self._database.close()
+        finally:
+            if self._schedule is not None:
+                self._schedule.close()
 
 
 def _examine_folder(config: StorageConfig) -> Finding:

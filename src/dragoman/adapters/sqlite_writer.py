@@ -3,9 +3,10 @@
 A commit waits for the disk, and the wait is the same for one write and for five hundred. So whatever has been asked for
 while the last commit was under way goes into the next one.
 
-1. Each function runs inside its group's transaction, under a savepoint: one that fails is undone alone. What is better
-   done for many of them together comes after them, except for those that failed. Work of one kind that was asked for
-   in a row may be done at once; if any of it fails, it is undone and then done one by one.
+1. Functions run inside their group's transaction, under one savepoint. If any of them fails, all are undone and run
+   again, each under a savepoint of its own, so that only what fails is undone: a function may run twice, and must leave
+   nothing but rows, `later` and `on_commit`. What is better done for many of them together comes after them, except for
+   those that failed. Work of one kind that was asked for in a row may be done by fewer statements.
 2. Nobody is told of success before the commit has succeeded.
 3. When the transaction itself fails (disk full, file unreadable, locked by another process for too long) nothing of the
    group has happened, and everybody in it is told so. SQLite gives a transaction up when the disk is full.
@@ -18,7 +19,7 @@ while the last commit was under way goes into the next one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from queue import Empty, SimpleQueue
@@ -186,7 +187,7 @@ def _run(
     connection: sqlite3.Connection,
     transaction: Transaction,
 ) -> None:
-    if together is not None and len(jobs) > 1 and _run_at_once(together, jobs, connection, transaction):
+    if len(jobs) > 1 and _run_at_once(together, jobs, connection, transaction):
         return
     for job in jobs:
         _run_alone(job, connection, transaction)
@@ -195,18 +196,24 @@ def _run(
 
 
 def _run_at_once(
-    together: Together, jobs: list[Job[Transaction, Any]], connection: sqlite3.Connection, transaction: Transaction
+    together: Together | None,
+    jobs: list[Job[Transaction, Any]],
+    connection: sqlite3.Connection,
+    transaction: Transaction,
 ) -> bool:
     """Whether all of them are done; otherwise none is."""
     connection.execute("SAVEPOINT job")
     count, steps = len(transaction.later), len(transaction.on_commit)
+    values: Sequence[Any] | None = None
     try:
-        values = together.all([job.item for job in jobs], transaction)
-    except Exception:
+        if together is not None:
+            values = together.all([job.item for job in jobs], transaction)
+        else:
+            values = _values(jobs, transaction)
+    except BaseException:
         if not connection.in_transaction:
             raise  # SQLite has undone the whole transaction, and the others with it.
-        values = None  # Whose error it is shows when each runs alone.
-    if values is None:
+    if values is None:  # Which of them fails shows when each runs alone.
         connection.execute("ROLLBACK TO job")
         del transaction.later[count:], transaction.on_commit[steps:]
     else:
@@ -214,6 +221,16 @@ def _run_at_once(
             job.done(value)
     connection.execute("RELEASE job")
     return values is not None
+
+
+def _values(jobs: list[Job[Transaction, Any]], transaction: Transaction) -> list[Any] | None:
+    """What the functions return, or None if they leave too much for later: run alone, each can finish that at once."""
+    values = []
+    for job in jobs:
+        values.append(job.function(transaction))
+        if len(transaction.later) > MOST_FOR_LATER:
+            return None
+    return values
 
 
 def _run_alone(job: Job[Transaction, Any], connection: sqlite3.Connection, transaction: Transaction) -> None:

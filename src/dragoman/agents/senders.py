@@ -49,6 +49,7 @@ def kept_caller(caller: Caller) -> bytes | None:
     return msgspec.json.encode(facts)
 
 
+@lru_cache(maxsize=256)
 def as_caller(kept: bytes | None) -> Caller:
     """A caller from the ledger."""
     if kept is None:

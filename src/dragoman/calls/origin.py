@@ -28,3 +28,9 @@ class Origin(Struct, frozen=True, eq=False):
     """The HTTP session."""
     headers: Sequence[tuple[bytes, bytes]] = ()
     """The headers of the HTTP request, as they came."""
+    is_counted: bool = False
+    """Whether its calls were counted against a rate before they were made, and need not be counted again."""
+    max_payload_bytes: int | None = None
+    """How much the arguments of its calls may weigh, where that is more than others' may."""
+    waits_for_slot: bool = False
+    """Whether its calls wait for a free slot instead of being refused: nobody waits for their answers."""

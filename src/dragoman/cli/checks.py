@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import errors
+from dragoman.adapters.buckets import examine_bucket
 from dragoman.adapters.engines import make_storage
 from dragoman.adapters.sqlite_ledger_overview import spaces_in
 from dragoman.app import parts_of
@@ -39,6 +40,7 @@ def all_findings(config: Path | None) -> Iterator[Finding]:
     if settings is not None:
         yield from make_storage(settings.config.storage, SystemClock(), MIGRATIONS).examine()
         yield from ledger(settings.config.storage)
+        yield from examine_bucket(settings.config.gateway, os.environ)
         yield trial_start([*own_command(), "serve", *(("--config", str(config)) if config is not None else ())])
         yield port(settings.config.http)
         yield from of_parts(settings)

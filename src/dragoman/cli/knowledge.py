@@ -70,13 +70,17 @@ def import_files(
     tree = find_documents(folder, listed)
 
     async def change(stored: OpenStorage) -> Imported:
+        from dragoman.adapters.buckets import find_bucket
         from dragoman.cli.knowledge_import import Import
         from dragoman.cli.progress import progress_bar
+        from dragoman.gateway.keeping import open_objects
 
-        documents = _documents(stored)
+        documents, settings = _documents(stored), stored.config.gateway
+        bucket = find_bucket(settings, stored.folder, stored.clock)
+        objects = open_objects(stored.storage, settings, stored.clock, bucket).objects
         if parent != _ROOT:
             await _found(documents, tenant, parent)
-        run = Import(documents, tenant, parent, listed, stored.now)
+        run = Import(documents, objects, tenant, parent, listed, stored.now, settings.max_artifact_bytes)
         try:
             with progress_bar("importing", sum(map(len, tree.levels))) as advance:
                 await run.run(tree, advance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from dragoman.cli.knowledge_files import (
 from dragoman.cli.storage_access import OPERATOR
 from dragoman.errors import ToolError
 from dragoman.files import read_regular_file
+from dragoman.gateway.keeping import Objects
 from dragoman.ids import RandomIds
 from dragoman.knowledge.actions import ACTIONS
 from dragoman.knowledge.changing import check_content
@@ -30,8 +31,10 @@ from dragoman.knowledge.roles import OWNER
 
 _AT_ONCE = 64
 """Writes that are committed together."""
+_WEIGHT_AT_ONCE = 16 * 1024 * 1024
+"""Bytes of files that are read at a time, or one file."""
 _CREATE, _UPDATE = "knowledge.create_document", "knowledge.update_document"
-_MOST_BYTES = ACTIONS[_CREATE].max_payload_bytes or 0
+_LARGEST_MESSAGE = ACTIONS[_CREATE].max_payload_bytes or 0
 _FOLDER_CONTENT = {"mime_type": FOLDER_TYPE, "body": ""}
 
 
@@ -47,6 +50,20 @@ class Wanted(Struct, kw_only=True):
     listed: ListedDocument | None
 
 
+class Writing(Struct):
+    """A change that a document needs."""
+
+    found: FoundDocument
+    arguments: dict[str, Any]
+    encoded: bytes
+    is_new: bool
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the arguments are too large for a message."""
+        return len(self.encoded) > _LARGEST_MESSAGE
+
+
 class Imported(Struct):
     """The figures of an import, and its problems."""
 
@@ -60,9 +77,19 @@ class Import:
     """One import. If it is interrupted, the same import goes on from there when it is run again."""
 
     def __init__(
-        self, documents: Documents, tenant: str, parent: str, listed: DocumentList, now: Callable[[], float]
+        self,
+        documents: Documents,
+        objects: Objects,
+        tenant: str,
+        parent: str,
+        listed: DocumentList,
+        now: Callable[[], float],
+        most_bytes: int,
     ) -> None:
+        """Arguments that are too large for a message pass through an artifact of at most `most_bytes`."""
         self.came_to = Imported()
+        self._objects = objects
+        self._most_bytes = max(most_bytes, _LARGEST_MESSAGE)
         self._documents = documents
         self._tenant = tenant
         self._parent = parent
@@ -75,8 +102,7 @@ class Import:
         """Import what was found, each folder before what is in it. Raises `StorageError`s."""
         self.came_to.problems += tree.problems
         for level in tree.levels:
-            for start in range(0, len(level), _AT_ONCE):
-                batch = level[start : start + _AT_ONCE]
+            for batch in _batches(level):
                 await self._take(batch)
                 on_progress(len(batch))
 
@@ -84,14 +110,25 @@ class Import:
         read = [wanted for each in batch if (wanted := self._read(each)) is not None]
         kept = await asyncio.gather(*(self._documents.get(self._tenant, each.id) for each in read))
         # In one go: writes are carried out in the order in which they are asked for, and so get their places.
-        await asyncio.gather(*map(self._store, read, kept))
+        # What passes through an artifact takes longer, and so goes alone.
+        together: list[Writing] = []
+        for each in map(self._prepare, read, kept):
+            if each is None:
+                continue
+            if each.is_large:
+                await asyncio.gather(*map(self._store, together))
+                together.clear()
+                await self._store(each)
+            else:
+                together.append(each)
+        await asyncio.gather(*map(self._store, together))
 
     def _read(self, found: FoundDocument) -> Wanted | None:
         """None for what cannot be a document."""
         try:
             if found.parent in self._missing:
                 raise ValueError("its folder could not be imported")
-            content = None if found.file is None else _content_of(found.file)
+            content = None if found.file is None else _content_of(found.file, self._most_bytes)
         except ValueError as error:
             self._refuse(found, str(error))
             return None
@@ -113,17 +150,21 @@ class Import:
         self.came_to.problems.append((found.path, reason))
         self._missing.add(found.path)
 
-    async def _store(self, wanted: Wanted, kept: Document | None) -> None:
-        came_to = self.came_to
+    def _prepare(self, wanted: Wanted, kept: Document | None) -> Writing | None:
+        """None if there is nothing to write."""
         arguments = _creation(wanted) if kept is None else _update(wanted, kept)
         if arguments is None:
-            came_to.unchanged += 1
-            return
-        action = ACTIONS[_CREATE if kept is None else _UPDATE]
-        size = len(encode_arguments(arguments))
-        if size > _MOST_BYTES:
-            self._refuse(wanted.found, f"it is too large: {size} bytes of arguments, and {_MOST_BYTES} are the most")
-            return
+            self.came_to.unchanged += 1
+            return None
+        encoded = encode_arguments(arguments)
+        if len(encoded) > self._most_bytes:
+            said = f"it is too large: {len(encoded)} bytes of arguments, and {self._most_bytes} are the most"
+            self._refuse(wanted.found, said)
+            return None
+        return Writing(wanted.found, arguments, encoded, is_new=kept is None)
+
+    async def _store(self, writing: Writing) -> None:
+        action, arguments = ACTIONS[_CREATE if writing.is_new else _UPDATE], writing.arguments
         request = ActionRequest(
             tenant=self._tenant,
             principal=OPERATOR,
@@ -132,22 +173,46 @@ class Import:
             correlation_id=self._ids.correlation_id(),
         )
         try:
+            if writing.is_large:
+                arguments = await self._objects.pass_through(self._tenant, writing.encoded)
             await self._documents.carry_out(action.make(arguments, request, self._now()), request)
         except ToolError as error:
             is_taken = (error.details or {}).get("reason") == "document_exists"
             reason = "its document was deleted, and the id is free only 90 days later" if is_taken else error.message
-            self._refuse(wanted.found, reason)
+            self._refuse(writing.found, reason)
             return
-        if kept is None:
-            came_to.created += 1
+        if writing.is_new:
+            self.came_to.created += 1
         else:
-            came_to.updated += 1
+            self.came_to.updated += 1
 
 
-def _content_of(file: Path) -> dict[str, str]:
+def _batches(level: list[FoundDocument]) -> Iterator[list[FoundDocument]]:
+    """Documents in order, as many as are held in memory at a time."""
+    batch: list[FoundDocument] = []
+    weight = 0
+    for each in level:
+        size = _weight_of(each)
+        if batch and (len(batch) == _AT_ONCE or weight + size > _WEIGHT_AT_ONCE):
+            yield batch
+            batch, weight = [], 0
+        batch.append(each)
+        weight += size
+    if batch:
+        yield batch
+
+
+def _weight_of(found: FoundDocument) -> int:
+    try:
+        return 0 if found.file is None else found.file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _content_of(file: Path, most_bytes: int) -> dict[str, str]:
     """Raises `ValueError` with the reason why it is the content of no document."""
     try:
-        read = read_regular_file(file, _MOST_BYTES)
+        read = read_regular_file(file, most_bytes)
         if read is None:
             raise ValueError("it is gone")
         mime_type, body = SUFFIXES[file.suffix.lower()], read.decode()

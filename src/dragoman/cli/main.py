@@ -8,13 +8,14 @@ import sys
 import typer
 
 from dragoman import __version__
-from dragoman.cli import agents, audit, config, keys, knowledge, ledger, messages, offers, tasks, tools
+from dragoman.cli import actions, agents, audit, config, jobs, keys, knowledge, ledger, messages, offers, tasks, tools
 from dragoman.cli.call import call
 from dragoman.cli.doctor import doctor
 from dragoman.cli.guards import guards
 from dragoman.cli.install import install
 from dragoman.cli.output import complain
 from dragoman.cli.parts import add_commands
+from dragoman.cli.registry import registry
 from dragoman.cli.serve import serve
 from dragoman.cli.signing import token
 from dragoman.cli.top import top
@@ -64,7 +65,10 @@ app.add_typer(tasks.app, name="tasks")
 app.add_typer(knowledge.app, name="knowledge")
 app.add_typer(keys.app, name="keys")
 app.command()(token)
+app.add_typer(actions.app, name="actions")
 app.add_typer(audit.app, name="audit")
+app.add_typer(jobs.app, name="jobs")
+app.command()(registry)
 app.command()(top)
 app.add_typer(config.app, name="config")
 app.command()(guards)

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import typer
 
-from dragoman.agents.ledger import PARKED, EntryStatus, Query
+from dragoman.agents.ledger import EntryStatus, Query
+from dragoman.cli.dead_letters import (
+    Filter,
+    LetterKind,
+    LetterNumber,
+    Letters,
+    NotRedriven,
+    letter_number,
+    number_of,
+    with_letters,
+)
 from dragoman.cli.ledger_access import Books, OfSpace, OfTarget, note, one_line_of, print_shown, with_books
+from dragoman.cli.message_facts import named, print_listed, redacted_facts, whole_action, with_contents
 from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.output import complain, print_columns, refuse
+from dragoman.cli.storage_access import LARGEST, check_tenant
 from dragoman.process.exit_codes import FAILED
 from dragoman.telemetry.clean import sanitize
 
-if TYPE_CHECKING:
-    from dragoman.agents.ledger import LedgerEntry
-
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _PAGE = 500
-_LARGEST = 2**63 - 1
-"""SQLite takes no larger number."""
 
-app = typer.Typer(no_args_is_help=True, help="Look through the messages to agents; redrive and purge them.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look through the messages to agents, and dead letters of agents and actions; redrive and purge them.",
+)
 
 
 def _seconds(text: str) -> float:
@@ -44,9 +54,22 @@ OlderThan: TypeAlias = Annotated[
     ),
 ]
 PageAfter: TypeAlias = Annotated[
-    int, typer.Option("--after", min=0, max=_LARGEST, help="The number behind which the page begins.")
+    int, typer.Option("--after", min=0, max=LARGEST, help="The number behind which the page begins.")
 ]
 PageLimit: TypeAlias = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The most messages of a page.")]
+OfKind: TypeAlias = Annotated[LetterKind | None, typer.Option("--kind", help="Only messages for agents, or actions.")]
+OfActionTenant: TypeAlias = Annotated[
+    str | None, typer.Option("--tenant", callback=check_tenant, help="Only actions of this tenant.")
+]
+DeadOlderThan: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--older-than",
+        parser=_seconds,
+        metavar="TIME",
+        help="Only messages accepted, and actions that failed for good, longer ago: 90s, 15m, 2h, 7d.",
+    ),
+]
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be.")]
 
 
@@ -78,57 +101,86 @@ def list_messages(
 
 @app.command()
 def dead(
+    kind: OfKind = None,
     agent: OfAgent = None,
     source: OfSource = None,
-    older_than: OlderThan = None,
-    after: PageAfter = 0,
+    tenant: OfActionTenant = None,
+    older_than: DeadOlderThan = None,
+    after: Annotated[
+        LetterNumber | None,
+        typer.Option(
+            "--after", parser=letter_number, metavar="NUMBER", help="The number behind which the page begins."
+        ),
+    ] = None,
     limit: PageLimit = 100,
     target: OfTarget = None,
     space: OfSpace = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what can be redriven: dead letters, and messages whose outcome is unknown."""
-    query = Query(target=agent, source=source, statuses=PARKED, after=after, limit=limit)
-    with_books(config, target, space, lambda books: _print_page(books, query, older_than, as_json))
+    """List what can be redriven: dead letters of agents and actions, and messages whose outcome is unknown.
+
+    Messages to agents come first, then actions: their numbers begin with an a, as in a17.
+    """
+    chosen = Filter(kind, agent, source, tenant, older_than)
+    kinds = chosen.kinds
+    if after is not None and after.kind not in kinds:
+        refuse(f"--after {after.shown} is the number of another kind of message")
+
+    async def read(letters: Letters) -> None:
+        page = await letters.page(chosen, limit + 1, after)
+        shown, more = page[:limit], number_of(page[limit - 1]).shown if len(page) > limit else None
+        print_listed(letters.config, shown, more, as_json)
+
+    with_letters(config, target, space, kinds, read)
 
 
 @app.command()
 def show(
-    number: Annotated[int, typer.Argument(min=1, max=_LARGEST, help="The number of the message.")],
+    number: Annotated[
+        LetterNumber,
+        typer.Argument(parser=letter_number, metavar="NUMBER", help="The number of the message, or a17 for an action."),
+    ],
     target: OfTarget = None,
     space: OfSpace = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a message with its payload and its response, without what the log would redact.
+    """Show a message with its payload and its response, or a dead action with its envelope and every error.
 
-    Exit code 1 when there is no such message.
+    The output is redacted as the log is. Exit code 1 when there is no such message.
     """
 
-    async def read(books: Books) -> None:
-        found = await books.ledger.get([number])
-        if not found or found[0].is_of_run:
-            refuse(f"there is no message {number}", code=FAILED)
-        facts = await _with_contents(books, found[0])
+    async def read(letters: Letters) -> None:
+        if letters.books is None:
+            facts = await whole_action(letters, number.number)
+        else:
+            found = await letters.books.ledger.get([number.number])
+            facts = await with_contents(letters.books, found[0]) if found and not found[0].is_of_run else None
+        if facts is None:
+            refuse(f"there is no {named(number)}", code=FAILED)
+        facts = redacted_facts(letters.config, facts)
         if as_json:
             print_shown(facts)
         else:
             texts = {name: fact if isinstance(fact, str) else one_line_of(fact) for name, fact in facts.items()}
             print_columns((name, sanitize(text)) for name, text in texts.items())
 
-    with_books(config, target, space, read)
+    with_letters(config, target, space, frozenset((number.kind,)), read)
 
 
 @app.command()
 def redrive(
     numbers: Annotated[
-        list[int] | None, typer.Argument(min=1, max=_LARGEST, help="The numbers of the messages.")
+        list[LetterNumber] | None,
+        typer.Argument(parser=letter_number, metavar="[NUMBERS]...", help="The numbers of the messages: 12, a17."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every message that can be redriven.")] = False,
+    kind: OfKind = None,
     agent: OfAgent = None,
     source: OfSource = None,
-    older_than: OlderThan = None,
+    tenant: OfActionTenant = None,
+    older_than: DeadOlderThan = None,
     dry_run: DryRun = False,
     target: OfTarget = None,
     space: OfSpace = None,
@@ -137,35 +189,37 @@ def redrive(
 ) -> None:
     """Have dead letters, and messages whose outcome is unknown, handled again, behind all others.
 
-    Give numbers, filters, or --all. Exit code 1 when a message is neither dead nor unknown, or not there.
+    Give numbers, filters, or --all. A redriven action has its whole time to live again, and the audit has an event.
+    Exit code 1 when a message cannot be redriven, or is not there.
     """
-    is_filtered = everything or agent is not None or source is not None or older_than is not None
-    if bool(numbers) is is_filtered:
+    chosen = Filter(kind, agent, source, tenant, older_than)
+    if bool(numbers) is (everything or chosen.is_set):
         refuse("give the numbers of messages, or filters, or --all" + (", not both" if numbers else ""))
-    query = Query(target=agent, source=source, statuses=PARKED, limit=_PAGE)
-    refused: list[int] = []
+    kinds = frozenset(each.kind for each in numbers) if numbers else chosen.kinds
 
-    async def change(books: Books) -> None:
-        wanted = numbers or await _numbers(books, query, older_than)
+    async def change(letters: Letters) -> list[str]:
+        wanted = numbers or await letters.numbers(chosen)
         driven: list[dict[str, Any]] = []
+        refused: dict[LetterNumber, str] = {}
         for number in wanted:
-            made = await _redriven(books, number, dry_run)
-            if made is None:
-                refused.append(number)
-            else:
-                driven.append(made)
-                if not as_json:
-                    again = "would be redriven" if dry_run else f"is message {made['newNumber']} now"
-                    typer.echo(f"message {number} {again}")
+            try:
+                made = await letters.redrive(number, dry_run=dry_run)
+            except NotRedriven as error:
+                refused[number] = str(error)
+                continue
+            driven.append(made)
+            if not as_json:
+                again = "would be redriven" if dry_run else f"is {named(number, made['newNumber'])} now"
+                typer.echo(f"{named(number)} {again}")
         if as_json:
-            print_shown({"dryRun": dry_run, "redriven": driven, "refused": refused})
+            print_shown({"dryRun": dry_run, "redriven": driven, "refused": [each.shown for each in refused]})
         elif not wanted:
             note("there is nothing to redrive")
+        return [*refused.values()]
 
-    with_books(config, target, space, change)
-    if refused:
-        if not as_json:
-            complain(*(f"message {each} is neither dead nor unknown" for each in refused))
+    reasons = with_letters(config, target, space, kinds, change)
+    if reasons:
+        complain(*reasons)
         raise typer.Exit(FAILED)
 
 
@@ -202,86 +256,8 @@ def purge(
 
 
 async def _print_page(books: Books, query: Query, older_than: float | None, as_json: bool) -> None:
-    from dragoman.agents.tools import described
-
     limit = query.limit
-    page = await books.admin.page(msgspec.structs.replace(_aged(books, query, older_than), limit=limit + 1))
-    shown, after = page[:limit], page[limit - 1].number if len(page) > limit else None
-    if as_json:
-        messages = [{"number": each.number, **_redacted(books, described(each))} for each in shown]
-        print_shown({"messages": messages, "after": after})
-        return
-    if shown:
-        rows = map(_row, shown)
-        print_columns([("NUMBER", "STATUS", "KIND", "FROM", "TO", "SEQ", "ATTEMPTS", "ACCEPTED", "REQUEST"), *rows])
-    else:
-        note("there are no such messages")
-    if after is not None:
-        note(f"there are more: --after {after}")
-
-
-def _row(entry: LedgerEntry) -> tuple[str, ...]:
-    from dragoman.agents.tools import iso
-
-    cells = (
-        str(entry.number),
-        entry.status.value,
-        entry.kind,
-        entry.source,
-        entry.target,
-        str(entry.seq),
-        str(entry.attempts),
-        iso(entry.accepted_at),
-        entry.request_id or "-",
-    )
-    return tuple(map(sanitize, cells))
-
-
-async def _with_contents(books: Books, entry: LedgerEntry) -> dict[str, Any]:
-    """A message as `messages show` has it."""
-    from dragoman.agents.tools import described
-
-    facts = {"number": entry.number, **described(entry)}
-    content = entry.payload
-    if entry.completion_ref is not None:  # A large one is kept apart.
-        content = await books.ledger.result(entry.owner, entry.request_id or "") or b""
-    told: Any = msgspec.json.decode(content) if content else None
-    facts |= {"payload": told} if entry.kind == "RESPONSE" else told
-    if entry.kind == "REQUEST" and entry.status is EntryStatus.COMPLETED:
-        result = await books.ledger.result(entry.owner, entry.request_id or "")
-        facts["response"] = None if result is None else msgspec.json.decode(result)
-    return _redacted(books, facts)
-
-
-def _redacted(books: Books, facts: dict[str, Any]) -> dict[str, Any]:
-    from dragoman.telemetry.log import make_cleaner
-
-    redacted: dict[str, Any] = make_cleaner(books.config.logging).redact(facts)
-    return redacted
-
-
-def _aged(books: Books, query: Query, older_than: float | None) -> Query:
-    if older_than is None:
-        return query
-    return msgspec.structs.replace(query, accepted_before=books.drafts.now() - older_than)
-
-
-async def _numbers(books: Books, query: Query, older_than: float | None) -> list[int]:
-    """The numbers of all messages that a query finds. All of them first: what is redriven may soon be dead again."""
-    query, numbers = _aged(books, query, older_than), list[int]()
-    while page := await books.admin.page(msgspec.structs.replace(query, after=numbers[-1] if numbers else 0)):
-        numbers += (each.number for each in page)
-    return numbers
-
-
-async def _redriven(books: Books, number: int, dry_run: bool) -> dict[str, Any] | None:
-    """Redrive a message; None for one that cannot be."""
-    if dry_run:
-        found = await books.ledger.get([number])
-        return {"number": number} if found and found[0].can_be_redriven else None
-    drafts = books.drafts
-    now = drafts.now()
-    made = await books.admin.redrive(number, drafts.message_id(), now, now + drafts.ttl_ms / 1000)
-    if made is None:
-        return None
-    return {"number": number, "newNumber": made.number, "messageId": made.message_id}
+    if older_than is not None:
+        query = msgspec.structs.replace(query, accepted_before=books.drafts.now() - older_than)
+    page = await books.admin.page(msgspec.structs.replace(query, limit=limit + 1))
+    print_listed(books.config, page[:limit], page[limit - 1].number if len(page) > limit else None, as_json)

@@ -1,4 +1,4 @@
-"""The database in the data directory, for commands about keys, the audit and documents. No target is loaded.
+"""The database in the data directory, for commands about keys, the audit, documents and jobs. No target is loaded.
 
 Servers may use it at the same time. It is created if there is none.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias, TypeVar
 
@@ -61,7 +62,7 @@ def with_storage(file: Path | None, work: Callable[[OpenStorage], Awaitable[T]])
 
     config = settings_from(file).config
     if config.storage.engine != "sqlite":
-        refuse(f"storage.engine is {config.storage.engine}: keys and documents are in the server's memory alone")
+        refuse(f"storage.engine is {config.storage.engine}: everything is in the memory of the server alone")
     try:
         return asyncio.run(_run(config, work))
     except ConfigError as error:
@@ -76,17 +77,28 @@ def with_storage(file: Path | None, work: Callable[[OpenStorage], Awaitable[T]])
 
 
 async def _run(config: Config, work: Callable[[OpenStorage], Awaitable[T]]) -> T:
+    async with opened_storage(config) as stored:
+        return await work(stored)
+
+
+@asynccontextmanager
+async def opened_storage(config: Config) -> AsyncIterator[OpenStorage]:
+    """The storage that the settings name, until the end of the block."""
     from dragoman.adapters.engines import make_storage
     from dragoman.clock import SystemClock
+    from dragoman.gateway.delivery_migrations import MIGRATIONS as DELIVERIES
     from dragoman.gateway.migrations import MIGRATIONS as GATEWAY
+    from dragoman.jobs.migrations import MIGRATIONS as JOBS
     from dragoman.knowledge.migrations import MIGRATIONS as KNOWLEDGE
     from dragoman.memories.migrations import MIGRATIONS as MEMORIES
+    from dragoman.messaging.migrations import MIGRATIONS as BUS
     from dragoman.storage.settings import data_directory
 
     clock = SystemClock()
     folder = data_directory(config.storage, os.environ)
-    storage = make_storage(config.storage, clock, (*MEMORIES, *KNOWLEDGE, *GATEWAY))
+    migrations = (*MEMORIES, *KNOWLEDGE, *GATEWAY, *BUS, *DELIVERIES, *JOBS)
+    storage = make_storage(config.storage, clock, migrations)
     try:
-        return await work(OpenStorage(config, folder, storage, clock))
+        yield OpenStorage(config, folder, storage, clock)
     finally:
         await storage.close()

@@ -46,6 +46,7 @@ from dragoman.tools.tool import ToolDefinition
 from dragoman.version import __version__
 
 if TYPE_CHECKING:
+    from dragoman.explorer.action_letters import ActionLetterViews
     from dragoman.explorer.agents import AgentViews
     from dragoman.explorer.tasks import TaskViews
 
@@ -74,6 +75,7 @@ class Explorer:
         load: Callable[[], dict[str, Any]],
         agents: AgentViews | None,
         tasks: TaskViews,
+        letters: ActionLetterViews | None,
     ) -> None:
         """`load` tells how the server stands."""
         self.recent = RecentCalls()
@@ -82,7 +84,8 @@ class Explorer:
         self._may_execute = settings.allow_execute
         self._catalogue, self._logger = services.catalogue, services.logger
         self._info = services.identity.server_info
-        self._stages, self._load, self._agents, self._tasks = stages, load, agents, tasks
+        self._stages, self._load = stages, load
+        self._agents, self._tasks, self._letters = agents, tasks, letters
         self._read_answer = Bodies(MOST_ANSWER, MOST_READ_AT_ONCE).read
         self._page = HttpResponse(200, *_load_page())
         self._runs = runs
@@ -111,11 +114,13 @@ class Explorer:
     async def _answer(self, request: HttpRequest) -> HttpResponse:
         kind, _, rest = request.path[len(self._prefix) + 1 :].partition("/")
         method = _method_of(request)
-        agents, tasks = self._agents, self._tasks
+        agents, tasks, letters = self._agents, self._tasks, self._letters
         if method == "GET":
             if request.path == f"{self._prefix}/server":
                 return json_response(await self._server(request))
             found = None if agents is None else await agents.look_up(kind, rest, request)
+            if found is None and letters is not None:
+                found = await letters.look_up(kind, rest, request)
             return found or await tasks.look_up(kind, rest, request) or self._look_up(kind, rest, request)
         if method == "POST" and kind == "tools" and rest.endswith("/call"):
             return self._refusal(request) or await self._call(rest[: -len("/call")], request)
@@ -123,6 +128,8 @@ class Explorer:
             return self._refusal(request) or await self._answer_question(rest, request)
         if method == "POST" and kind == "redrive" and not rest and agents is not None:
             return self._refusal(request) or await agents.redrive(request)
+        if method == "POST" and kind == "letters" and letters is not None:
+            return self._refusal(request) or await letters.post(rest, request) or _not_allowed(request)
         if method == "POST" and kind == "tasks":
             return self._refusal(request) or await tasks.post(rest, request) or _not_allowed(request)
         return _not_allowed(request)
@@ -178,6 +185,7 @@ class Explorer:
             "mayExecute": self._may_execute,
             "isAuthenticated": request.is_authenticated,
             "hasAgents": self._agents is not None and self._agents.has_agents(caller),
+            "hasLetters": self._letters is not None and self._letters.may_look(request),
             "hasTasks": await tasks.has_tasks(caller),
             "taskTools": tasks.tools(caller),
         }

@@ -14,6 +14,7 @@ from dragoman.explorer.settings import ExplorerConfig
 from dragoman.parts.part import Contribution, Facilities, Part
 
 if TYPE_CHECKING:
+    from dragoman.explorer.action_letters import ActionLetterViews
     from dragoman.explorer.agents import AgentViews
     from dragoman.explorer.tasks import TaskViews
 
@@ -26,6 +27,7 @@ def explorer_part(
     most_bytes: int,
     agents: AgentViews | None,
     tasks: TaskViews,
+    letters: ActionLetterViews | None,
 ) -> Part:
     """The page, and what it fetches. No result that it shows weighs more than `most_bytes`."""
 
@@ -39,7 +41,7 @@ def explorer_part(
             }
 
         runs = PageRuns(services, given.clock, most_bytes)
-        explorer = Explorer(given.settings, services, runs, stages, load, agents, tasks)
+        explorer = Explorer(given.settings, services, runs, stages, load, agents, tasks, letters)
         return Contribution(routes=explorer.routes(), observers=(explorer.recent.observe,))
 
     return Part(name="explorer", settings=ExplorerConfig, build=build)

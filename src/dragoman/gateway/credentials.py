@@ -5,6 +5,8 @@ Not through the authenticator's memory of good tokens for external callers: thei
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -12,10 +14,9 @@ from msgspec import Struct
 from dragoman.access.callers import Caller
 from dragoman.clock import Clock
 from dragoman.errors import InternalFailure, NotAuthentic, Unauthenticated, VerifierUnavailable
-from dragoman.gateway.port import OLD_KEY_SECONDS, SigningKey, SigningKeys
+from dragoman.gateway.port import OLD_KEY_SECONDS, Nonce, SigningKey, SigningKeys
 from dragoman.gateway.signatures import SignedClaims, check_age, kid_in, verify
 from dragoman.knowledge.roles import canonical
-from dragoman.parts.route import HttpRequest
 from dragoman.telemetry.log import Logger, exception_facts
 
 if TYPE_CHECKING:
@@ -55,29 +56,32 @@ class Credentials:
         clock: Clock,
         logger: Logger,
         audience: str,
-        public_url: str | None,
     ) -> None:
         self._keys = keys
         self._authenticator = authenticator
         self._clock = clock
         self._logger = logger
         self._audience = audience
-        self._public_url = public_url
         self._warned: dict[str, None] = {}
         self._found: dict[str, SigningKey] = {}
         """Keys that were not revoked when they were last looked up. Nothing else about a key ever changes."""
 
-    async def identify(self, request: HttpRequest) -> Credential:
-        """Find out who sent a request, by its headers. Raises `NotAuthentic`, `VerifierUnavailable`, `StorageError`."""
+    async def identify(
+        self, headers: Mapping[bytes, bytes], method: str, url: str, at: float | None = None
+    ) -> Credential:
+        """Find out who sent a request to an address, by its headers. Its token has to be valid now, or `at` a time.
+
+        Raises `NotAuthentic`, `VerifierUnavailable`, `StorageError`.
+        """
         try:
-            token = _token_of(request)
+            token = _token_of(headers)
             kid = None if token is None else kid_in(token)
             key = None if kid is None else await self._find(kid)
             if token is not None and key is not None:
-                return self._external(token, key, request)
+                return self._external(token, key, method, url, at)
             if self._authenticator is None:
                 raise Unauthenticated("A token is needed that a key has signed which is known here")
-            caller = await self._internal_caller(self._authenticator, request)
+            caller = await self._internal_caller(self._authenticator, headers)
             return Credential(caller, canonical(caller.roles))
         except Unauthenticated as error:
             raise not_authentic(error) from None
@@ -89,15 +93,34 @@ class Credentials:
 
     async def spend(self, credential: Credential) -> None:
         """Use the nonce of an external caller. Raises `NotAuthentic` if it was used before."""
+        nonce = self.nonce_of(credential)
+        if nonce is not None and not await self._keys.spend(nonce):
+            raise self.nonce_was_used(nonce)
+
+    def nonce_of(self, credential: Credential, at: float | None = None) -> Nonce | None:
+        """The nonce of an external caller, to be used now. Raises `NotAuthentic` if the token has expired."""
         claims, kid = credential.claims, credential.kid
         if claims is None or kid is None:
-            return
+            return None
         now = self._clock.now().timestamp()
-        if now >= claims.exp:  # The body may have taken its time, and the nonce may be forgotten by now.
+        if (now if at is None else at) >= claims.exp:  # The body may have taken its time.
             raise not_authentic(Unauthenticated("The token has expired"))
-        if not await self._keys.spend(kid, claims.nonce, claims.exp + _NONCES_OUTLIVE, now):
-            self._found.pop(kid, None)  # If it has been revoked, later requests are refused before they are counted.
-            raise not_authentic(Unauthenticated("The nonce was used before, or the key has been revoked"))
+        return Nonce(kid, claims.nonce, max(claims.exp, now) + _NONCES_OUTLIVE, now)
+
+    def nonce_was_used(self, nonce: Nonce) -> NotAuthentic:
+        """The error for a nonce that cannot be used."""
+        self._found.pop(nonce.kid, None)  # If it has been revoked, later requests are refused before they are counted.
+        return not_authentic(Unauthenticated("The nonce was used before, or the key has been revoked"))
+
+    async def check_key(self, kid: str) -> None:
+        """Raise `NotAuthentic` for a key that was revoked, or became too old, since a request was accepted."""
+        key = await self._keys.find(kid)
+        try:
+            if key is None:
+                raise Unauthenticated("The key is not known any longer")
+            check_age(key, self._clock.now().timestamp())
+        except Unauthenticated as error:
+            raise not_authentic(error) from None
 
     async def _find(self, kid: str) -> SigningKey | None:
         """The key of this name. One that was revoked a moment ago may still be found: its nonces cannot be used."""
@@ -110,36 +133,34 @@ class Credentials:
                     del self._found[next(iter(self._found))]
         return key
 
-    async def _internal_caller(self, authenticator: Authenticator, request: HttpRequest) -> Caller:
+    async def _internal_caller(self, authenticator: Authenticator, headers: Mapping[bytes, bytes]) -> Caller:
         try:
-            return await authenticator.authenticate_by(request.headers)
+            return await authenticator.authenticate_by(headers)
         except (Unauthenticated, VerifierUnavailable):
             raise
         except Exception as error:  # An application's own authenticator may raise anything.
             self._logger.error("a caller could not be identified", exception_facts(error, InternalFailure.code))
             raise InternalFailure("The caller could not be identified") from error
 
-    def _external(self, token: str, key: SigningKey, request: HttpRequest) -> Credential:
+    def _external(self, token: str, key: SigningKey, method: str, url: str, at: float | None) -> Credential:
         now = self._clock.now().timestamp()
-        claims = verify(token, key, self._audience, now)
+        claims = verify(token, key, self._audience, now if at is None else at)
         check_age(key, now)  # Only its holder hears what has become of a key.
-        claims.check_request(request.method, self._url_of(request))
+        claims.check_request(method, url)
         if now - key.created_at > OLD_KEY_SECONDS and key.kid not in self._warned:
             self._warned[key.kid] = None
             if len(self._warned) > _MOST_WARNED:
                 del self._warned[next(iter(self._warned))]
             days = int((now - key.created_at) // 86_400)
             self._logger.warn("a signing key is going to be refused soon", {"kid": key.kid, "ageDays": days})
-        # With an issuer: whatever name a key's holder chooses, it is nobody else's.
-        issuer, roles = f"key of {key.tenant}", canonical(key.roles)
-        caller = Caller(claims.sub, roles, issuer=issuer, tenants=frozenset((key.tenant,)))
-        return Credential(caller, roles, key.kid, claims)
+        caller = _external_caller(claims.sub, key.tenant, key.roles)
+        return Credential(caller, caller.roles, key.kid, claims)
 
-    def _url_of(self, request: HttpRequest) -> str:
-        scope = request.scope
-        host = request.headers.get(b"host", b"").decode("latin-1")
-        base = self._public_url or f"{scope.get('scheme', 'http')}://{host}"
-        return f"{base}{scope.get('root_path', '')}{request.path}"
+
+@lru_cache(maxsize=1000)
+def _external_caller(sub: str, tenant: str, roles: tuple[str, ...]) -> Caller:
+    # With an issuer: whatever name a key's holder chooses, it is nobody else's.
+    return Caller(sub, canonical(roles), issuer=f"key of {tenant}", tenants=frozenset((tenant,)))
 
 
 def not_authentic(error: Unauthenticated) -> NotAuthentic:
@@ -147,9 +168,9 @@ def not_authentic(error: Unauthenticated) -> NotAuthentic:
     return NotAuthentic(error.reason, {"reason": "unauthenticated"})
 
 
-def _token_of(request: HttpRequest) -> str | None:
+def _token_of(headers: Mapping[bytes, bytes]) -> str | None:
     """The bearer token; None without one. An application's own authenticator may look at other headers."""
-    scheme, _, token = request.headers.get(b"authorization", b"").partition(b" ")
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
     if scheme.lower() != b"bearer" or len(token) > _MOST_TOKEN:
         return None
     return token.strip(b" ").decode("latin-1")

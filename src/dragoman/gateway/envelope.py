@@ -17,6 +17,7 @@ VERSIONS: Final = ("2.2",)
 SCHEMA_VERSION: Final = "1.0"
 LONGEST_TTL: Final = 86_400
 LONGEST_KEY: Final = 256
+LONGEST_URI: Final = 4096
 
 _TRACEPARENT = r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$"
 _SEMVER = (
@@ -43,10 +44,12 @@ class Principal(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Payload(Struct, frozen=True, forbid_unknown_fields=True):
-    """The arguments of the action."""
+    """The arguments of the action, or an artifact that holds them: one of the two, and nothing else."""
 
     schema_version: str
-    args: dict[str, Any]
+    args: dict[str, Any] | None = None
+    artifact_uri: Annotated[str, Meta(min_length=1, max_length=LONGEST_URI)] | None = None
+    artifact_hash: Annotated[str, Meta(pattern="^[0-9A-Fa-f]{64}$", max_length=64)] | None = None
 
 
 class Envelope22(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,6 +101,7 @@ def read_envelope(body: bytes) -> Envelope22:
         raise malformed("envelope_version", "is not supported", {"supported_versions": list(VERSIONS)})
     if envelope.payload.schema_version != SCHEMA_VERSION:
         raise malformed("payload.schema_version", "is not supported", {"supported_versions": [SCHEMA_VERSION]})
+    _check_payload(envelope.payload)
     for place, role in enumerate(envelope.principal.roles):
         if role not in ROLES and role not in ALIASES:
             known = {"roles": sorted(ROLES), "aliases": sorted(ALIASES)}
@@ -106,6 +110,18 @@ def read_envelope(body: bytes) -> Envelope22:
         if not name.isprintable():
             raise malformed("", "Names must consist of printable characters")
     return envelope
+
+
+def _check_payload(payload: Payload) -> None:
+    if payload.artifact_uri is None and payload.artifact_hash is None:
+        if payload.args is None:
+            raise malformed("payload.args", "is missing; an artifact may be there instead")
+    elif payload.args is not None:
+        raise malformed("payload.args", "must not be there beside an artifact")
+    elif payload.artifact_uri is None:
+        raise malformed("payload.artifact_uri", "is missing")
+    elif payload.artifact_hash is None:
+        raise malformed("payload.artifact_hash", "is missing")
 
 
 def trace_in(body: bytes) -> str | None:

@@ -35,4 +35,31 @@ CREATE TABLE gateway_quota (
 CREATE INDEX gateway_quota_minute ON gateway_quota (minute);
 """
 
-MIGRATIONS = (Migration(PART, 1, "sqlite", _TABLES),)
+_ARTIFACTS = """
+CREATE TABLE artifact (
+  key TEXT PRIMARY KEY,
+  tenant TEXT NOT NULL,
+  sha256 TEXT NOT NULL,
+  mime TEXT NOT NULL,
+  size INTEGER NOT NULL,
+  charge INTEGER NOT NULL,
+  state INTEGER NOT NULL,
+  uploaded_at REAL NOT NULL,
+  expires_at REAL NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX artifact_expires_at ON artifact (expires_at);
+
+CREATE TABLE artifact_total (
+  tenant TEXT PRIMARY KEY,
+  charge INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE artifact_link_key (
+  kid TEXT PRIMARY KEY,
+  secret BLOB NOT NULL,
+  created_at REAL NOT NULL
+) WITHOUT ROWID;
+"""
+
+MIGRATIONS = (Migration(PART, 1, "sqlite", _TABLES), Migration(PART, 2, "sqlite", _ARTIFACTS))

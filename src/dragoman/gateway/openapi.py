@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.gateway.envelope import LONGEST_KEY, SCHEMA_VERSION, VERSIONS, Envelope22
+from dragoman.gateway.envelope import LONGEST_KEY, LONGEST_URI, SCHEMA_VERSION, VERSIONS, Envelope22
+from dragoman.gateway.links import ARTIFACTS
 from dragoman.knowledge.actions import ACTIONS, Action
 from dragoman.knowledge.roles import ALIASES, ROLES
 from dragoman.replies.vocabulary import STATUSES, ContractCode
@@ -29,11 +30,13 @@ def capabilities(max_concurrent: int) -> dict[str, Any]:
             }
             for action in ACTIONS.values()
         ],
-        "transports": ["http-sync"],
+        "transports": ["http-sync", "pubsub-async"],
     }
 
 
-def openapi(public_url: str | None) -> dict[str, Any]:
+def openapi(
+    public_url: str | None, mime_types: Iterable[str] = (), most_artifact_bytes: int = 67_108_864
+) -> dict[str, Any]:
     """What `GET /mcp/openapi.json` answers."""
     (_,), schemas = msgspec.json.schema_components([Envelope22], ref_template="#/components/schemas/{name}")
     for action in ACTIONS.values():
@@ -59,12 +62,22 @@ def openapi(public_url: str | None) -> dict[str, Any]:
                             "name": "Idempotency-Key",
                             "in": "header",
                             "schema": {"type": "string", "maxLength": LONGEST_KEY, "pattern": "^[!-~]([ -~]*[!-~])?$"},
-                        }
+                        },
+                        {"name": "Prefer", "in": "header", "schema": {"type": "string"}, "example": "respond-async"},
                     ],
                     "requestBody": {"required": True, "content": _json("#/components/schemas/Envelope")},
-                    "responses": {"200": _said("It was done.", "#/components/schemas/Success"), **_refusals()},
+                    "responses": {
+                        "200": _said("It was done.", "#/components/schemas/Success"),
+                        "202": _said(
+                            "It was accepted; its answer is going to be at `Location`.", "#/components/schemas/Success"
+                        ),
+                        **_refusals(),
+                    },
                 }
             },
+            **(_artifact_paths(mime_types, most_artifact_bytes) if mime_types else {}),
+            "/mcp/requests/{request_id}": _request(),
+            "/mcp/registry": _get("registry", "Processes and agents, and when each was last seen"),
             "/mcp/capabilities": _get("capabilities", "What the gateway can do"),
             "/mcp/openapi.json": _get("openapi", "This description"),
             "/schemas/mcp/{action}.json": _get(
@@ -81,6 +94,20 @@ def openapi(public_url: str | None) -> dict[str, Any]:
     if public_url is not None:
         described["servers"] = [{"url": public_url}]
     return described
+
+
+def _request() -> dict[str, Any]:
+    """The address of a request that is carried out later: its answer has the status that it would have had at once."""
+    id = {"name": "request_id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
+    done = _said("Its state, or its answer.", "#/components/schemas/Success")
+    return {
+        "get": {
+            "operationId": "request",
+            "summary": "What became of a request that was accepted",
+            "parameters": [id],
+            "responses": {"200": done, **_refusals()},
+        }
+    }
 
 
 def _args_name(action: Action) -> str:
@@ -105,15 +132,9 @@ def _resolved(schema: Any, definitions: dict[str, Any]) -> Any:
 
 def _envelope_of(action: Action, schemas: dict[str, Any]) -> dict[str, Any]:
     general = schemas["Envelope22"]
-    payload = {
-        "type": "object",
-        "required": ["schema_version", "args"],
-        "additionalProperties": False,
-        "properties": {
-            "schema_version": {"const": SCHEMA_VERSION},
-            "args": {"$ref": f"#/components/schemas/{_args_name(action)}"},
-        },
-    }
+    version = {"schema_version": {"const": SCHEMA_VERSION}}
+    args = {"args": {"$ref": f"#/components/schemas/{_args_name(action)}"}}
+    payload = {"oneOf": [_closed({**version, **args}), _closed({**version, **_ARTIFACT})]}
     particular = {
         "envelope_version": {"enum": list(VERSIONS)},
         "timestamp": {"type": "string", "format": "date-time", "pattern": "^[0-9-]{10}T[0-9:.]+(Z|[+-]00:00)$"},
@@ -122,6 +143,36 @@ def _envelope_of(action: Action, schemas: dict[str, Any]) -> dict[str, Any]:
         "payload": payload,
     }
     return {**general, "title": action.name, "properties": {**general["properties"], **particular}}
+
+
+def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+    """An object with these properties, all of them, and no others."""
+    return {
+        "type": "object",
+        "required": list(properties),
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+def _artifact_paths(mime_types: Iterable[str], most_bytes: int) -> dict[str, Any]:
+    """The addresses of artifacts. How a link is made is nobody's business: clients use it as it is."""
+    tenant = {"name": "Dragoman-Tenant", "in": "header", "schema": {"type": "string", "maxLength": 128}}
+    content = {mime: {"schema": {"type": "string", "maxLength": most_bytes}} for mime in mime_types}
+    stored = {**_SUCCESS, "properties": {**_SUCCESS["properties"], "data": _closed(_STORED)}}
+    created = {"description": "It is kept.", "content": {"application/json": {"schema": stored}}}
+    codes = (code for code in STATUSES if code not in (ContractCode.NOT_FOUND, ContractCode.CONFLICT))
+    return {
+        ARTIFACTS: {
+            "put": {
+                "operationId": "sendArtifact",
+                "summary": "Send what is too large for an envelope",
+                "parameters": [tenant],
+                "requestBody": {"required": True, "content": content},
+                "responses": {"201": created, **_refusals(codes)},
+            }
+        }
+    }
 
 
 def _get(name: str, summary: str, parameters: Iterable[Any] = ()) -> dict[str, Any]:
@@ -148,6 +199,12 @@ def _json(reference: str) -> dict[str, Any]:
     return {"application/json": {"schema": {"$ref": reference}}}
 
 
+_STORED: dict[str, Any] = {
+    "artifact_uri": {"type": "string", "maxLength": LONGEST_URI},
+    "artifact_hash": {"type": "string", "pattern": "^[0-9A-Fa-f]{64}$"},
+    "expires_at": {"type": "string", "format": "date-time"},
+}
+_ARTIFACT = {name: _STORED[name] for name in ("artifact_uri", "artifact_hash")}
 _SUCCESS: dict[str, Any] = {
     "type": "object",
     "required": ["ok", "data", "usage"],

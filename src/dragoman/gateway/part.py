@@ -6,12 +6,21 @@ from typing import TYPE_CHECKING
 
 from dragoman.calls.intake import Intake
 from dragoman.errors import ConfigError
+from dragoman.gateway.accepting import Acceptor
+from dragoman.gateway.answers import ActionAnswers
+from dragoman.gateway.artifacts import ArtifactRoutes
 from dragoman.gateway.credentials import Credentials
+from dragoman.gateway.exchanges import Exchanges
+from dragoman.gateway.keeping import ArtifactBucket, open_objects
 from dragoman.gateway.migrations import MIGRATIONS, PART
 from dragoman.gateway.port import Quotas, SigningKeys
 from dragoman.gateway.rates import GatewayRates
+from dragoman.gateway.registry import RegistryRoutes
+from dragoman.gateway.requests import ActionRequests
 from dragoman.gateway.service import Gateway
 from dragoman.gateway.settings import GatewayConfig
+from dragoman.jobs.port import Registry
+from dragoman.knowledge.aliases import AliasUse
 from dragoman.knowledge.port import Audit, Documents
 from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.knowledge.standing import Standings
@@ -32,33 +41,41 @@ def gateway_part(
     authenticator: Authenticator | None,
     knowledge: KnowledgeConfig,
     most_bytes: int,
+    most_answer_bytes: int,
+    bucket: ArtifactBucket | None,
     *,
     is_durable: bool,
 ) -> Part:
     """The routes. Internal callers are those that `authenticator` knows; without one there are external ones only.
 
-    No body of a request has more than `most_bytes`.
+    No body of a request has more than `most_bytes`, and no answer more than `most_answer_bytes`.
+    Artifacts are in `bucket`, or else in the storage.
     """
 
     def build(given: Facilities) -> Contribution:
         settings: GatewayConfig = given.settings
         keys = given.storage.port(SigningKeys)
-        credentials = Credentials(
-            keys, authenticator, given.clock, given.logger, settings.audience, settings.public_url
-        )
+        credentials = Credentials(keys, authenticator, given.clock, given.logger, settings.audience)
+        rates = GatewayRates(given.storage.port(Quotas), given.clock)
+        exchanges = Exchanges(credentials, rates, settings, given.ids, given.logger, most_bytes)
+        aliases = AliasUse(given.storage.port(Audit), given.clock)
+        standings, documents = Standings(given.is_near), given.storage.port(Documents)
+        requests = given.storage.port(ActionRequests)
+        kept = open_objects(given.storage, settings, given.clock, bucket)
+        artifacts = ArtifactRoutes(exchanges, kept.objects, kept.links, settings, given.clock)
         gateway = Gateway(
-            credentials,
-            Standings(given.is_near),
-            GatewayRates(given.storage.port(Quotas), given.clock),
-            given.storage.port(Documents),
-            given.storage.port(Audit),
+            exchanges,
+            Acceptor(requests, exchanges, kept.objects, given.clock, given.ids),
+            requests,
+            kept.objects,
+            ActionAnswers(kept.objects, most_answer_bytes),
+            standings,
+            documents,
+            aliases,
             intake,
             settings,
             knowledge,
             given.clock,
-            given.ids,
-            given.logger,
-            most_bytes,
         )
 
         async def start() -> None:
@@ -69,6 +86,7 @@ def gateway_part(
                 said = "documents, keys, nonces and results end with the process: storage.engine is memory"
                 given.logger.warn(said)
 
-        return Contribution(routes=gateway.routes(), start=start)
+        registry = RegistryRoutes(exchanges, given.storage.port(Registry), given.clock)
+        return Contribution(routes=(*gateway.routes(), *registry.routes(), *artifacts.routes()), start=start)
 
     return Part(name=PART, settings=GatewayConfig, migrations=MIGRATIONS, build=build)

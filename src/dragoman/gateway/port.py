@@ -32,6 +32,16 @@ class SigningKey(Struct, frozen=True, kw_only=True):
         return self.revoked_at is None and now - self.created_at <= LONGEST_KEY_SECONDS
 
 
+class Nonce(Struct, frozen=True):
+    """What makes a signed request good for one time."""
+
+    kid: str
+    nonce: str
+    until: float
+    """How long it is remembered, in seconds since 1970, as is the next."""
+    now: float
+
+
 class SigningKeys(Protocol):
     """Keeps the keys, for all processes of a server. Every method raises `StorageError`s."""
 
@@ -49,7 +59,7 @@ class SigningKeys(Protocol):
         """False if there is no such key, or it was revoked before. Otherwise the event is noted, as `add` does it."""
         ...
 
-    async def spend(self, kid: str, nonce: str, until: float, now: float) -> bool:
+    async def spend(self, nonce: Nonce) -> bool:
         """Use a nonce, which is remembered until its token has expired.
 
         False if it was used before, or the key has been revoked. Of two requests at the same time, one is told True.

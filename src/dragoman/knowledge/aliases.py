@@ -6,6 +6,7 @@ from collections.abc import Set
 from typing import Final
 
 from dragoman.clock import Clock
+from dragoman.knowledge.events import told
 from dragoman.knowledge.port import Audit, AuditEvent
 from dragoman.knowledge.roles import ALIASES
 
@@ -37,7 +38,7 @@ class AliasUse:
                 details={"alias": alias, "role": ALIASES[alias], "end_of_life": None},
                 once=once,
             )
-            await self._audit.note(event)
+            await self._audit.note(event, told(event))
             self._noted[once] = None
             if len(self._noted) > _MOST_REMEMBERED:
                 del self._noted[next(iter(self._noted))]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dragoman.clock import Clock, sleep
-from dragoman.errors import StorageError
+from functools import partial
+
 from dragoman.knowledge.actions import ACTIONS
 from dragoman.knowledge.aliases import AliasUse
 from dragoman.knowledge.migrations import MIGRATIONS, PART
@@ -11,15 +11,14 @@ from dragoman.knowledge.port import Audit, Documents
 from dragoman.knowledge.repeats import ActionRepeats
 from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.knowledge.standing import AuthorizeAction, Standings
-from dragoman.parts.part import Contribution, Facilities, Loop, OwnPipeline, Part
-from dragoman.telemetry.log import Logger
+from dragoman.parts.part import Contribution, Facilities, OwnPipeline, Part, ScheduledJob
 
-_PAUSE_SECONDS = 60.0
+_TIDY_SECONDS = 60.0
 _MOST_AT_ONCE = 200
 
 
-def knowledge_part(web_base: str, *, is_owner: bool) -> Part:
-    """Documents have pages at `web_base`. The process that is the owner tidies up."""
+def knowledge_part(web_base: str) -> Part:
+    """Documents have pages at `web_base`."""
 
     def build(given: Facilities) -> Contribution:
         settings: KnowledgeConfig = given.settings
@@ -44,19 +43,16 @@ def knowledge_part(web_base: str, *, is_owner: bool) -> Part:
         return Contribution(
             tools=tuple(action.tool(standings.has_tenant) for action in ACTIONS.values()),
             pipelines=tuple(map(pipeline, ACTIONS)),
-            loops=(Loop("tidy", lambda: keep_tidying(documents, given.clock, given.logger)),) if is_owner else (),
+            loops=(given.scheduled(ScheduledJob("knowledge.tidy", _TIDY_SECONDS, partial(tidy, documents))),),
         )
 
     return Part(name=PART, settings=KnowledgeConfig, migrations=MIGRATIONS, build=build)
 
 
-async def keep_tidying(documents: Documents, clock: Clock, logger: Logger) -> None:
+async def tidy(documents: Documents) -> dict[str, int]:
     """Delete what is due, and purge, in steps that nobody has to wait for."""
-    while True:
-        done = 0
-        try:
-            done = await documents.tidy(_MOST_AT_ONCE)
-        except StorageError as error:
-            logger.warn("documents could not be tidied up", {"reason": str(error)})
-        if done < _MOST_AT_ONCE:
-            await sleep(clock, _PAUSE_SECONDS)
+    tidied, done = 0, _MOST_AT_ONCE
+    while done >= _MOST_AT_ONCE:
+        done = await documents.tidy(_MOST_AT_ONCE)
+        tidied += done
+    return {"tidied": tidied}

@@ -13,6 +13,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from dragoman.messaging.bus import BusMessage
+
 ROOT: Final = "root"
 KEPT_DELETED_SECONDS: Final = 90 * 86_400
 """How long deleted documents are kept before they are purged."""
@@ -186,8 +188,8 @@ class Documents(Protocol):
 class Audit(Protocol):
     """Events of all tenants. Changes of documents note theirs themselves, in their own transaction."""
 
-    async def note(self, event: AuditEvent) -> bool:
-        """Whether it was noted: see `AuditEvent.once`."""
+    async def note(self, event: AuditEvent, message: BusMessage | None = None) -> bool:
+        """Whether it was noted: see `AuditEvent.once`. If it was, the message is published with it."""
         ...
 
     async def page(self, limit: int, *, tenant: str | None = None, before: int | None = None) -> list[AuditEvent]:

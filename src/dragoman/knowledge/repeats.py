@@ -1,7 +1,8 @@
 """Repeated actions. Implements `Repeats` for them: the receipt of an action is stored by its own transaction.
 
 So there is no moment at which an action has had its effect and its outcome is not known, and nothing to be given up
-when a process dies.
+when a process dies. That transaction also looks for an earlier receipt. A read of its own is needed only for a call
+that is refused before it: a repeat gets the first result even if all slots are taken.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from msgspec import Struct
 
 from dragoman.calls.call import Call, Service
 from dragoman.calls.repeats import key_conflict, until_told
+from dragoman.errors import ToolError
 from dragoman.knowledge.port import ActionRequest, Applied, Documents
 from dragoman.tools.storage_errors import words_storage_errors
 
@@ -39,7 +41,10 @@ class ActionRepeats:
 
     def keep(self, call: Call, proceed: Service, let_go: Callable[[Call], None], take_again: Service) -> Awaitable[Any]:
         """See `Repeats`. The action keeps its outcome itself."""
-        return proceed(call)
+        return self._keep(call, proceed)
+
+    async def _keep(self, call: Call, proceed: Service) -> Any:
+        return _told(call, await proceed(call))
 
     async def _join(self, call: Call, request: ActionRequest, key: str, proceed: Service) -> Any:
         scope = request.tenant, request.action, request.subject, key
@@ -49,12 +54,12 @@ class ActionRepeats:
             await until_told(call, flight.ended)
         flight = self._flights[scope] = _Flight(request.fingerprint, asyncio.get_running_loop().create_future())
         try:
-            earlier = await self._recall(request)
-            if earlier is not None:
-                call.repeated = earlier.is_repeated
-                return earlier.data
-            call.cancellation.raise_if_set()  # Its time may be up by now.
             return await proceed(call)
+        except ToolError:
+            earlier = None if call.ran else await self._recall(request)
+            if earlier is None:
+                raise
+            return _told(call, earlier)
         finally:
             del self._flights[scope]
             flight.ended.set_result(None)
@@ -63,3 +68,8 @@ class ActionRepeats:
     @words_storage_errors
     async def _recall(self, request: ActionRequest) -> Applied | None:
         return await self._documents.recall(request)
+
+
+def _told(call: Call, applied: Applied) -> dict[str, Any]:
+    call.repeated = applied.is_repeated
+    return applied.data

@@ -18,7 +18,7 @@ from dragoman.clock import Clock
 from dragoman.errors import Expired, InvalidArgument, NotFound, Unauthorized
 from dragoman.knowledge.actions import Action, subject_of
 from dragoman.knowledge.aliases import AliasUse
-from dragoman.knowledge.port import ActionRequest, Documents
+from dragoman.knowledge.port import ActionRequest, Applied, Documents
 from dragoman.knowledge.roles import OWNER, canonical
 from dragoman.tools.storage_errors import words_storage_errors
 
@@ -96,11 +96,9 @@ class AuthorizeAction:
                 request, until = origin.request, origin.expires_at
             else:
                 request, until = self._request_of(call), None
-            if not request.roles & self._action.roles:
-                facts = {"reason": "role", "roles": sorted(request.roles), "needed": sorted(self._action.roles)}
-                raise Unauthorized(f"None of the caller's roles may do {self._action.name}", facts)
-            if until is not None and self._clock.now().timestamp() > until:
-                raise Expired("The request came later than its ttl_sec allows")
+            check_roles(self._action, request.roles)
+            if until is not None:
+                check_time(self._clock, until)
             call.kept_as = request
             call.tool = replace(call.tool, handler=partial(self._run, request, origin.caller.roles))
             return proceed(call)
@@ -128,10 +126,23 @@ class AuthorizeAction:
         )
 
     @words_storage_errors
-    async def _run(self, request: ActionRequest, roles: Set[str], arguments: dict[str, Any], _: Any) -> dict[str, Any]:
+    async def _run(self, request: ActionRequest, roles: Set[str], arguments: dict[str, Any], _: Any) -> Applied:
         await self._aliases.note(roles, request.tenant, request.author)
         change = self._action.make(arguments, request, self._clock.now().timestamp())
-        return (await self._documents.carry_out(change, request)).data
+        return await self._documents.carry_out(change, request)
+
+
+def check_roles(action: Action, roles: frozenset[str]) -> None:
+    """Raise `Unauthorized` unless one of the roles may do it."""
+    if not roles & action.roles:
+        facts = {"reason": "role", "roles": sorted(roles), "needed": sorted(action.roles)}
+        raise Unauthorized(f"None of the caller's roles may do {action.name}", facts)
+
+
+def check_time(clock: Clock, until: float) -> None:
+    """Raise `Expired` for a request that comes too late."""
+    if clock.now().timestamp() > until:
+        raise Expired("The request came later than its ttl_sec allows")
 
 
 def fingerprint_of(action: Action, arguments: Any) -> bytes:

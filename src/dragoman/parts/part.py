@@ -7,7 +7,8 @@ Parts are listed in a tuple: started in its order, and stopped in reverse.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from msgspec import Struct, field
@@ -54,6 +55,29 @@ class Loop(Struct, frozen=True):
     run: Callable[[], Awaitable[None]]
 
 
+class ScheduledJob(Struct, frozen=True):
+    """Work that a server does at intervals. `Facilities.scheduled` makes a loop of it.
+
+    Raises `ValueError` for a name that is not made of at most 64 small letters, digits, `.`, `-` and `_`, and for a
+    period of no time.
+    """
+
+    name: str
+    """Unique on a data directory. By convention it begins with the name of its part: `knowledge.tidy`."""
+    every_seconds: float
+    """The longest time between the end of a run and the next run; the shortest is a tenth less."""
+    run: Callable[[], Awaitable[Mapping[str, Any] | None]]
+    """Returns facts for the record of the run, as values that JSON has. A run that raises has failed; others follow."""
+    everywhere: bool = False
+    """Whether it runs in every process, instead of in one among the servers that share a data directory."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", self.name):
+            raise ValueError(f"a job cannot have the name {self.name[:200]!r}")
+        if not self.every_seconds > 0:
+            raise ValueError(f"the job {self.name} cannot run every {self.every_seconds} seconds")
+
+
 class OwnPipeline(Struct, frozen=True, kw_only=True):
     """A pipeline that calls of some tools go through instead of that for tools, wherever they come from."""
 
@@ -81,6 +105,8 @@ class Facilities(Struct, frozen=True, kw_only=True):
     cache: BoundedCache[Any]
     call: Callable[..., Awaitable[Outcome]]
     """Calls a tool through the whole pipeline, as `Runtime.call` does. Refused before the server has started."""
+    get_intake: Callable[[], Intake]
+    """The intake of calls of tools, and of actions with pipelines of their own. For `start` and loops, not `build`."""
     open_pipeline: Callable[[int, str], tuple[Intake, Pipeline]]
     """Makes a pipeline for work of the part's own, and the intake of its calls, each of which brings what it runs.
 
@@ -98,6 +124,8 @@ class Facilities(Struct, frozen=True, kw_only=True):
     """Whether the server itself listens, at an address that only this machine can reach."""
     health: Callable[[], dict[str, Any]]
     """What the tool `health` answers."""
+    scheduled: Callable[[ScheduledJob], Loop]
+    """Makes the loop that runs a job when it is due. Each run leaves a log entry and a row for `dragoman jobs list`."""
 
 
 class Contribution(Struct, frozen=True, kw_only=True):

@@ -60,14 +60,20 @@ class Route:
     """Such as `/figures`, or `/figures/*` for every path below `/figures/`."""
     handler: RouteHandler
     methods: tuple[str, ...] | None = ("GET",)
-    """HEAD is allowed where GET is. None leaves the check to the handler."""
+    """HEAD is allowed where GET is, unless `takes_head` is not set. None leaves the check to the handler."""
     needs_caller: bool = True
     """Whether requests have to be authenticated, if the server authenticates at all."""
     scope: str | None = None
     """The scope that the caller has to have."""
+    most_bytes: int | None = None
+    """The most that a body may have; None: as much as any request."""
+    takes_head: bool = True
+    """Whether HEAD is allowed where GET is."""
     page: str | None = None
     """The address of a page for people, from the server's root on, which the server prints when it starts."""
 
     def allows(self, method: str) -> bool:
         """Whether requests with this method are answered."""
-        return self.methods is None or method in self.methods or (method == "HEAD" and "GET" in self.methods)
+        if self.methods is None or method in self.methods:
+            return True
+        return method == "HEAD" and "GET" in self.methods and self.takes_head

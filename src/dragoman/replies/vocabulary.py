@@ -61,6 +61,8 @@ STATUSES: Mapping[ContractCode, int] = {
     ContractCode.UNAVAILABLE: 503,
 }
 """The status of an answer with each code."""
+RETRYABLE = frozenset((ContractCode.RATE_LIMIT_EXCEEDED, ContractCode.UNAVAILABLE))
+"""The codes after which the same request may succeed a little later."""
 
 
 class Words(NamedTuple):
@@ -99,6 +101,7 @@ VOCABULARY: Mapping[type[ToolError], Words] = {
     errors.RateLimited: Words(
         EnvelopeCode.RATE_LIMITED, ContractCode.RATE_LIMIT_EXCEEDED, "Call frequency limit exceeded"
     ),
+    errors.BusFull: Words(EnvelopeCode.SERVICE_UNAVAILABLE, ContractCode.RATE_LIMIT_EXCEEDED),
     errors.MemoryPressure: Words(EnvelopeCode.MEMORY_PRESSURE, ContractCode.UNAVAILABLE),
     errors.Stopping: Words(
         EnvelopeCode.SERVICE_UNAVAILABLE,

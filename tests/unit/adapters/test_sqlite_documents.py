@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.adapters.sqlite_bus import SqliteBus
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
 from dragoman.adapters.sqlite_documents import SqliteAudit, SqliteDocuments
 from dragoman.adapters.sqlite_gateway import SqliteQuotas, SqliteSigningKeys
+from dragoman.adapters.sqlite_ledger_process import SqliteProcess
 from dragoman.gateway.migrations import MIGRATIONS as GATEWAY
-from dragoman.gateway.port import SigningKey
+from dragoman.gateway.port import Nonce, SigningKey
 from dragoman.knowledge.migrations import MIGRATIONS as KNOWLEDGE
 from dragoman.knowledge.port import KEPT_DELETED_SECONDS, ROOT, AuditEvent, CreateDocument
 from dragoman.testing import ManualClock
@@ -50,7 +52,7 @@ def connected(folder: Path) -> Iterator[sqlite3.Connection]:
 
 async def test_the_audit_can_only_be_added_to(tmp_path: Path) -> None:
     database = TracedDatabase(tmp_path)
-    audit = SqliteAudit(database)
+    audit = SqliteAudit(database, SqliteBus(database, SqliteProcess(database), ManualClock()))
     for number in range(3):
         await audit.note(AuditEvent(tenant=ACME, event="e", principal="p", at=1.0, once=str(number)))
     events = await audit.page(10)
@@ -70,7 +72,10 @@ async def test_the_audit_can_only_be_added_to(tmp_path: Path) -> None:
 
 async def use_everything(database: SqliteDatabase, clock: ManualClock) -> None:
     """Have every statement executed."""
-    documents, audit = SqliteDocuments(database, clock), SqliteAudit(database)
+    documents, audit = (
+        SqliteDocuments(database, clock),
+        SqliteAudit(database, SqliteBus(database, SqliteProcess(database), ManualClock())),
+    )
     keys, quotas = SqliteSigningKeys(database), SqliteQuotas(database)
     tree, now = Tree(documents), clock.now().timestamp()
     for id, parent in (("a", ROOT), ("b", "a"), ("c", "b"), ("d", ROOT), ("e", ROOT)):
@@ -98,7 +103,7 @@ async def use_everything(database: SqliteDatabase, clock: ManualClock) -> None:
     await keys.add(key)
     await keys.find("k")
     for moment in (now, now + 10):
-        await keys.spend("k", "nonce", moment + 10, moment)
+        await keys.spend(Nonce("k", "nonce", moment + 10, moment))
     await keys.revoke("k", now)
     for window in (1, 2):
         await quotas.take("b", window, 1, 10)

@@ -178,6 +178,29 @@ async def test_a_function_that_fails_is_undone_alone_and_its_error_comes_back(
     assert len(database.connections) == 1
 
 
+async def test_a_group_in_which_nothing_fails_runs_once_and_one_with_a_failure_runs_again_one_by_one(
+    writer: SqliteWriter, database: Database
+) -> None:
+    ran: list[str] = []
+
+    def telling(name: str, error: Exception | None = None) -> Callable[[Transaction], str]:
+        def run(transaction: Transaction) -> str:
+            ran.append(name)
+            transaction.on_commit.append(lambda: ran.append(f"{name} committed"))
+            return (insert(name) if error is None else insert_and_raise(name, error))(transaction)
+
+        return run
+
+    assert await as_one_group(writer, telling("a"), telling("b"), telling("c")) == ["a", "b", "c"]
+    assert ran == ["a", "b", "c", "a committed", "b committed", "c committed"]
+    assert database.statements.count("SAVEPOINT job") == 2  # That of the function before the group, and its own.
+    ran.clear()
+    error = ValueError("no")
+    assert await as_one_group(writer, telling("d"), telling("e", error), telling("f")) == ["d", error, "f"]
+    assert ran == ["d", "e", "d", "e", "f", "d committed", "f committed"]
+    assert database.items() == ["a", "b", "c", "d", "f"]
+
+
 async def test_a_broken_constraint_is_the_functions_own_error(writer: SqliteWriter, database: Database) -> None:
     first, second, third = await as_one_group(writer, insert("a"), insert("a"), insert("b"))
     assert (first, type(second), third) == ("a", sqlite3.IntegrityError, "b")

@@ -23,6 +23,7 @@ from dragoman.cli.knowledge_files import DocumentList, FoundTree, file_name, fin
 from dragoman.cli.knowledge_import import Import
 from dragoman.cli.main import app
 from dragoman.cli.storage_access import OpenStorage, with_storage
+from dragoman.gateway.keeping import open_objects
 from dragoman.knowledge.actions import ACTIONS
 from dragoman.knowledge.port import ActionRequest, Documents
 from tests.support.document_entries import draft
@@ -173,7 +174,10 @@ def test_hidden_files_are_passed_over_and_links_and_other_files_are_listed(place
     assert (shown.exit_code, "  program.py: neither" in shown.stderr) == (0, True)
 
 
-def test_what_cannot_be_a_document_is_listed_at_the_end_and_the_rest_is_imported() -> None:
+def test_what_cannot_be_a_document_is_listed_at_the_end_and_the_rest_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_GATEWAY__MAX_ARTIFACT_BYTES", str(LARGEST))
     frame = len(json.dumps({"document_id": str(uuid4()), "parent_id": "root"}, separators=(",", ":")))
     frame += len(',"content":{"mime_type":"text/markdown","body":""},"metadata":{"title":"fits"}')
     write(fits_md="x" * (LARGEST - frame), large_md="x" * (LARGEST - frame), huge_md="x" * 200_000, a_md="a")
@@ -188,6 +192,28 @@ def test_what_cannot_be_a_document_is_listed_at_the_end_and_the_rest_is_imported
     assert {title for _, title, _ in outline()} == {"a", "fits"}
     shown = dragoman("knowledge", "import", "files")
     assert (shown.exit_code, "  latin.txt: it is not UTF-8" in shown.stderr.splitlines()) == (1, True)
+
+
+@pytest.mark.requirement("MC-ART-01")
+def test_a_file_that_is_too_large_for_a_message_is_imported_in_its_place_and_leaves_no_artifact(place: Path) -> None:
+    large = "\u00e4\n" * 200_000
+    write(a_md="a", b_md=large, c_md="\x01" * 30_000, d_md="d")
+    assert counts(take()) == (4, 0, 0)
+    assert [title for _, title, _ in outline()] == ["a", "b", "c", "d"]
+    assert (by_title("b")["body"], by_title("c")["body"]) == (large, "\x01" * 30_000)
+    assert counts(take()) == (0, 0, 4)
+    write(b_md=f"{large}!")
+    assert counts(take()) == (0, 1, 3)
+    assert by_title("b")["body"] == f"{large}!"
+    assert [path.name for path in (place / "data/artifacts").rglob("*") if path.is_file()] == []
+
+
+def test_a_large_file_is_listed_if_artifacts_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_GATEWAY__ARTIFACT_BYTES_PER_TENANT", "1000")
+    write(a_md="a", b_md="b" * 200_000)
+    taken = take(code=1)
+    assert (counts(taken), [each["path"] for each in taken["problems"]]) == ((1, 0, 0), ["b.md"])
+    assert "At most 1000 bytes of artifacts" in taken["problems"][0]["reason"]
 
 
 def test_what_cannot_be_read_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +265,9 @@ def test_an_interrupted_import_goes_on_where_it_was(place: Path) -> None:
 
     async def be_interrupted(stored: OpenStorage) -> int:
         found = find_documents(place / "files", DocumentList())
-        run = Import(stored.storage.port(Documents), "local", "root", DocumentList(), stored.now)
+        objects = open_objects(stored.storage, stored.config.gateway, stored.clock).objects
+        documents = stored.storage.port(Documents)
+        run = Import(documents, objects, "local", "root", DocumentList(), stored.now, LARGEST)
         with pytest.raises(asyncio.CancelledError):
             await run.run(found, interrupt)
         return run.came_to.created

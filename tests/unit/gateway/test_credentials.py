@@ -8,9 +8,13 @@ import pytest
 
 from dragoman.access.authenticator import Authenticator
 from dragoman.access.callers import Caller
-from dragoman.adapters.dict_gateway import DictSigningKeys
+from dragoman.adapters.dict_gateway import DictQuotas, DictSigningKeys
 from dragoman.errors import NotAuthentic, Unauthenticated, VerifierUnavailable
 from dragoman.gateway.credentials import Credential, Credentials
+from dragoman.gateway.exchanges import Exchanges
+from dragoman.gateway.rates import GatewayRates
+from dragoman.gateway.settings import GatewayConfig
+from dragoman.ids import RandomIds
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.testing import ManualClock
 from tests.support.gateway import ACTIONS_PATH, Signer
@@ -41,7 +45,9 @@ class Gate:
         self.log: list[Any] = []
         authenticator = Authenticator((Static(),), self.clock) if internal else None
         logger = StructuredLogger(self.log.append, self.clock)
-        self.credentials = Credentials(self.keys, authenticator, self.clock, logger, "dragoman", public_url)
+        self.credentials = Credentials(self.keys, authenticator, self.clock, logger, "dragoman")
+        rates, settings = GatewayRates(DictQuotas(), self.clock), GatewayConfig(public_url=public_url)
+        self.exchanges = Exchanges(self.credentials, rates, settings, RandomIds(), logger, 1000)
 
     @property
     def now(self) -> float:
@@ -61,7 +67,13 @@ class Gate:
 
     async def identify(self, token: str, **scope: Any) -> Credential:
         headers = {b"authorization": f"Bearer {token}".encode("latin-1"), b"host": HOST.encode()}
-        return await self.credentials.identify(request_to(ACTIONS_PATH, "POST", headers=headers, **scope))
+        return await self.identify_by(headers, **scope)
+
+    async def identify_by(self, headers: dict[bytes, bytes], **scope: Any) -> Credential:
+        exchange = self.exchanges.open_with(headers)
+        await self.exchanges.identify(request_to(ACTIONS_PATH, "POST", headers=headers, **scope), exchange, 1000)
+        assert exchange.credential is not None
+        return exchange.credential
 
     async def refusal(self, token: str, **scope: Any) -> str:
         with pytest.raises(NotAuthentic) as refused:
@@ -99,9 +111,9 @@ async def test_an_external_caller_has_the_tenant_and_at_most_the_roles_of_its_ke
 async def test_without_a_bearer_token_nobody_is_known(header: bytes) -> None:
     gate = Gate()
     with pytest.raises(NotAuthentic):
-        await gate.credentials.identify(request_to(ACTIONS_PATH, "POST", headers={b"authorization": header}))
+        await gate.identify_by({b"authorization": header})
     with pytest.raises(NotAuthentic):
-        await gate.credentials.identify(request_to(ACTIONS_PATH, "POST"))
+        await gate.identify_by({})
 
 
 @pytest.mark.requirement("MC-SEC-02")

@@ -1,38 +1,63 @@
-"""The part of the knowledge service: its loop goes on through faults of the storage."""
+"""The part of the knowledge service: its job tidies up in steps until nothing is left."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from dragoman.adapters.dict_documents import DictAudit, DictDocuments
+from dragoman.adapters.dict_storage import DictStorage
+from dragoman.adapters.engines import ENGINES
+from dragoman.app import ServerOptions, configure, create_server
 from dragoman.errors import StorageFailed
-from dragoman.knowledge.part import keep_tidying
+from dragoman.knowledge.part import tidy
+from dragoman.knowledge.port import Documents
 from dragoman.telemetry.log import Entry, StructuredLogger
 from dragoman.testing import ManualClock
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE
 
 
-class Faulty(DictDocuments):
-    """Documents of a storage that fails at first."""
+class Scripted(DictDocuments):
+    """Documents of a storage that has so much to tidy up at each step, or that fails."""
 
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock, DictAudit())
-        self.tried = 0
+    def __init__(self, *steps: int | Exception) -> None:
+        super().__init__(ManualClock(), DictAudit())
+        self.steps = list(steps)
+        self.limits: list[int] = []
 
     async def tidy(self, limit: int) -> int:
-        self.tried += 1
-        if self.tried < 10:
-            raise StorageFailed("no disk")
-        return await super().tidy(limit)
+        self.limits.append(limit)
+        step = self.steps.pop(0) if self.steps else 0
+        if isinstance(step, Exception):
+            raise step
+        return step
 
 
-async def test_tidying_goes_on_when_the_storage_has_failed_for_a_while() -> None:
+async def test_documents_are_tidied_in_steps_until_a_step_has_less_to_do() -> None:
+    documents = Scripted(200, 200, 7, 200)
+    assert await tidy(documents) == {"tidied": 407}
+    assert (documents.limits, documents.steps) == ([200] * 3, [200])
+
+
+async def test_tidying_goes_on_when_the_storage_has_failed_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = Scripted(*[StorageFailed("no disk")] * 9, 3)
+
+    class ScriptedStorage(DictStorage):
+        def _make_ports(self) -> dict[type, Any]:
+            return {**super()._make_ports(), Documents: documents}
+
+    monkeypatch.setitem(ENGINES, "memory", ScriptedStorage)
     clock, entries = ManualClock(), list[Entry]()
-    documents = Faulty(clock)
-    tidying = asyncio.ensure_future(keep_tidying(documents, clock, StructuredLogger(entries.append, clock)))
-    for number in range(1, 12):
-        await until(lambda wanted=number: documents.tried >= wanted)  # type: ignore[misc]
-        await asyncio.sleep(0)
-        clock.advance(60)
-    assert (tidying.done(), len(entries)) == (False, 9)
-    tidying.cancel()
+    config = configure({"gateway": {"enabled": True}, "storage": {"engine": "memory"}})
+    runtime = create_server(ServerOptions(config=config, clock=clock, logger=StructuredLogger(entries.append, clock)))
+    await runtime.start()
+    async with asyncio.timeout(PATIENCE):
+        while len(documents.limits) < 10:
+            clock.advance(60)
+            await asyncio.sleep(0)
+    await runtime.stop(0.1)
+    log = [each for each in entries if isinstance(each, dict) and each.get("job") == "knowledge.tidy"]
+    assert [each["outcome"] for each in log] == [*["failed"] * 9, "completed"]
+    assert (log[0]["level"], log[-1]["facts"]) == ("warn", {"tidied": 3})

@@ -385,10 +385,10 @@ def test_a_part_that_fails_to_follow_a_change_is_logged_and_the_others_follow_it
     assert [each["message"] for each in entries if isinstance(each, dict)] == ["a part failed to follow a change"]
 
 
-@pytest.mark.parametrize("error", [OSError("no rope"), SystemExit(3)])
-async def test_an_observer_that_fails_is_logged_and_the_others_are_shown_the_record(error: BaseException) -> None:
+@pytest.mark.parametrize("error", [OSError, SystemExit])
+async def test_an_observer_that_fails_is_logged_and_the_others_are_shown_the_record(error: type[BaseException]) -> None:
     def fail(record: Any, call: Any) -> None:
-        raise error
+        raise error  # A new one each time: its traceback leads to the call.
 
     bell, entries = Bell(), list[Entry]()
     broken = Part(name="broken", build=lambda given: Contribution(observers=(fail,)))

@@ -32,8 +32,8 @@ class CheckRequest:
         def check(call: Call) -> Awaitable[Any]:
             call.payload_bytes = size = len(encode_arguments(call.arguments))
             limits = special.get(call.name, general)
-            if size > limits.max_payload_bytes:
-                raise PayloadTooLarge(size, limits.max_payload_bytes)
+            if size > limits.max_payload_bytes and size > (call.origin.max_payload_bytes or 0):
+                raise PayloadTooLarge(size, call.origin.max_payload_bytes or limits.max_payload_bytes)
             if not pressure.is_calm or (
                 size > limits.sure_bytes and (size > most or not limits.surely_fit(call.arguments, size))
             ):

@@ -24,7 +24,7 @@ class LimitRate:
         take, monotonic = self.rates.take, self.clock.monotonic
 
         def limit(call: Call) -> Awaitable[Any]:
-            if not call.tool.is_reserved:
+            if not (call.tool.is_reserved or call.origin.is_counted):
                 take(call.origin.caller.principal, call.name, monotonic())
             return proceed(call)
 

@@ -17,7 +17,8 @@ from dragoman.errors import NoFreeSlot
 class TakeSlot:
     """Takes a slot at once or refuses: a queue would only hide that the server is full.
 
-    A caller, or a tool, may have fewer slots than all. With `waits`, a call that finds no free slot waits for one.
+    A caller, or a tool, may have fewer slots than all. With `waits`, a call that finds no free slot waits for one, and
+    so do calls whose origin says so.
     """
 
     slots: Slots
@@ -35,6 +36,8 @@ class TakeSlot:
                 call.undo.append(give_back_reserved)
             else:
                 if slots.in_use >= slots.limit:
+                    if call.origin.waits_for_slot:
+                        return wait(call)
                     raise NoFreeSlot(slots.limit)
                 slots.in_use += 1
                 call.undo.append(give_back)

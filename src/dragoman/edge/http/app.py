@@ -203,7 +203,7 @@ class HttpApp:
         caller = await admission.caller(request) if route.needs_caller else ANONYMOUS
         if route.scope is not None:
             admission.require(route.scope, caller)
-        receive = limited(receive, admission.most_bytes)
+        receive = limited(receive, admission.most_bytes if route.most_bytes is None else route.most_bytes)
         body = partial(admission.read, headers, receive)
         endpoint = self._routes.endpoint.for_clients
         answered = await route.handler(

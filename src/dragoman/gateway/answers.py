@@ -1,0 +1,25 @@
+"""How the results of actions are worded: a result that is too large for an answer is an artifact in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.gateway.keeping import Objects
+from dragoman.replies.contract import word_success
+from dragoman.tools.content import encode_json
+
+
+class ActionAnswers:
+    """Words results as `{ok, data, usage}` of at most `most_bytes`."""
+
+    def __init__(self, objects: Objects, most_bytes: int) -> None:
+        self._objects = objects
+        self._most_bytes = most_bytes
+
+    async def word(self, tenant: str, value: Any, latency_ms: int, base: str) -> bytes:
+        """The body of an answer. Raises `REFUSALS` for a result that is too large and cannot be kept."""
+        body = word_success(value, latency_ms)
+        if len(body) <= self._most_bytes:
+            return body
+        stored = await self._objects.keep_bytes(tenant, "application/json", encode_json(value), base)
+        return word_success(stored.data, latency_ms)

@@ -1,0 +1,150 @@
+"""From an envelope to a call: what is checked before anything is done, wherever the envelope comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from dragoman.access.callers import Caller
+from dragoman.calls.call import Call, Outcome
+from dragoman.calls.intake import Intake
+from dragoman.calls.repeats import IDEMPOTENCY_KEY
+from dragoman.clock import Clock
+from dragoman.errors import Unauthorized
+from dragoman.gateway.credentials import Credential
+from dragoman.gateway.envelope import Envelope22, malformed
+from dragoman.knowledge.actions import ACTIONS, Action, subject_of
+from dragoman.knowledge.port import ActionRequest, ActionStream
+from dragoman.knowledge.roles import canonical
+from dragoman.knowledge.standing import ActionOrigin, fingerprint_of
+
+_CLOCKS_DIFFER: Final = 60.0
+"""Seconds that a sender's clock may be ahead."""
+
+
+class AskedAction(Struct, frozen=True, kw_only=True):
+    """A request for an action, as far as it can be checked without carrying it out."""
+
+    envelope: Envelope22
+    action: Action
+    caller: Caller
+    author: str
+    """The caller's name for people."""
+    roles: frozenset[str]
+    """Those that the envelope claims and the credentials grant."""
+    key: str
+    """The idempotency key."""
+    expires_at: float
+    """In seconds since 1970."""
+    web_base: str = ""
+    """Before the path of a document's page."""
+    kid: str | None = None
+    """The key that has signed it."""
+
+
+def asked_for(
+    envelope: Envelope22, credential: Credential, clock: Clock, keys: Sequence[bytes] = (), web_base: str = ""
+) -> AskedAction:
+    """The action that an envelope asks for, on behalf of its sender. Raises `MalformedEnvelope` and `Unauthorized`.
+
+    `keys` are the headers `Idempotency-Key` that came with it.
+    """
+    action = _action_of(envelope)
+    sent_at = envelope.sent_at
+    if sent_at > clock.now().timestamp() + _CLOCKS_DIFFER:
+        raise malformed("timestamp", "is in the future")
+    return AskedAction(
+        envelope=envelope,
+        action=action,
+        key=_key_of(envelope, keys),
+        caller=_checked_caller(envelope, credential),
+        author=credential.author,
+        roles=canonical(envelope.principal.roles) & credential.roles,
+        expires_at=sent_at + envelope.ttl_sec,
+        web_base=web_base,
+        kid=credential.kid,
+    )
+
+
+def call_for(
+    asked: AskedAction,
+    args: dict[str, Any],
+    intake: Intake,
+    keep_seconds: float,
+    *,
+    max_payload_bytes: int | None = None,
+    waits: bool = False,
+) -> Call:
+    """The call that carries a request out. With `waits` it waits for a slot, as nobody waits for its answer.
+
+    `max_payload_bytes` is for arguments that came as an artifact.
+    """
+    envelope, action, caller = asked.envelope, asked.action, asked.caller
+    request = ActionRequest(
+        tenant=envelope.tenant_id,
+        principal=caller.principal,  # Not `sub`: whoever has a key can choose that, be it another caller's name.
+        roles=asked.roles,
+        action=action.name,
+        correlation_id=envelope.correlation_id,
+        subject=subject_of(args),
+        key=asked.key,
+        fingerprint=fingerprint_of(action, args),
+        keep_seconds=keep_seconds,
+        stream=None if envelope.seq is None else ActionStream(envelope.context_id, envelope.seq),
+        web_base=asked.web_base,
+        known_as=asked.author,
+    )
+    origin = ActionOrigin(
+        caller,
+        "gateway",
+        is_counted=True,
+        max_payload_bytes=max_payload_bytes,
+        waits_for_slot=waits,
+        request=request,
+        expires_at=asked.expires_at,
+    )
+    call = intake.make_local(action.name, args, origin, envelope.correlation_id)
+    call.meta = {IDEMPOTENCY_KEY: asked.key}
+    return call
+
+
+def as_it_is(call: Call, outcome: Outcome) -> Outcome:
+    """For `Intake.answer`: the outcome itself, which is worded later."""
+    return outcome
+
+
+def _action_of(envelope: Envelope22) -> Action:
+    action = ACTIONS.get(envelope.action)
+    if action is None:
+        raise malformed("action", "There is no action of this name", {"actions": sorted(ACTIONS)})
+    if envelope.action_version != action.version:
+        raise malformed("action_version", "is not supported", {"supported_versions": [action.version]})
+    return action
+
+
+def _key_of(envelope: Envelope22, given: Sequence[bytes]) -> str:
+    """The idempotency key: that of the header or of the envelope, which have to agree, or else the request's id."""
+    if len(given) > 1:
+        raise malformed("idempotency_key", "The header Idempotency-Key is there more than once")
+    key = envelope.idempotency_key
+    if given:
+        try:
+            header = given[0].decode()
+        except UnicodeDecodeError:
+            header = ""
+        if not (0 < len(header) <= 256 and header.isprintable()) or key not in (None, header):
+            raise malformed("idempotency_key", "The header Idempotency-Key is another one, or none")
+        key = header
+    return key or envelope.request_id
+
+
+def _checked_caller(envelope: Envelope22, credential: Credential) -> Caller:
+    """The caller, if the envelope speaks for it."""
+    caller = credential.caller
+    if envelope.tenant_id not in caller.tenants:
+        raise Unauthorized("The credentials are not for this tenant", {"reason": "other_tenant"})
+    if envelope.principal.sub != caller.name:
+        raise Unauthorized("principal.sub is not who the credentials are for", {"reason": "other_principal"})
+    return caller

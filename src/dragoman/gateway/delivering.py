@@ -1,0 +1,154 @@
+"""Carries out requests that were accepted, and stores what they came to.
+
+1. Key, roles and TTL are checked again before a request is carried out. Its call takes the same way as any other.
+2. A request that fails in a way that may pass is retried, with growing delays. After the last attempt, or a refusal
+   that cannot change, it is a dead letter with every error.
+3. However often a request is delivered, it has its effect once: its idempotency key sees to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from dragoman.calls.intake import Intake
+from dragoman.clock import Clock
+from dragoman.errors import Abandoned, InternalFailure, NotFound, Stopping, ToolError
+from dragoman.gateway.accepting import Acceptance, acceptance_in
+from dragoman.gateway.answers import ActionAnswers
+from dragoman.gateway.asking import AskedAction, as_it_is, call_for
+from dragoman.gateway.exchanges import REFUSALS, Exchanges, GatewayExchange
+from dragoman.gateway.keeping import Objects
+from dragoman.gateway.replying import error_record, reply_to, retry_after_seconds
+from dragoman.gateway.requests import KEPT_DEAD_SECONDS, ActionRequests, RequestStatus, Settled
+from dragoman.gateway.settings import GatewayConfig
+from dragoman.knowledge.settings import KnowledgeConfig
+from dragoman.messaging.bus import BusDelivery
+from dragoman.messaging.retries import Random, RetryPolicy, backoff_ms
+from dragoman.replies.contract import code_in_contract
+from dragoman.replies.vocabulary import RETRYABLE
+from dragoman.telemetry.log import Logger, exception_facts
+
+
+class Deliverer:
+    """Handles deliveries, several at a time."""
+
+    def __init__(
+        self,
+        requests: ActionRequests,
+        exchanges: Exchanges,
+        get_intake: Callable[[], Intake],
+        objects: Objects,
+        answers: ActionAnswers,
+        settings: GatewayConfig,
+        knowledge: KnowledgeConfig,
+        clock: Clock,
+        random: Random,
+        logger: Logger,
+    ) -> None:
+        self._requests = requests
+        self._exchanges = exchanges
+        self._get_intake = get_intake
+        self._objects = objects
+        self._answers = answers
+        self._max_artifact_bytes = settings.max_artifact_bytes
+        self._policy = RetryPolicy(
+            max_attempts=settings.max_attempts,
+            base_delay_ms=settings.retry_delay_ms,
+            max_delay_ms=settings.max_retry_delay_ms,
+        )
+        self._keep_seconds = knowledge.idempotency_ttl_ms / 1000
+        # Half of the slots at most: a flood of messages leaves room for requests that somebody waits for.
+        self._slots = asyncio.Semaphore(max(1, knowledge.max_concurrent // 2))
+        self._clock = clock
+        self._random = random
+        self._logger = logger
+
+    async def handle(self, delivery: BusDelivery) -> None:
+        """Raises `StorageError`s, and has settled nothing then. Nor has it when the server is stopping."""
+        exchange = self._exchanges.open_with({})
+        exchange.body = delivery.message.body
+        acceptance = acceptance_in(delivery.message)
+        asked: AskedAction | None = None
+        try:
+            asked = acceptance.asked(delivery.message.body)
+            exchange.trace_id = asked.envelope.trace_id
+            if delivery.attempt > self._policy.max_attempts:  # It may be what ended the processes that had it.
+                raise InternalFailure("It was delivered too often", {"reason": "too_many_deliveries"})
+            value = await self._carry_out(asked, acceptance)
+            latency = max(0, round((self._clock.now().timestamp() - acceptance.accepted_at) * 1000))
+            body = await self._answers.word(asked.envelope.tenant_id, value, latency, asked.web_base)
+        except REFUSALS as error:
+            told = self._exchanges.as_tool_error(exchange, error)
+            if isinstance(told, Stopping | Abandoned):
+                raise Stopping from None
+            await self._failed(delivery, exchange, asked, acceptance, told)
+            return
+        except Exception as error:  # Whatever it was, the request must have an answer.
+            facts = exception_facts(error, InternalFailure.code)
+            self._logger.error("a request could not be carried out", {"traceId": exchange.trace_id, **facts})
+            await self._failed(delivery, exchange, asked, acceptance, InternalFailure("The action failed"))
+            return
+        settled = Settled(
+            status=RequestStatus.COMPLETED,
+            request=acceptance.request,
+            http_status=200,
+            body=body,
+            reply=reply_to(asked.envelope, body, self._clock, f"reply-{delivery.number}"),
+        )
+        await self._requests.settle(delivery, settled)
+
+    async def _carry_out(self, asked: AskedAction, acceptance: Acceptance) -> Any:
+        if asked.kid is not None:
+            await self._exchanges.credentials.check_key(asked.kid)
+        arguments, most = asked.envelope.payload.args or {}, None
+        if acceptance.artifact is not None:
+            arguments = await self._objects.arguments(asked.envelope.tenant_id, acceptance.artifact)
+            most = self._max_artifact_bytes
+        intake = self._get_intake()
+        call = call_for(asked, arguments, intake, self._keep_seconds, max_payload_bytes=most, waits=True)
+        async with self._slots:
+            outcome = await intake.answer(call, as_it_is)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    async def _failed(
+        self,
+        delivery: BusDelivery,
+        exchange: GatewayExchange,
+        asked: AskedAction | None,
+        acceptance: Acceptance,
+        error: ToolError,
+    ) -> None:
+        record = error_record(error, exchange.trace_id, delivery.attempt, self._clock)
+        may_pass = code_in_contract(error) in RETRYABLE
+        if may_pass and self._policy.has_attempt_left(delivery.attempt - 1):
+            wait = backoff_ms(self._policy, delivery.attempt - 1, self._random) / 1000
+            wait = max(wait, retry_after_seconds(error))
+            settled = Settled(
+                status=RequestStatus.RETRYING, request=acceptance.request, error=record, after_seconds=wait
+            )
+        else:
+            answer = self._exchanges.refused(exchange, error)
+            await self._pin(acceptance)
+            settled = Settled(
+                status=RequestStatus.FAILED,
+                request=acceptance.request,
+                http_status=answer.status,
+                body=answer.body,
+                reply=None
+                if asked is None
+                else reply_to(asked.envelope, answer.body, self._clock, f"reply-{delivery.number}"),
+                error=record,
+            )
+        await self._requests.settle(delivery, settled)
+
+    async def _pin(self, acceptance: Acceptance) -> None:
+        """Keep the arguments of a dead letter, for an operator who has it tried again."""
+        if acceptance.artifact is not None:
+            until = self._clock.now().timestamp() + KEPT_DEAD_SECONDS
+            with suppress(NotFound):
+                await self._objects.pin(acceptance.request.tenant, acceptance.artifact, until)

@@ -1,0 +1,223 @@
+"""Shared by all addresses of the gateway: authentication, rates, and the wording of refusals.
+
+1. Size, signature, rate of the principal and nonce are checked in this order. Before the rate nothing is written.
+2. From the route on there are the codes of the contract and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from dragoman.errors import (
+    InternalFailure,
+    MalformedEnvelope,
+    ProtocolError,
+    RateLimited,
+    StorageError,
+    ToolError,
+    Unauthenticated,
+    VerifierUnavailable,
+)
+from dragoman.gateway.credentials import Credential, Credentials, not_authentic
+from dragoman.gateway.envelope import is_trace, malformed, new_trace, trace_in
+from dragoman.gateway.rates import GatewayRates, Remaining
+from dragoman.gateway.settings import GatewayConfig
+from dragoman.ids import Ids
+from dragoman.parts.route import HttpRequest, HttpResponse
+from dragoman.replies.contract import word_error
+from dragoman.telemetry.log import Logger
+from dragoman.tools.storage_errors import tool_error
+
+REFUSALS = (ToolError, StorageError, VerifierUnavailable)
+"""What `Exchanges.turned_away` words."""
+_JSON = (b"content-type", b"application/json")
+_RETRY_SOON = (b"retry-after", b"1")
+
+
+class GatewayExchange:
+    """The facts about a request while it is answered."""
+
+    def __init__(self, find_trace: Callable[[], str]) -> None:
+        self._find_trace = find_trace
+        self._trace_id: str | None = None
+        self.body = b""
+        self.credential: Credential | None = None
+        self.rate: Remaining | None = None
+
+    @property
+    def trace_id(self) -> str:
+        """The trace that the envelope names, or the headers, or a new one: the body may never be read."""
+        if self._trace_id is None:
+            self._trace_id = self._find_trace()
+        return self._trace_id
+
+    @trace_id.setter
+    def trace_id(self, trace_id: str) -> None:
+        self._trace_id = trace_id
+
+    @property
+    def headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The headers of the answer."""
+        return (_JSON,) if self.rate is None else (_JSON, *_rate_headers(self.rate))
+
+
+class Exchanges:
+    """Lets requests in, whatever they ask for, and refuses them."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        rates: GatewayRates,
+        settings: GatewayConfig,
+        ids: Ids,
+        logger: Logger,
+        most_bytes: int,
+    ) -> None:
+        """No body that `admit` reads has more than `most_bytes`."""
+        self.credentials = credentials
+        self._rates = rates
+        self._settings = settings
+        self._ids = ids
+        self._logger = logger
+        self._most_bytes = most_bytes
+
+    def open(self, request: HttpRequest) -> GatewayExchange:
+        """For a request over HTTP."""
+        return self.open_with(request.headers)
+
+    def open_with(self, headers: Mapping[bytes, bytes]) -> GatewayExchange:
+        """For a message with these headers."""
+        return GatewayExchange(partial(self._trace_of, headers))
+
+    async def admit(self, request: HttpRequest, exchange: GatewayExchange, *, spends: bool = True) -> bytes:
+        """Let a request in; its body. Raises `REFUSALS`.
+
+        Without `spends`, its nonce is still to be used: see `Credentials.spend`.
+        """
+        await self.identify(request, exchange, self._most_bytes)
+        assert exchange.credential is not None
+        body = await self._read(request)
+        check_body(exchange.credential, body)
+        exchange.body = body
+        await self.count(exchange)
+        if spends:
+            await self.credentials.spend(exchange.credential)
+        return body
+
+    async def identify(self, request: HttpRequest, exchange: GatewayExchange, most_bytes: int) -> None:
+        """Find out who sent a request that does not say that its body is larger than it may be."""
+        length = request.headers.get(b"content-length", b"0")
+        if not length.isdigit() or len(length) > 18 or int(length) > most_bytes:
+            raise too_large(most_bytes)
+        url = self._url_of(request)
+        exchange.credential = await self.credentials.identify(request.headers, request.method, url)
+
+    async def count(self, exchange: GatewayExchange) -> None:
+        """Count a request of a principal, and of its tenant if it has but one. Raises `RateLimited`."""
+        assert exchange.credential is not None
+        settings, caller = self._settings, exchange.credential.caller
+        buckets = [(f"principal {caller.principal}", settings.requests_per_minute_per_principal)]
+        if len(caller.tenants) == 1:
+            # First: whoever can choose its name freely is still of one tenant.
+            buckets.insert(0, (f"tenant {next(iter(caller.tenants))}", settings.requests_per_minute_per_tenant))
+        exchange.rate = await self._rates.take(*buckets)
+
+    async def count_tenant(self, exchange: GatewayExchange, tenant: str) -> None:
+        """Count a request for one of several tenants that its caller has; others were counted before."""
+        assert exchange.credential is not None
+        if len(exchange.credential.caller.tenants) == 1:
+            return
+        rate = await self._rates.take((f"tenant {tenant}", self._settings.requests_per_minute_per_tenant))
+        if exchange.rate is None or rate.remaining < exchange.rate.remaining:
+            exchange.rate = rate
+
+    async def _read(self, request: HttpRequest) -> bytes:
+        """The body, which is never held if it is too large."""
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            message = await request.receive()
+            if message["type"] != "http.request":
+                raise MalformedEnvelope("The client left before it had sent the body")
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            if size > self._most_bytes:
+                raise too_large(self._most_bytes)
+            if not message.get("more_body"):
+                return b"".join(pieces)
+
+    # Refusals.
+
+    def turned_away(self, exchange: GatewayExchange, error: Exception) -> HttpResponse:
+        """Refuse a request that does not become a call, and so leaves no record but this."""
+        exchange.trace_id = trace_in(exchange.body) or exchange.trace_id
+        response = self.refused(exchange, error)
+        details: Any = getattr(error, "details", None) or {}
+        facts = {"status": response.status, "reason": details.get("reason"), "traceId": exchange.trace_id}
+        if exchange.credential is not None:
+            facts |= {"caller": exchange.credential.author}
+        self._logger.warn("request refused", facts)
+        return response
+
+    def refused(self, exchange: GatewayExchange, error: Exception) -> HttpResponse:
+        """The answer to a request that was refused, or failed."""
+        error = self.as_tool_error(exchange, error)
+        status, body = word_error(error, exchange.trace_id)
+        headers = exchange.headers
+        if isinstance(error, RateLimited):
+            after = -(-int((error.details or {}).get("retryAfterMs", 1000)) // 1000)
+            limit = int((error.details or {}).get("limit", 0))
+            headers = (_JSON, *_rate_headers(Remaining(limit, 0)), (b"retry-after", str(after).encode()))
+        elif status in (429, 503):
+            headers = (*headers, _RETRY_SOON)
+        elif status == 401:
+            headers = (*headers, (b"www-authenticate", b'Bearer error="invalid_token"'))
+        return HttpResponse(status, body, headers)
+
+    def as_tool_error(self, exchange: GatewayExchange, error: Exception) -> ToolError:
+        """An error as clients are told of it; a failure of the storage is logged."""
+        if isinstance(error, StorageError | VerifierUnavailable):
+            self._logger.error("the gateway cannot answer", {"reason": str(error), "traceId": exchange.trace_id})
+            error = tool_error(error) if isinstance(error, StorageError) else _no_verifier()
+        if isinstance(error, ProtocolError):
+            error = InternalFailure("The action failed")
+        assert isinstance(error, ToolError)
+        return error
+
+    def _url_of(self, request: HttpRequest) -> str:
+        scope = request.scope
+        host = request.headers.get(b"host", b"").decode("latin-1")
+        base = self._settings.public_url or f"{scope.get('scheme', 'http')}://{host}"
+        return f"{base}{scope.get('root_path', '')}{request.path}"
+
+    def _trace_of(self, headers: Mapping[bytes, bytes]) -> str:
+        named = headers.get(b"traceparent", b"").decode("latin-1")
+        return named if is_trace(named) else new_trace(UUID(self._ids.run_id()))
+
+
+def check_body(credential: Credential, body: bytes) -> None:
+    """Raise `NotAuthentic` for another body than the one that was signed."""
+    if credential.claims is not None:
+        try:
+            credential.claims.check_body(body)
+        except Unauthenticated as error:
+            raise not_authentic(error) from None
+
+
+def too_large(most_bytes: int) -> MalformedEnvelope:
+    """The error for a body that is larger than it may be."""
+    return malformed("", f"The body has more than {most_bytes} bytes", {"limit": most_bytes})
+
+
+def _no_verifier() -> InternalFailure:
+    return InternalFailure("Tokens cannot be verified at the moment", {"reason": "verifier_unavailable"})
+
+
+def _rate_headers(rate: Remaining) -> tuple[tuple[bytes, bytes], ...]:
+    return (
+        (b"x-ratelimit-limit", str(rate.limit).encode()),
+        (b"x-ratelimit-remaining", str(max(0, rate.remaining)).encode()),
+    )

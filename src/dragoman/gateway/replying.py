@@ -1,0 +1,54 @@
+"""Replies on a bus: envelopes of their own, with the ids of their requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.clock import Clock, iso_milliseconds
+from dragoman.errors import ToolError
+from dragoman.gateway.envelope import VERSIONS, Envelope22
+from dragoman.gateway.requests import KEPT_SECONDS
+from dragoman.messaging.bus import BusMessage
+from dragoman.messaging.subjects import replies_subject
+from dragoman.replies.contract import word_error
+
+_SENDER = {"sub": "dragoman", "roles": []}
+
+
+def reply_to(envelope: Envelope22, body: bytes, clock: Clock, id: str) -> BusMessage:
+    """The message with the answer `{ok, data | error, usage}` to a request; kept for a day if nobody takes it."""
+    now = clock.now()
+    reply = {
+        "envelope_version": VERSIONS[-1],
+        "request_id": envelope.request_id,
+        "correlation_id": envelope.correlation_id,
+        "trace_id": envelope.trace_id,
+        "tenant_id": envelope.tenant_id,
+        "principal": _SENDER,
+        "timestamp": iso_milliseconds(now),
+        "ttl_sec": int(KEPT_SECONDS),
+        "action": envelope.action,
+        "action_version": envelope.action_version,
+        "payload": msgspec.Raw(body),
+    }
+    return BusMessage(
+        subject=replies_subject(envelope.tenant_id, envelope.request_id),
+        id=id,
+        body=msgspec.json.encode(reply),
+        expires_at=now.timestamp() + KEPT_SECONDS,
+    )
+
+
+def error_record(error: ToolError, trace_id: str, attempt: int, clock: Clock) -> bytes:
+    """An error as a message keeps it, for operators: with the attempt and the time."""
+    _, body = word_error(error, trace_id)
+    told = msgspec.json.decode(body)["error"]
+    return msgspec.json.encode({**told, "attempt": attempt, "at": iso_milliseconds(clock.now())})
+
+
+def retry_after_seconds(error: ToolError) -> float:
+    """How long an error asks to wait; 0 if it says nothing of it."""
+    told: Any = (error.details or {}).get("retryAfterMs")
+    return told / 1000 if isinstance(told, int) else 0.0

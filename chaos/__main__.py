@@ -1,4 +1,4 @@
-"""`python -m chaos`: kill servers with agents, with tasks and with actions, as often as it is told.
+"""`python -m chaos`: kill servers with agents, with tasks, with actions and with deliveries, as often as it is told.
 
 Exits with 1 when something is wrong.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from chaos.rounds import AT_RANDOM, Report, Round, Run
 from chaos.run import AgentRound
 from chaos.run_actions import ActionRound
+from chaos.run_deliveries import DeliveryRound
 from chaos.run_tasks import TaskRound
 
 OUT = Path(__file__).parent / "out"
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=1000, help="of servers with agents [1000]")
     parser.add_argument("--task-kills", type=int, default=200, help="of servers with tasks [200]")
     parser.add_argument("--action-kills", type=int, default=100, help="of servers with actions [100]")
+    parser.add_argument("--delivery-kills", type=int, default=100, help="of servers with accepted requests [100]")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     shutil.rmtree(OUT, ignore_errors=True)
@@ -34,7 +36,8 @@ def main() -> int:
     agents = _run("agents", AgentRound, options.kills, options.seed)
     tasks = _run("tasks", TaskRound, options.task_kills, options.seed)
     actions = _run("actions", ActionRound, options.action_kills, options.seed)
-    problems = [*agents.problems, *tasks.problems, *actions.problems]
+    deliveries = _run("deliveries", DeliveryRound, options.delivery_kills, options.seed)
+    problems = [*agents.problems, *tasks.problems, *actions.problems, *deliveries.problems]
     if problems:
         more = len(problems) - _SHOWN
         shown = [*problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]

@@ -33,7 +33,11 @@ class ActionsFound:
 
 def problems_with_actions(found: ActionsFound) -> list[str]:
     """Everything that is not as it must be, in words."""
-    return [*_wrong_answers(found), *_wrong_documents(found), *_wrong_streams(found)]
+    return [
+        *_wrong_answers(found),
+        *wrong_documents(found.events, found.documents, found.revisions),
+        *_wrong_streams(found),
+    ]
 
 
 def _wrong_answers(found: ActionsFound) -> Iterator[str]:
@@ -53,10 +57,13 @@ def _wrong_answers(found: ActionsFound) -> Iterator[str]:
             yield f"{name} was answered {asked.answers[0]}, and the audit has revisions {noted}"
 
 
-def _wrong_documents(found: ActionsFound) -> Iterator[str]:
-    noted = Counter(event.subject for event in found.events)
-    for id in found.documents.keys() | found.revisions.keys() | noted.keys():
-        kept, newest = found.revisions.get(id, ()), found.documents.get(id, 0)
+def wrong_documents(
+    events: Sequence[AuditEvent], documents: Mapping[str, int], revisions: Mapping[str, Sequence[int]]
+) -> Iterator[str]:
+    """Documents whose revisions have gaps, or another number than the audit has events."""
+    noted = Counter(event.subject for event in events)
+    for id in documents.keys() | revisions.keys() | noted.keys():
+        kept, newest = revisions.get(id, ()), documents.get(id, 0)
         if sorted(kept) != list(range(1, newest + 1)):
             yield f"document {id} has revision {newest}, and {sorted(kept)} are kept"
         if noted[id] != newest:

@@ -16,7 +16,7 @@ from dragoman.adapters.sqlite_gateway import SqliteSigningKeys
 from dragoman.adapters.sqlite_storage import SqliteStorage
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import Clock
-from dragoman.gateway.port import SigningKeys
+from dragoman.gateway.port import Nonce, SigningKeys
 from dragoman.knowledge.port import (
     ActionRequest,
     Applied,
@@ -74,8 +74,8 @@ class PointDocuments(SqliteDocuments):
 
     async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
         operation = _CHANGES[type(change)]
-        telling = SqliteDocuments(_telling(self._database, operation, self._told), self._clock)
-        return await _told_around(operation, telling.carry_out(change, request), self._told)
+        telling = SqliteDocuments(telling_of(self._database, operation, self._told), self._clock)
+        return await told_around(operation, telling.carry_out(change, request), self._told)
 
 
 class PointKeys(SqliteSigningKeys):
@@ -85,12 +85,13 @@ class PointKeys(SqliteSigningKeys):
         super().__init__(database)
         self._told = told
 
-    async def spend(self, kid: str, nonce: str, until: float, now: float) -> bool:
-        telling = SqliteSigningKeys(_telling(self._database, "nonce", self._told))
-        return await _told_around("nonce", telling.spend(kid, nonce, until, now), self._told)
+    async def spend(self, nonce: Nonce) -> bool:
+        telling = SqliteSigningKeys(telling_of(self._database, "nonce", self._told))
+        return await told_around("nonce", telling.spend(nonce), self._told)
 
 
-async def _told_around(operation: str, storing: Awaitable[T], told: Pass) -> T:
+async def told_around(operation: str, storing: Awaitable[T], told: Pass) -> T:
+    """Tell that an operation is asked for, and when its caller knows that it is done."""
     told(f"{operation} asked")
     value = await storing
     told(f"{operation} known")
@@ -114,5 +115,6 @@ class _Telling:
         return self._database.write(run)
 
 
-def _telling(database: SqliteDatabase, operation: str, told: Pass) -> SqliteDatabase:
+def telling_of(database: SqliteDatabase, operation: str, told: Pass) -> SqliteDatabase:
+    """A database for one operation: it tells when that is written and committed."""
     return cast(SqliteDatabase, _Telling(database, operation, told))

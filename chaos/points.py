@@ -7,6 +7,8 @@ and nobody knows, and the event loop knows. A handler has two: it begins, and it
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -60,8 +62,27 @@ class Trap:
 
 
 def send_itself(number: int) -> None:
-    """End or stop this process, without a word."""
+    """End this process, without a word."""
     os.kill(os.getpid(), number)
+
+
+_STOP_PARENT = """
+import sqlite3, sys, os, signal, psutil
+connection = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+parent = psutil.Process(os.getppid())
+parent.send_signal(signal.SIGSTOP)
+while parent.status() != psutil.STATUS_STOPPED:
+    pass
+"""
+
+
+def stop_between_writes(database: Path) -> None:
+    """Stop this process, on all its threads, while none of them writes: a stopped writer would keep all others out.
+
+    A child holds the right to write until the process has stopped.
+    """
+    subprocess.run([sys.executable, "-c", _STOP_PARENT, database], check=True)
 
 
 def operation_of(item: Any) -> str:

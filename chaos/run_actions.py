@@ -17,11 +17,14 @@ from chaos.rounds import LANES, Round
 from chaos.run_tasks import TASKS_FILE
 from chaos.servers import Place, Served
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
-from dragoman.adapters.sqlite_documents import SqliteAudit
 from dragoman.adapters.sqlite_gateway import SqliteSigningKeys
+from dragoman.adapters.sqlite_storage import SqliteStorage
+from dragoman.clock import SystemClock
 from dragoman.gateway.migrations import MIGRATIONS as GATEWAY_MIGRATIONS
 from dragoman.knowledge.migrations import MIGRATIONS as KNOWLEDGE_MIGRATIONS
+from dragoman.knowledge.port import Audit, AuditEvent
 from dragoman.storage.migrations import migrations_for
+from dragoman.storage.settings import StorageConfig
 from tests.support.gateway import Signer
 
 if TYPE_CHECKING:
@@ -108,5 +111,13 @@ async def actions_found_in(place: Place, asked: Sequence[Asked], late: Sequence[
         return documents, revisions, dict(connection.execute("SELECT context_id, seq FROM document_stream"))
 
     async with _opened(place) as database:
-        events = await SqliteAudit(database).page(1 << 30)
-        return ActionsFound(asked, late, events, *await database.read(read))
+        return ActionsFound(asked, late, await events_at(place), *await database.read(read))
+
+
+async def events_at(place: Place) -> list[AuditEvent]:
+    """The whole audit of the servers at a place."""
+    storage = SqliteStorage(StorageConfig(data_dir=str(place.data)), SystemClock(), KNOWLEDGE_MIGRATIONS)
+    try:
+        return await storage.port(Audit).page(1 << 30)
+    finally:
+        await storage.close()

@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from chaos.action_points import PointStorage
-from chaos.points import PointDatabase, PointLedger, Trap, send_itself, with_points
+from chaos.delivery_points import DeliveryStorage
+from chaos.points import PointDatabase, PointLedger, Trap, send_itself, stop_between_writes, with_points
 from chaos.task_points import PointRuns
 from dragoman.adapters import engines
 from dragoman.adapters.sqlite_database import FILE_NAME
@@ -60,17 +60,17 @@ def main() -> None:
     parser.add_argument("--room-file", type=Path)
     parser.add_argument("--transport", default="stdio")
     options = parser.parse_args()
-    number = signal.SIGSTOP if options.stops else signal.SIGKILL
-    trap = Trap(options.point, options.times, partial(send_itself, number))
     config = load_config()
     storage = config.storage
     assert storage.data_dir is not None
     assert storage.space is not None
     path, migrations = Path(storage.data_dir) / FILE_NAME, migrations_for("sqlite", MIGRATIONS)
+    spring = partial(stop_between_writes, path) if options.stops else partial(send_itself, signal.SIGKILL)
+    trap = Trap(options.point, options.times, spring)
     database = PointDatabase(path, migrations, trap, options.room_file)
     logger, sink = log_to_stderr(config.logging)
     admin = SqliteLedgerAdmin(database, storage.space)
-    engines.ENGINES = {**engines.ENGINES, "sqlite": partial(PointStorage, trap)}
+    engines.ENGINES = {**engines.ENGINES, "sqlite": partial(DeliveryStorage, trap)}
     runtime = create_server(
         ServerOptions(
             config=config,

@@ -24,7 +24,7 @@ from chaos.servers import Served
 from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.clock import SystemClock
 from dragoman.gateway.migrations import MIGRATIONS as GATEWAY_MIGRATIONS
-from dragoman.gateway.port import SigningKeys
+from dragoman.gateway.port import Nonce, SigningKeys
 from dragoman.knowledge.actions import ACTIONS
 from dragoman.knowledge.migrations import MIGRATIONS as KNOWLEDGE_MIGRATIONS
 from dragoman.knowledge.port import ActionRequest, AuditEvent, Documents
@@ -106,7 +106,7 @@ async def test_the_life_of_a_document_passes_every_point(tmp_path: Path) -> None
     config = StorageConfig(data_dir=str(tmp_path))
     storage = PointStorage(passed.append, config, SystemClock(), (*KNOWLEDGE_MIGRATIONS, *GATEWAY_MIGRATIONS))
     try:
-        await storage.port(SigningKeys).spend("no key", "nonce", 1.0, 1.0)
+        await storage.port(SigningKeys).spend(Nonce("no key", "nonce", 1.0, 1.0))
         created = create_args()
         id = {"document_id": created["document_id"]}
         changed = {**id, "patch": {"metadata": {"title": "Another"}}, "update_mask": ["metadata.title"]}

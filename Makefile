@@ -15,9 +15,10 @@ MINUTES ?= 60
 KILLS ?= 1000
 TASK_KILLS ?= 200
 ACTION_KILLS ?= 100
+DELIVERY_KILLS ?= 100
 PORT ?= 8000
 PARALLEL ?= -n 3 --dist worksteal
-APART := tests/browser tests/interaction/test_http_workers.py bench/tests/test_bench.py
+APART := tests/browser tests/interaction/test_http_workers.py bench/tests/test_bench.py bench/tests/test_later.py
 
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -72,6 +73,7 @@ bench-newest:  ## `bench` on the newest supported Python that is installed and i
 
 bench-short: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## The same, in a minute or two, and the tests of it, to see that it still runs.
 	$(BIN)/python -m pytest -q bench/tests/test_bench.py
+	$(BIN)/python -m pytest -q bench/tests/test_later.py
 	$(BIN)/python -m bench --short
 
 bench-against: $(STAMP)  ## This tree beside commit REV by CPU time per call; fails if a path is slower. ROUNDS=, BENCH_PATHS=.
@@ -109,11 +111,11 @@ soak: $(STAMP)  ## An hour of mixed load on real servers: memory stays flat, eac
 soak-short:  ## The same for half a minute.
 	@$(MAKE) soak MINUTES=0.5
 
-chaos: $(STAMP)  ## Kill servers with agents a thousand times, with tasks 200 and with actions 100 times, at named points and at random: nothing is lost or done twice. KILLS=, TASK_KILLS=, ACTION_KILLS=; writes chaos/out/.
-	$(BIN)/python -m chaos --kills $(KILLS) --task-kills $(TASK_KILLS) --action-kills $(ACTION_KILLS)
+chaos: $(STAMP)  ## Kill servers with agents a thousand times, with tasks 200, with actions and with accepted requests 100 times each, at named points and at random: nothing is lost or done twice. KILLS=, TASK_KILLS=, ACTION_KILLS=, DELIVERY_KILLS=; writes chaos/out/.
+	$(BIN)/python -m chaos --kills $(KILLS) --task-kills $(TASK_KILLS) --action-kills $(ACTION_KILLS) --delivery-kills $(DELIVERY_KILLS)
 
-chaos-short:  ## The same, 25, 10 and 10 times.
-	@$(MAKE) chaos KILLS=25 TASK_KILLS=10 ACTION_KILLS=10
+chaos-short:  ## The same, 25, 10, 10 and 10 times.
+	@$(MAKE) chaos KILLS=25 TASK_KILLS=10 ACTION_KILLS=10 DELIVERY_KILLS=10
 
 requirements: $(STAMP)  ## Which requirements are tested, settled or pending, by area.
 	@$(BIN)/python tests/requirements.py

@@ -22,9 +22,11 @@ from typing import Any
 from bench import measure, published, report
 from bench.actions import actions
 from bench.agents import agents
+from bench.artifacts import artifacts
 from bench.bridge import bridge
 from bench.cache import HAS_CACHETOOLS
 from bench.go import go
+from bench.later import later
 from bench.over_http import over_http
 from bench.page import page
 from bench.process import BenchError
@@ -48,6 +50,8 @@ _ALL: tuple[Callable[[Plan], Figures], ...] = (
     agents,
     tasks,
     actions,
+    later,
+    artifacts,
     page,
 )
 SECTIONS = {section.__name__: section for section in _ALL}

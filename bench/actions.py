@@ -42,7 +42,7 @@ _PACED_CONNECTIONS = 64
 _BATCH = 640
 _MOST_ANSWER = 1 << 20
 _MB = 1 << 20
-_LIMITS = {
+LIMITS = {
     "DRAGOMAN_GATEWAY__REQUESTS_PER_MINUTE_PER_TENANT": "10000000",
     "DRAGOMAN_GATEWAY__REQUESTS_PER_MINUTE_PER_PRINCIPAL": "10000000",
     "DRAGOMAN_KNOWLEDGE__MAX_CONCURRENT": str(max(CLIENTS)),
@@ -190,7 +190,7 @@ def _sites(plan: Plan, name: str, signer: Signer) -> list[Site]:
         Site(
             DRAGOMAN,
             (*serve, "--host", "127.0.0.1", "--port"),
-            _LIMITS | {"DRAGOMAN_STORAGE__DATA_DIR": str(ours), "DRAGOMAN_SERVER__SHUTDOWN_TIMEOUT_MS": "100"},
+            LIMITS | {"DRAGOMAN_STORAGE__DATA_DIR": str(ours), "DRAGOMAN_SERVER__SHUTDOWN_TIMEOUT_MS": "100"},
             records=True,
         ),
         Site(BARE_HANDLER, (sys.executable, str(SERVERS / "http_actions_bare.py"), str(bare))),

@@ -123,6 +123,29 @@ def _actions(figures: Figures) -> str:
     )
 
 
+def _later(figures: Figures) -> str:
+    accepted = [(name, _spread(rate)) for name, rate in figures["accepted"].items()]
+    small = [
+        (f"beside {facts['waiting']:,} waiting", f"{facts['p50_ms']:,.1f}", f"{facts['p99_ms']:,.1f}")
+        for facts in figures["small"].values()
+    ]
+    return (
+        _table(("later, accepted", "a second"), accepted)
+        + "\n\n"
+        + _table(("later, a small tenant, from the request to the reply", "p50 ms", "p99 ms"), small)
+    )
+
+
+def _artifacts(figures: Figures) -> str:
+    growth = figures["growth"]
+    sizes = " to ".join(f"{growth[key]:.1f}" for key in ("before_mb", "after_mb"))
+    rows = [(path, _spread(ratio, ".2f")) for path, ratio in figures["rate_ratios"].items()]
+    return (
+        _table(("artifacts", "a second against the bare handler's"), rows)
+        + f"\nartifacts, memory over {growth['uploaded_mb']:,} MiB of uploads: {sizes} MB"
+    )
+
+
 def _bridge(figures: Figures) -> str:
     rows = [
         (
@@ -221,6 +244,8 @@ _BY_SECTION: dict[str, Callable[[Figures], str]] = {
     "bridge": _bridge,
     "tasks": _tasks,
     "actions": _actions,
+    "later": _later,
+    "artifacts": _artifacts,
     "cache": _cache,
     "protection": _protection,
     "memories": _memories,

@@ -12,6 +12,7 @@ from bench.actions import PACED
 from bench.bridge import PUBLIC
 from bench.cache import EVICT, GET, REPLACE
 from bench.in_process import ONE_BY_ONE
+from bench.later import ALONE, FEW, MANY
 from bench.measure import BARE, DRAGOMAN, FEW_TOOLS, IN_FLIGHT, LOADED, SDK, path_of
 from bench.over_http import ECHO, SDK_LOW
 from bench.protection import METRICS
@@ -220,6 +221,30 @@ def _actions(figures: Figures) -> list[Target]:
     ]
 
 
+def _later(figures: Figures) -> list[Target]:
+    alone, few, many = (figures["small"][name] for name in (ALONE, FEW, MANY))
+    p99 = "later, a small tenant: p99 beside"
+    return [
+        *(
+            Target.of(f"{name}: finished/s against those answered at once", ratio, 0.5, is_least=True)
+            for name, ratio in figures["rate_ratios"].items()
+        ),
+        Target.once(
+            f"{p99} {many['waiting']:,} waiting against {few['waiting']:,}", many["p99_ms"] / few["p99_ms"], 1.2
+        ),
+        *(
+            Target.once(f"{p99} {each['waiting']:,} waiting against alone", each["p99_ms"] / alone["p99_ms"], 10)
+            for each in (few, many)
+        ),
+    ]
+
+
+def _artifacts(figures: Figures) -> list[Target]:
+    growth = figures["growth"]
+    grown = growth["after_mb"] - growth["before_mb"]
+    return [Target.once(f"artifacts: memory growth over {growth['uploaded_mb']:,} MiB of uploads", grown, 10, "MB")]
+
+
 _BY_SECTION: dict[str, Callable[[Figures], list[Target]]] = {
     "over_stdio": _over_stdio,
     "many_tools": _many_tools,
@@ -234,6 +259,8 @@ _BY_SECTION: dict[str, Callable[[Figures], list[Target]]] = {
     "agents": _agents,
     "tasks": _tasks,
     "actions": _actions,
+    "later": _later,
+    "artifacts": _artifacts,
 }
 
 

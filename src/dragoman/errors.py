@@ -41,6 +41,7 @@ DragomanError
 │   └── RequestCancelled
 ├── Unauthenticated         answers an HTTP request: 401, there is no token, or none that is any good
 ├── VerifierUnavailable     answers an HTTP request: 503, whether a token is any good cannot be told now
+├── ModelUnavailable        a model that makes vectors or answers cannot be used now
 ├── Aborted                 raised by a cancellation token inside a handler
 ├── ClientRefused           raised inside a handler: the client answered with an error
 ├── RegistrationError       a tool, resource or prompt that its catalogue will not take
@@ -125,6 +126,7 @@ __all__ = [
     "MethodNotFound",
     "MissingCapability",
     "MissingScope",
+    "ModelUnavailable",
     "NoFreeSlot",
     "NotAuthentic",
     "NotFound",
@@ -558,6 +560,10 @@ class Unauthenticated(DragomanError):
 
 class VerifierUnavailable(DragomanError):
     """A token cannot be judged now, because the keys for it cannot be had. The text is for the log."""
+
+
+class ModelUnavailable(DragomanError):
+    """A model that makes vectors or answers cannot be used now. The text is for the log."""
 
 
 class Aborted(DragomanError):

@@ -8,6 +8,12 @@ PUBLIC := $(VENV:.venv%=.venv-public%)
 PUBLIC_STAMP := $(PUBLIC)/.installed
 DBOS := $(VENV:.venv%=.venv-dbos%)
 DBOS_STAMP := $(DBOS)/.installed
+LANGROID := $(VENV:.venv%=.venv-langroid%)
+LANGROID_STAMP := $(LANGROID)/.installed
+# What Langroid and LiteLLM depend on and neither Langroid's agents nor their tests import: 250 MB.
+LANGROID_UNUSED := adb-cloud-connector async-generator exa-py fastmcp gitpython halo importlib-metadata jsonschema nltk \
+  onnxruntime prettytable pygithub pypdfium2 pytest-rerunfailures python-magic qdrant-client requests-oauthlib tokenizers \
+  trafilatura typer wget
 NODE_STAMP := $(VENV)/.installed-node
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 FUZZ_SECONDS ?= 660
@@ -23,7 +29,7 @@ APART := tests/browser tests/interaction/test_http_workers.py bench/tests/test_b
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo test test-plain test-pythons browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node clients clean
+.PHONY: run demo test test-plain test-pythons test-langroid browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -43,6 +49,9 @@ test-plain: $(STAMP)  ## The same tests, without coverage.
 
 test-pythons:  ## `test-plain` on each supported Python that is installed, in .venv-3.12 and so on. NEWEST=1: the newest other one.
 	@$(PYTHON) tests/pythons.py $(NEWEST:%=--newest)
+
+test-langroid: $(LANGROID_STAMP)  ## The tests with Langroid, in an environment of its own; needs a Python before 3.14.
+	$(LANGROID)/bin/python -m pytest -q tests/langroid
 
 browser: $(STAMP)  ## The tests of the explorer in a real browser: Debian's package chromium.
 	$(BIN)/python -m pytest -q tests/browser
@@ -138,6 +147,8 @@ lock:  ## Pin every dependency anew.
 	  --group public -o requirements-public.lock
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-emit-index-url --generate-hashes \
 	  --group dbos -o requirements-dbos.lock
+	printf '%s\n' $(LANGROID_UNUSED) | $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header \
+	  --no-emit-index-url --generate-hashes --excludes /dev/stdin --group langroid -o requirements-langroid.lock
 
 $(STAMP): pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -157,6 +168,15 @@ $(PUBLIC_STAMP): requirements-public.lock
 $(DBOS_STAMP): requirements-dbos.lock
 	$(PYTHON) -m venv $(DBOS)
 	$(DBOS)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dbos.lock
+	@touch $@
+
+# With uv: pip takes a minute for it.
+$(LANGROID_STAMP): requirements-langroid.lock
+	@$(PYTHON) -c 'import sys; sys.exit("Langroid needs a Python before 3.14: PYTHON=python3.13" if sys.version_info >= (3, 14) else 0)'
+	$(PYTHON) -m venv $(LANGROID)
+	$(LANGROID)/bin/python -m pip install -q --disable-pip-version-check "uv>=0.9"
+	$(LANGROID)/bin/uv pip install -q --python $(LANGROID) --no-deps --require-hashes -r requirements-langroid.lock
+	$(LANGROID)/bin/uv pip install -q --python $(LANGROID) --no-deps -e .
 	@touch $@
 
 $(NODE_STAMP): $(STAMP)

@@ -146,6 +146,18 @@ def shortened(name: str, whole: str) -> str:
     return f"{name[: LONGEST_NAME - 9]}_{fingerprint}"
 
 
+def shown_schema(definition: ToolDefinition) -> PlainSchema:
+    """The schema of the arguments, without references; raises `ValueError` and `KeyError` if it has no such form."""
+    schema = {"properties": {}, **_inlined(definition)}  # OpenAI refuses an object schema without `properties`.
+    schema.pop("$schema", None)
+    return schema
+
+
+def text_of(outcome: Outcome) -> str:
+    """What came of a call, for a model that reads only text."""
+    return "\n".join(_part(block, with_images=False)["text"] for block in _blocks(outcome))
+
+
 async def answer(
     runtime: Runtime, tool_call: Any, find: Find, caller: Caller = LOCAL, correlation_id: str | None = None
 ) -> dict[str, Any]:
@@ -222,8 +234,7 @@ def _parameters(definition: ToolDefinition, *, strict: bool) -> tuple[PlainSchem
 
     Otherwise OpenAI would refuse the tool and all others of the request, or could not send what the tool needs.
     """
-    schema = {"properties": {}, **_inlined(definition)}  # OpenAI refuses an object schema without `properties`.
-    schema.pop("$schema", None)
+    schema = shown_schema(definition)
     losses: list[Loss] = []
     made = StrictMode(losses).apply(schema) if strict else schema
     harm = [loss for loss in losses if not loss.is_harmless]
@@ -286,13 +297,11 @@ def _without_nulls(arguments: dict[str, Any], definition: ToolDefinition) -> dic
 
 def _message(call: _ToolCall, outcome: Outcome) -> dict[str, Any]:
     """The answer in the form of the API that the call came from. Only Responses takes images."""
-    parts = [_part(block, with_images=call.is_response) for block in _blocks(outcome)]
-    output: Any = parts
-    if all(part["type"] == "input_text" for part in parts):
-        output = "\n".join(part["text"] for part in parts)
-    if call.is_response:
-        return {"type": "function_call_output", "call_id": call.id, "output": output}
-    return {"role": "tool", "tool_call_id": call.id, "content": output}
+    if not call.is_response:
+        return {"role": "tool", "tool_call_id": call.id, "content": text_of(outcome)}
+    parts = [_part(block, with_images=True) for block in _blocks(outcome)]
+    has_images = any(part["type"] == "input_image" for part in parts)
+    return {"type": "function_call_output", "call_id": call.id, "output": parts if has_images else text_of(outcome)}
 
 
 def _blocks(outcome: Outcome) -> list[dict[str, Any]]:

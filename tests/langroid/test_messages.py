@@ -56,9 +56,9 @@ def said(action: str, **fields: Any) -> str:
     return f"I will use a tool.\n{json.dumps({'request': action.replace('.', '-'), **fields})}"
 
 
-async def titles(runtime: Runtime) -> list[str]:
+async def titles(runtime: Runtime, tenant: str = LOCAL_TENANT) -> list[str]:
     """Those of the documents at the top of the tree."""
-    page = await runtime.facilities.storage.port(Documents).children(LOCAL_TENANT, "root", limit=10)
+    page = await runtime.facilities.storage.port(Documents).children(tenant, "root", limit=10)
     return [each.title for each in page]
 
 
@@ -210,6 +210,14 @@ async def test_an_agent_that_would_block_the_loop_of_its_tools_is_refused(runtim
     with pytest.raises(RuntimeError, match="use async methods"):
         agent.handle_message(said(CREATE, args=create_args()))
     assert await titles(runtime) == []
+
+
+async def test_an_agent_acts_as_the_caller_that_its_tools_were_made_for(runtime: Runtime) -> None:
+    editor = Caller("ed", roles=frozenset(("editor",)), tenants=frozenset(("acme",)))
+    agent = agent_that_says()
+    agent.enable_message(tool_messages(runtime, prefix="knowledge.", caller=editor))
+    await agent.handle_message_async(said(CREATE, args=create_args()))
+    assert (await titles(runtime, "acme"), await titles(runtime)) == (["A document"], [])
 
 
 async def test_a_caller_is_given_the_tools_that_it_may_call(runtime: Runtime) -> None:

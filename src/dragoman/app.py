@@ -74,9 +74,10 @@ from dragoman.storage.port import Storage
 from dragoman.storage.settings import DEFAULT_SPACE, data_directory
 from dragoman.tasks.part import TasksAtWork, tasks_part
 from dragoman.tasks.port import Runs
+from dragoman.telemetry.figures import Gauge
 from dragoman.telemetry.load import PressureMonitor
 from dragoman.telemetry.log import Entry, Logger, StructuredLogger, make_cleaner
-from dragoman.telemetry.metrics import Gauge, Levels, Metrics
+from dragoman.telemetry.metrics import Levels, Metrics
 from dragoman.telemetry.spans import join_trace, make_tracer
 from dragoman.tools.builtin.echo import echo_tool
 from dragoman.tools.builtin.health import health_report, health_tool

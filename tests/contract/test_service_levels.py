@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,8 @@ async def test_a_window_begins_with_its_minute(levels: list[ServiceLevels]) -> N
 
 @pytest.mark.parametrize("field", LevelKey._fields)
 async def test_counts_differ_by_each_part_of_their_key(levels: list[ServiceLevels], field: str) -> None:
-    other = ENDED._replace(**{field: 1 if field == "bucket" else "other"})
+    changed: dict[str, Any] = {field: 1 if field == "bucket" else "other"}
+    other = ENDED._replace(**changed)
     await levels[0].add(NOON, {ENDED: 1, other: 2})
     await levels[-1].add(NOON + 1, {other: 3})
     assert await levels[0].read(0) == {ENDED: 1, other: 5}

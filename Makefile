@@ -29,7 +29,7 @@ APART := tests/browser tests/interaction/test_http_workers.py bench/tests/test_b
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo test test-plain test-pythons test-langroid browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node clients clean
+.PHONY: run demo test test-plain test-pythons test-langroid browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node promtool clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -134,6 +134,13 @@ docs: $(STAMP)  ## Write the parts of docs/ that are made from the code.
 	$(BIN)/python -m bench.published
 
 node: $(NODE_STAMP)  ## Node.js, for the Inspector and the conformance suite.
+
+promtool: $(STAMP)  ## Prometheus's promtool, from Debian's package, for the tests of the rules in deploy/prometheus/.
+	apt-get update -q
+	cd $(VENV) && apt-get download -q prometheus
+	dpkg-deb --fsys-tarfile $(VENV)/prometheus_*.deb | tar -xO ./usr/bin/promtool > $(BIN)/promtool
+	chmod +x $(BIN)/promtool
+	rm $(VENV)/prometheus_*.deb
 
 clients: $(BENCH_STAMP)  ## FastMCP, for the tests that drive its client.
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dragoman.runtime import Runtime
     from dragoman.schemas.forms import choices
     from dragoman.sections import Section
-    from dragoman.telemetry.metrics import Gauge
+    from dragoman.telemetry.figures import Gauge
     from dragoman.tools.content import (
         Audio,
         BlobResource,
@@ -68,7 +68,7 @@ _HOMES = {
     "EmbeddedResource": "dragoman.tools.content",
     "Facilities": "dragoman.parts.part",
     "Finding": "dragoman.findings",
-    "Gauge": "dragoman.telemetry.metrics",
+    "Gauge": "dragoman.telemetry.figures",
     "HttpRequest": "dragoman.parts.route",
     "HttpResponse": "dragoman.parts.route",
     "Image": "dragoman.tools.content",

@@ -70,13 +70,15 @@ from dragoman.protocol.session import Identity
 from dragoman.replies.artifacts import Artifacts, random_token
 from dragoman.replies.dialects import make_dialect
 from dragoman.runtime import Calls, Edge, Runtime, Shared
+from dragoman.slo.meter import ActionMeter
 from dragoman.storage.port import Storage
 from dragoman.storage.settings import DEFAULT_SPACE, data_directory
 from dragoman.tasks.part import TasksAtWork, tasks_part
 from dragoman.tasks.port import Runs
+from dragoman.telemetry.figures import Gauge
 from dragoman.telemetry.load import PressureMonitor
 from dragoman.telemetry.log import Entry, Logger, StructuredLogger, make_cleaner
-from dragoman.telemetry.metrics import Gauge, Levels, Metrics
+from dragoman.telemetry.metrics import Levels, Metrics
 from dragoman.telemetry.spans import join_trace, make_tracer
 from dragoman.tools.builtin.echo import echo_tool
 from dragoman.tools.builtin.health import health_report, health_tool
@@ -119,6 +121,7 @@ _TAKEN = frozenset(
         "gateway",
         "jobs",
         "deliveries",
+        "slo",
     ]
 )
 """The names of what the server itself starts and stops, or may."""
@@ -185,17 +188,17 @@ def create_server(options: ServerOptions) -> Runtime:
     logger = options.logger or StructuredLogger(_discard, clock, config.logging)
     slots = options.slots or Slots(config.resources, config.tools, clock)
     pressure = PressureMonitor(clock, config.guards.memory_budget_bytes)
-    shared = Shared(DictClaims(clock))
-    supervisor = Supervisor(clock, logger)
+    shared, supervisor = Shared(DictClaims(clock)), Supervisor(clock, logger)
     info = {"name": config.server.name, "version": config.server.version}
     cache: BoundedCache[Any] = BoundedCache(config.cache, clock)
     artifacts = Artifacts(cache, partial(random_token, options.cursor_mark))
     tracer = make_tracer(options.tracer_provider)
     added = (*options.parts, *installed_parts(config.server.parts))
     _check_names(added)
-    tasks = TasksAtWork()
+    tasks, meter = TasksAtWork(), ActionMeter()
     scheduler = _make_scheduler(options, logger, lambda: storage)
-    parts = (_tasks_part(options, tasks), *_own_parts(options, artifacts, tracer, coordinator, scheduler), *added)
+    own = _own_parts(options, artifacts, tracer, meter, coordinator, scheduler)
+    parts = (_tasks_part(options, tasks), *own, *added)
     storage = _make_storage(options, parts)
     _supervise_own(supervisor, storage, load=slots.lag, pressure=pressure, cache=cache)
     facilities = Facilities(
@@ -229,7 +232,7 @@ def create_server(options: ServerOptions) -> Runtime:
     shared.announce = edge.announcer.on_change
     entered = (*(() if lifespan is None else (lifespan,)), *lifespans_of(tools))
     lifespans = Lifespans(entered, calls.runner, logger, config.server.shutdown_timeout_ms / 1000)
-    make_http = partial(_make_http, has_spans=tracer is not None)
+    make_http = partial(_make_http, meter=meter, has_spans=tracer is not None)
     made = config, facilities, calls, edge, supervisor, shared, lifespans, make_http
     runtime = Runtime(*made, coordinator, tasks=tasks, is_owner=options.is_owner)
     return runtime
@@ -375,6 +378,7 @@ def _own_parts(
     options: ServerOptions,
     artifacts: Artifacts,
     tracer: Tracer | None,
+    meter: ActionMeter,
     coordinator: Coordinator | None = None,
     scheduler: Scheduler | None = None,
 ) -> Iterator[Part]:
@@ -388,9 +392,11 @@ def _own_parts(
         yield memories_part(config.response.max_value_bytes - bytes_added_later(info), options.memories)
     if config.gateway.enabled:
         from dragoman.knowledge.part import knowledge_part
+        from dragoman.slo.part import slo_part
 
+        yield slo_part(meter)
         yield knowledge_part(config.gateway.public_url or "")
-        yield _deliveries_part(config)
+        yield _deliveries_part(config, meter)
     if scheduler is not None and (config.gateway.enabled or coordinator is not None):
         from dragoman.jobs.part import jobs_part
 
@@ -404,7 +410,7 @@ def _own_parts(
         yield spans_part(tracer)
 
 
-def _deliveries_part(config: Config) -> Part:
+def _deliveries_part(config: Config, meter: ActionMeter) -> Part:
     from dragoman.gateway.deliveries_part import DeliveryOptions, deliveries_part
 
     return deliveries_part(
@@ -415,6 +421,7 @@ def _deliveries_part(config: Config) -> Part:
             make_bucket=partial(_make_bucket, config),
             most_bytes=_most_action_bytes(config),
             most_answer_bytes=config.response.max_response_bytes,
+            meter=meter,
             tenants=frozenset(tenant for caller in config.auth.callers.values() for tenant in caller.tenants),
         )
     )
@@ -440,7 +447,7 @@ def parts_of(config: Config) -> tuple[Part, ...]:
     """The parts that a server with these settings has, for what they hold without a runtime: commands and checks."""
     options = ServerOptions(config=config)
     artifacts = Artifacts(BoundedCache(config.cache, options.clock), random_token)
-    own = _tasks_part(options, TasksAtWork()), *_own_parts(options, artifacts, None)
+    own = _tasks_part(options, TasksAtWork()), *_own_parts(options, artifacts, None, ActionMeter())
     return (*own, *installed_parts(config.server.parts))
 
 
@@ -607,7 +614,13 @@ def _compose_edge(
 
 
 def _make_http(
-    runtime: Runtime, *, sse: bool, siblings: Siblings | None, identify: Identify | None, has_spans: bool
+    runtime: Runtime,
+    *,
+    sse: bool,
+    siblings: Siblings | None,
+    identify: Identify | None,
+    meter: ActionMeter,
+    has_spans: bool,
 ) -> HttpApp:
     """A runtime as an ASGI application, with the parts that only HTTP has."""
     from dragoman.access.metadata import resource_metadata
@@ -633,7 +646,7 @@ def _make_http(
     )
     runtime.edge.announcer.sessions = sessions
     runtime.metrics = _make_metrics(runtime) if config.http.metrics else None
-    for part in _http_parts(runtime, siblings, authenticator):
+    for part in _http_parts(runtime, siblings, authenticator, meter):
         runtime.observers += _contribute(part, config, runtime.facilities, runtime.supervisor).observers
     services, metadata = runtime.edge.services, resource_metadata(config.auth)
     routes = [*Status(runtime, services, siblings).routes(), *(sse_routes(sessions) if sse else ())]
@@ -654,7 +667,9 @@ def _make_http(
     )
 
 
-def _http_parts(runtime: Runtime, siblings: Siblings | None, authenticator: Authenticator | None) -> Iterator[Part]:
+def _http_parts(
+    runtime: Runtime, siblings: Siblings | None, authenticator: Authenticator | None, meter: ActionMeter
+) -> Iterator[Part]:
     """The parts that a server has only over HTTP, in the order in which they start."""
     config = runtime.config
     if runtime.metrics is not None:
@@ -671,6 +686,7 @@ def _http_parts(runtime: Runtime, siblings: Siblings | None, authenticator: Auth
             _most_action_bytes(config),
             config.response.max_response_bytes,
             _make_bucket(config, runtime.clock),
+            meter,
             is_durable=config.storage.engine != "memory",
         )
     if config.explorer.enabled:
@@ -762,7 +778,7 @@ def _make_metrics(runtime: Runtime) -> Metrics | None:
 
 def _is_reserved(gauge: Gauge) -> bool:
     """Whether a gauge has a name of the server's own."""
-    return gauge.name.startswith("dragoman_")
+    return gauge.name.startswith(("dragoman_", "a2a_"))
 
 
 @asynccontextmanager

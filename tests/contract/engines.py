@@ -18,6 +18,7 @@ from dragoman.knowledge.migrations import MIGRATIONS as KNOWLEDGE
 from dragoman.memories.migrations import MIGRATIONS as MEMORIES
 from dragoman.memories.port import Memories
 from dragoman.messaging.migrations import MIGRATIONS as BUS
+from dragoman.slo.migrations import MIGRATIONS as SLO
 from dragoman.storage.port import Storage
 from dragoman.storage.settings import StorageConfig
 from dragoman.tasks.port import Runs
@@ -31,7 +32,7 @@ MakeStorage = Callable[[Path, int, Clock], Storage]
 def sqlite(folder: Path, quota: int = PLENTY, clock: Clock | None = None) -> Storage:
     config = StorageConfig(data_dir=str(folder), max_bytes_per_caller=quota)
     return SqliteStorage(
-        config, clock or ManualClock(), (*MEMORIES, *AGENTS, *KNOWLEDGE, *GATEWAY, *DELIVERIES, *BUS, *JOBS)
+        config, clock or ManualClock(), (*MEMORIES, *AGENTS, *KNOWLEDGE, *GATEWAY, *DELIVERIES, *BUS, *JOBS, *SLO)
     )
 
 

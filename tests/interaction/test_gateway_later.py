@@ -25,6 +25,7 @@ from dragoman.gateway.requests import ActionRequests, KeptRequest, RequestStatus
 from dragoman.knowledge.port import ActionRequest, Applied, Audit, AuditEvent, DocumentChange, Documents
 from dragoman.messaging.bus import BusDelivery, BusMessage
 from dragoman.messaging.subjects import accepted_subject, actions_subject, replies_subject
+from dragoman.slo.meter import ActionMeter
 from tests.support.gateway import Signer, as_body, create_args
 from tests.support.gateway_serving import (
     TRANSPORTS,
@@ -495,7 +496,7 @@ async def test_a_message_that_was_delivered_too_often_is_not_tried_again(monkeyp
         config, clock, logger = gateway.runtime.config.gateway, gateway.clock, gateway.runtime.logger
         credentials = Credentials(gateway.keys, None, clock, logger, "dragoman")
         rates, ids = GatewayRates(DictQuotas(), clock), gateway.runtime.ids
-        exchanges, requests = Exchanges(credentials, rates, config, ids, logger, 1000), SettledOnly()
+        exchanges, requests = Exchanges(credentials, rates, config, ids, logger, 1000, ActionMeter()), SettledOnly()
         objects = open_objects(gateway.runtime.facilities.storage, config, clock).objects
         deliverer = Deliverer(
             cast(ActionRequests, requests),

@@ -15,8 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from dragoman.cache.bounded import BoundedCache
 from dragoman.calls.call import Completion
 from dragoman.cli.scrape import quantile
+from dragoman.telemetry.figures import OTHER
 from dragoman.telemetry.log import CompletionRecord
-from dragoman.telemetry.metrics import BOUNDS_MS, OTHER, Levels, Metrics
+from dragoman.telemetry.metrics import BOUNDS_MS, Levels, Metrics
 
 LEVELS = Levels(
     in_flight=0, slots=1, slots_in_use=0, lag_seconds=0, memory_bytes=1, sessions=0, cache=BoundedCache[Any]().stats()

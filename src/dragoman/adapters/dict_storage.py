@@ -38,6 +38,7 @@ class DictStorage:
         from dragoman.adapters.dict_documents import DictAudit, DictDocuments
         from dragoman.adapters.dict_gateway import DictQuotas, DictSigningKeys
         from dragoman.adapters.dict_ledger import DictBooks, DictLedger, DictLedgerAdmin
+        from dragoman.adapters.dict_levels import DictServiceLevels
         from dragoman.adapters.dict_memories import DictMemories
         from dragoman.adapters.dict_objects import DictLinkKeys, DictObjectRecords, DictObjects
         from dragoman.adapters.dict_requests import DictActionRequests
@@ -52,6 +53,7 @@ class DictStorage:
         from dragoman.knowledge.port import Audit, Documents
         from dragoman.memories.port import Memories
         from dragoman.messaging.bus import Bus, DeadLetters
+        from dragoman.slo.port import ServiceLevels
         from dragoman.tasks.port import Runs
 
         self._bus = bus = DictBus(self._clock)
@@ -77,6 +79,7 @@ class DictStorage:
             ObjectRecords: artifacts,
             ObjectExpiry: artifacts,
             LinkKeys: DictLinkKeys(),
+            ServiceLevels: DictServiceLevels(),
         }
 
     def examine(self) -> Iterable[Finding]:

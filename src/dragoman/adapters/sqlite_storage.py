@@ -54,6 +54,7 @@ class SqliteStorage:
         from dragoman.adapters.sqlite_ledger import SqliteLedger
         from dragoman.adapters.sqlite_ledger_admin import SqliteLedgerAdmin
         from dragoman.adapters.sqlite_ledger_process import SqliteProcess
+        from dragoman.adapters.sqlite_levels import SqliteServiceLevels
         from dragoman.adapters.sqlite_memories import SqliteMemories, merge_index
         from dragoman.adapters.sqlite_objects import SqliteLinkKeys, SqliteObjectRecords
         from dragoman.adapters.sqlite_requests import SqliteActionRequests
@@ -68,6 +69,7 @@ class SqliteStorage:
         from dragoman.knowledge.port import Audit, Documents
         from dragoman.memories.port import Memories
         from dragoman.messaging.bus import Bus, DeadLetters
+        from dragoman.slo.port import ServiceLevels
         from dragoman.tasks.port import Runs
 
         space = self._config.space or DEFAULT_SPACE
@@ -97,6 +99,7 @@ class SqliteStorage:
             ObjectRecords: artifacts,
             ObjectExpiry: artifacts,
             LinkKeys: SqliteLinkKeys(self._database),
+            ServiceLevels: SqliteServiceLevels(self._database),
         }
 
     def examine(self) -> Iterator[Finding]:

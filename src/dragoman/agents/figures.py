@@ -8,8 +8,9 @@ from dragoman.agents.deliveries import Deliveries
 from dragoman.agents.ledger import AgentQueue
 from dragoman.clock import sleep
 from dragoman.errors import ErrorCode, StorageError
+from dragoman.telemetry.figures import OTHER, Gauge
 from dragoman.telemetry.log import exception_facts
-from dragoman.telemetry.metrics import MOST_TOOLS, OTHER, Gauge
+from dragoman.telemetry.metrics import MOST_TOOLS
 
 MOST_COUNTED = 10_000
 """Of one agent's messages; a deeper queue shows as this deep."""

@@ -18,6 +18,7 @@ from dragoman.cli.parts import add_commands
 from dragoman.cli.registry import registry
 from dragoman.cli.serve import serve
 from dragoman.cli.signing import token
+from dragoman.cli.slo import slo
 from dragoman.cli.top import top
 from dragoman.process.exit_codes import FAILED, UNUSABLE
 
@@ -69,6 +70,7 @@ app.add_typer(actions.app, name="actions")
 app.add_typer(audit.app, name="audit")
 app.add_typer(jobs.app, name="jobs")
 app.command()(registry)
+app.command()(slo)
 app.command()(top)
 app.add_typer(config.app, name="config")
 app.command()(guards)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -12,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.access.settings import TOKEN_PATTERN
+from dragoman.telemetry import quantiles
 from dragoman.telemetry.clean import sanitize
 
 Samples: TypeAlias = dict[str, dict[tuple[str, ...], float]]
@@ -211,20 +211,6 @@ def _grown(before: Look, now: Look, name: str) -> dict[tuple[str, ...], float]:
 
 
 def quantile(share: float, buckets: Mapping[str, float]) -> float | None:
-    """Milliseconds within which that share of calls had ended, from cumulative counts by upper bound in seconds.
-
-    Within a bucket calls are taken to be spread evenly; what is in the last one took its lower bound, at least.
-    """
-    counts = sorted((float(bound), count) for bound, count in buckets.items())
-    total = counts[-1][1] if counts else 0.0
-    if total <= 0:
-        return None
-    wanted, lower, below = share * total, 0.0, 0.0
-    for upper, count in counts:
-        if count >= wanted:
-            if math.isinf(upper):
-                break
-            part = (wanted - below) / (count - below) if count > below else 1.0
-            return (lower + (upper - lower) * part) * 1000
-        lower, below = upper, count
-    return lower * 1000
+    """Milliseconds within which that share of calls had ended, from cumulative counts by upper bound in seconds."""
+    seconds = quantiles.quantile(share, ((float(bound), count) for bound, count in buckets.items()))
+    return None if seconds is None else seconds * 1000

@@ -92,11 +92,12 @@ async def opened_storage(config: Config) -> AsyncIterator[OpenStorage]:
     from dragoman.knowledge.migrations import MIGRATIONS as KNOWLEDGE
     from dragoman.memories.migrations import MIGRATIONS as MEMORIES
     from dragoman.messaging.migrations import MIGRATIONS as BUS
+    from dragoman.slo.migrations import MIGRATIONS as SLO
     from dragoman.storage.settings import data_directory
 
     clock = SystemClock()
     folder = data_directory(config.storage, os.environ)
-    migrations = (*MEMORIES, *KNOWLEDGE, *GATEWAY, *BUS, *DELIVERIES, *JOBS)
+    migrations = (*MEMORIES, *KNOWLEDGE, *GATEWAY, *BUS, *DELIVERIES, *JOBS, *SLO)
     storage = make_storage(config.storage, clock, migrations)
     try:
         yield OpenStorage(config, folder, storage, clock)

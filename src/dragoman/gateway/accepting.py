@@ -218,7 +218,9 @@ class BusAcceptor:
             credential = await self._identify(delivery, exchange, headers)
             nonce = self._exchanges.credentials.nonce_of(credential, delivery.published_at)
             asked = await self._read(delivery, exchange, credential, headers)
-            await self._acceptor.accept(asked, exchange, nonce, delivery)
+            kept = await self._acceptor.accept(asked, exchange, nonce, delivery)
+            if kept.is_new:
+                self._exchanges.meter.acknowledged(exchange.requested, self._took_ms(delivery))
         except REFUSALS as error:
             await self._refuse(delivery, exchange, asked, nonce, self._exchanges.as_tool_error(exchange, error))
 
@@ -241,7 +243,7 @@ class BusAcceptor:
         envelope = read_envelope(exchange.body)
         exchange.trace_id = envelope.trace_id
         keys = [value for name, value in headers.items() if name == b"idempotency-key"]
-        asked = asked_for(envelope, credential, self._clock, keys)
+        exchange.asked = asked = asked_for(envelope, credential, self._clock, keys)
         if delivery.message.subject != actions_subject(envelope.tenant_id):
             raise Unauthorized("The subject is that of another tenant", {"reason": "other_tenant"})
         await self._exchanges.count_tenant(exchange, envelope.tenant_id)
@@ -264,7 +266,9 @@ class BusAcceptor:
             wait = backoff_ms(_POLICY, delivery.attempt - 1, self._random) / 1000
             wait += retry_after_seconds(error)
             last = msgspec.structs.replace(delivery, errors=())  # One error is enough of many that are alike.
-            await self._requests.settle(last, Settled(status=RequestStatus.RETRYING, error=record, after_seconds=wait))
+            settled = Settled(status=RequestStatus.RETRYING, error=record, after_seconds=wait)
+            if await self._requests.settle(last, settled):
+                self._exchanges.meter.retried(exchange.requested, code_in_contract(error))
             return
         self._exchanges.turned_away(exchange, error)
         reply = None
@@ -272,7 +276,15 @@ class BusAcceptor:
             body = self._exchanges.refused(exchange, error).body
             reply = reply_to(asked.envelope, body, self._clock, f"refused-{delivery.number}")
         settled = Settled(status=RequestStatus.FAILED, error=record, reply=reply)
-        if not await self._requests.settle(delivery, settled, nonce) and nonce is not None:
-            used = self._exchanges.credentials.nonce_was_used(nonce)
-            record = error_record(used, exchange.trace_id, delivery.attempt, self._clock)
-            await self._requests.settle(delivery, Settled(status=RequestStatus.FAILED, error=record))
+        is_settled = await self._requests.settle(delivery, settled, nonce)
+        if not is_settled and nonce is not None:
+            error = self._exchanges.credentials.nonce_was_used(nonce)
+            record = error_record(error, exchange.trace_id, delivery.attempt, self._clock)
+            is_settled = await self._requests.settle(delivery, Settled(status=RequestStatus.FAILED, error=record))
+        if is_settled:
+            code, took_ms = code_in_contract(error), self._took_ms(delivery)
+            self._exchanges.meter.ended(exchange.requested, code, took_ms, is_dead=True)
+
+    def _took_ms(self, delivery: BusDelivery) -> float:
+        """Milliseconds since a message was published."""
+        return max(0.0, self._clock.now().timestamp() - delivery.published_at) * 1000

@@ -19,6 +19,7 @@ from dragoman.knowledge.actions import ACTIONS, Action, subject_of
 from dragoman.knowledge.port import ActionRequest, ActionStream
 from dragoman.knowledge.roles import canonical
 from dragoman.knowledge.standing import ActionOrigin, fingerprint_of
+from dragoman.slo.meter import EXTERNAL, INTERNAL, Requested
 
 _CLOCKS_DIFFER: Final = 60.0
 """Seconds that a sender's clock may be ahead."""
@@ -108,6 +109,16 @@ def call_for(
     call = intake.make_local(action.name, args, origin, envelope.correlation_id)
     call.meta = {IDEMPOTENCY_KEY: asked.key}
     return call
+
+
+def requested_by(asked: AskedAction) -> Requested:
+    """The facts about a request that are counted."""
+    return Requested(asked.action.name, asked.envelope.tenant_id, asked.caller.name, caller_kind(asked.kid))
+
+
+def caller_kind(kid: str | None) -> str:
+    """The kind of a caller, by the key that it has signed with."""
+    return INTERNAL if kid is None else EXTERNAL
 
 
 def as_it_is(call: Call, outcome: Outcome) -> Outcome:

@@ -30,6 +30,7 @@ from dragoman.messaging.consumer import Consumer
 from dragoman.messaging.migrations import MIGRATIONS as BUS_MIGRATIONS
 from dragoman.messaging.subjects import ALL_ACCEPTED, ALL_ACTIONS
 from dragoman.parts.part import Contribution, Facilities, Loop, Part, ScheduledJob
+from dragoman.slo.meter import ActionMeter
 
 if TYPE_CHECKING:
     from dragoman.access.authenticator import Authenticator
@@ -51,6 +52,7 @@ class DeliveryOptions(Struct, frozen=True, kw_only=True):
     most_bytes: int
     """Of a message."""
     most_answer_bytes: int
+    meter: ActionMeter
     tenants: frozenset[str]
     """Those of internal callers."""
 
@@ -74,7 +76,7 @@ def _consumers(options: DeliveryOptions, given: Facilities, objects: Objects) ->
         storage.port(SigningKeys), options.make_authenticator(clock), clock, given.logger, settings.audience
     )
     rates = GatewayRates(storage.port(Quotas), clock)
-    exchanges = Exchanges(credentials, rates, settings, given.ids, given.logger, options.most_bytes)
+    exchanges = Exchanges(credentials, rates, settings, given.ids, given.logger, options.most_bytes, options.meter)
     aliases = AliasUse(storage.port(Audit), clock)
     accepting = Acceptor(requests, exchanges, objects, clock, given.ids)
     acceptor = BusAcceptor(accepting, requests, exchanges, aliases, clock, random, options.most_bytes)

@@ -18,7 +18,7 @@ from dragoman.clock import Clock
 from dragoman.errors import Abandoned, InternalFailure, NotFound, Stopping, ToolError
 from dragoman.gateway.accepting import Acceptance, acceptance_in
 from dragoman.gateway.answers import ActionAnswers
-from dragoman.gateway.asking import AskedAction, as_it_is, call_for
+from dragoman.gateway.asking import AskedAction, as_it_is, call_for, requested_by
 from dragoman.gateway.exchanges import REFUSALS, Exchanges, GatewayExchange
 from dragoman.gateway.keeping import Objects
 from dragoman.gateway.replying import error_record, reply_to, retry_after_seconds
@@ -29,6 +29,7 @@ from dragoman.messaging.bus import BusDelivery
 from dragoman.messaging.retries import Random, RetryPolicy, backoff_ms
 from dragoman.replies.contract import code_in_contract
 from dragoman.replies.vocabulary import RETRYABLE
+from dragoman.slo.meter import Requested
 from dragoman.telemetry.log import Logger, exception_facts
 
 
@@ -78,7 +79,7 @@ class Deliverer:
             if delivery.attempt > self._policy.max_attempts:  # It may be what ended the processes that had it.
                 raise InternalFailure("It was delivered too often", {"reason": "too_many_deliveries"})
             value = await self._carry_out(asked, acceptance)
-            latency = max(0, round((self._clock.now().timestamp() - acceptance.accepted_at) * 1000))
+            latency = self._latency_of(acceptance)
             body = await self._answers.word(asked.envelope.tenant_id, value, latency, asked.web_base)
         except REFUSALS as error:
             told = self._exchanges.as_tool_error(exchange, error)
@@ -98,7 +99,8 @@ class Deliverer:
             body=body,
             reply=reply_to(asked.envelope, body, self._clock, f"reply-{delivery.number}"),
         )
-        await self._requests.settle(delivery, settled)
+        if await self._requests.settle(delivery, settled):
+            self._exchanges.meter.ended(requested_by(asked), "", latency, was_accepted=True)
 
     async def _carry_out(self, asked: AskedAction, acceptance: Acceptance) -> Any:
         if asked.kid is not None:
@@ -124,8 +126,8 @@ class Deliverer:
         error: ToolError,
     ) -> None:
         record = error_record(error, exchange.trace_id, delivery.attempt, self._clock)
-        may_pass = code_in_contract(error) in RETRYABLE
-        if may_pass and self._policy.has_attempt_left(delivery.attempt - 1):
+        code = code_in_contract(error)
+        if code in RETRYABLE and self._policy.has_attempt_left(delivery.attempt - 1):
             wait = backoff_ms(self._policy, delivery.attempt - 1, self._random) / 1000
             wait = max(wait, retry_after_seconds(error))
             settled = Settled(
@@ -144,7 +146,21 @@ class Deliverer:
                 else reply_to(asked.envelope, answer.body, self._clock, f"reply-{delivery.number}"),
                 error=record,
             )
-        await self._requests.settle(delivery, settled)
+        if await self._requests.settle(delivery, settled):
+            self._count(acceptance, asked, code, is_over=settled.status is RequestStatus.FAILED)
+
+    def _count(self, acceptance: Acceptance, asked: AskedAction | None, code: str, *, is_over: bool) -> None:
+        """Count an attempt that failed."""
+        meter, of = self._exchanges.meter, acceptance.request
+        requested = Requested(tenant=of.tenant) if asked is None else requested_by(asked)
+        if is_over:
+            meter.ended(requested, code, self._latency_of(acceptance), was_accepted=True, is_dead=True)
+        else:
+            meter.retried(requested, code)
+
+    def _latency_of(self, acceptance: Acceptance) -> int:
+        """Milliseconds since a request was accepted."""
+        return max(0, round((self._clock.now().timestamp() - acceptance.accepted_at) * 1000))
 
     async def _pin(self, acceptance: Acceptance) -> None:
         """Keep the arguments of a dead letter, for an operator who has it tried again."""

@@ -21,13 +21,15 @@ from dragoman.errors import (
     Unauthenticated,
     VerifierUnavailable,
 )
+from dragoman.gateway.asking import AskedAction, caller_kind, requested_by
 from dragoman.gateway.credentials import Credential, Credentials, not_authentic
 from dragoman.gateway.envelope import is_trace, malformed, new_trace, trace_in
 from dragoman.gateway.rates import GatewayRates, Remaining
 from dragoman.gateway.settings import GatewayConfig
 from dragoman.ids import Ids
 from dragoman.parts.route import HttpRequest, HttpResponse
-from dragoman.replies.contract import word_error
+from dragoman.replies.contract import code_in_contract, word_error
+from dragoman.slo.meter import STRANGER, ActionMeter, Requested
 from dragoman.telemetry.log import Logger
 from dragoman.tools.storage_errors import tool_error
 
@@ -45,7 +47,12 @@ class GatewayExchange:
         self._trace_id: str | None = None
         self.body = b""
         self.credential: Credential | None = None
+        self.asked: AskedAction | None = None
+        self.code = ""
+        """The code of the error that it is answered with."""
         self.rate: Remaining | None = None
+        self.is_accepted = False
+        """Whether it is carried out later, or was before: it is counted when it ends."""
 
     @property
     def trace_id(self) -> str:
@@ -57,6 +64,17 @@ class GatewayExchange:
     @trace_id.setter
     def trace_id(self, trace_id: str) -> None:
         self._trace_id = trace_id
+
+    @property
+    def requested(self) -> Requested:
+        """The facts that are counted: none that the sender could make up."""
+        if self.credential is None:
+            return STRANGER
+        if self.asked is not None:
+            return requested_by(self.asked)
+        caller = self.credential.caller
+        tenant = next(iter(caller.tenants)) if len(caller.tenants) == 1 else ""
+        return Requested("", tenant, caller.name, caller_kind(self.credential.kid))
 
     @property
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
@@ -75,6 +93,7 @@ class Exchanges:
         ids: Ids,
         logger: Logger,
         most_bytes: int,
+        meter: ActionMeter,
     ) -> None:
         """No body that `admit` reads has more than `most_bytes`."""
         self.credentials = credentials
@@ -83,6 +102,8 @@ class Exchanges:
         self._ids = ids
         self._logger = logger
         self._most_bytes = most_bytes
+        self.meter = meter
+        """Counts requests for actions."""
 
     def open(self, request: HttpRequest) -> GatewayExchange:
         """For a request over HTTP."""
@@ -165,6 +186,7 @@ class Exchanges:
     def refused(self, exchange: GatewayExchange, error: Exception) -> HttpResponse:
         """The answer to a request that was refused, or failed."""
         error = self.as_tool_error(exchange, error)
+        exchange.code = code_in_contract(error)
         status, body = word_error(error, exchange.trace_id)
         headers = exchange.headers
         if isinstance(error, RateLimited):

@@ -25,6 +25,7 @@ from dragoman.knowledge.port import Audit, Documents
 from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.knowledge.standing import Standings
 from dragoman.parts.part import Contribution, Facilities, Part
+from dragoman.slo.meter import ActionMeter
 
 if TYPE_CHECKING:
     from dragoman.access.authenticator import Authenticator
@@ -43,13 +44,14 @@ def gateway_part(
     most_bytes: int,
     most_answer_bytes: int,
     bucket: ArtifactBucket | None,
+    meter: ActionMeter,
     *,
     is_durable: bool,
 ) -> Part:
     """The routes. Internal callers are those that `authenticator` knows; without one there are external ones only.
 
     No body of a request has more than `most_bytes`, and no answer more than `most_answer_bytes`.
-    Artifacts are in `bucket`, or else in the storage.
+    Artifacts are in `bucket`, or else in the storage. Requests are counted by `meter`.
     """
 
     def build(given: Facilities) -> Contribution:
@@ -57,7 +59,7 @@ def gateway_part(
         keys = given.storage.port(SigningKeys)
         credentials = Credentials(keys, authenticator, given.clock, given.logger, settings.audience)
         rates = GatewayRates(given.storage.port(Quotas), given.clock)
-        exchanges = Exchanges(credentials, rates, settings, given.ids, given.logger, most_bytes)
+        exchanges = Exchanges(credentials, rates, settings, given.ids, given.logger, most_bytes, meter)
         aliases = AliasUse(given.storage.port(Audit), given.clock)
         standings, documents = Standings(given.is_near), given.storage.port(Documents)
         requests = given.storage.port(ActionRequests)

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.knowledge.standing import Standings, check_roles, check_time
 from dragoman.parts.route import HttpRequest, HttpResponse, Route
 from dragoman.replies.contract import word_success
+from dragoman.replies.vocabulary import ContractCode
+from dragoman.slo.meter import ABORTED
 from dragoman.tools.content import encode_json
 
 ENVELOPE_BYTES: Final = 65_536
@@ -85,10 +88,22 @@ class Gateway:
         )
 
     async def _act(self, request: HttpRequest) -> HttpResponse:
-        began = self._clock.monotonic()
+        """Each request is counted once: here, or when it ends if it is accepted."""
+        began, meter = self._clock.monotonic(), self._exchanges.meter
         exchange = self._exchanges.open(request)
-        if _prefers_later(request):
-            return await self._accept(request, exchange, began)
+        answer = self._accept if _prefers_later(request) else self._answer
+        try:
+            response = await answer(request, exchange, began)
+        except BaseException as error:
+            exchange.code = ABORTED if isinstance(error, asyncio.CancelledError) else ContractCode.INTERNAL
+            raise
+        finally:
+            if not exchange.is_accepted:
+                meter.ended(exchange.requested, exchange.code, (self._clock.monotonic() - began) * 1000)
+        return response
+
+    async def _answer(self, request: HttpRequest, exchange: GatewayExchange, began: float) -> HttpResponse:
+        """Carry out a request, and answer it with what came of it."""
         try:
             await self._exchanges.admit(request, exchange)
             asked = await self._asked(request, exchange)
@@ -125,7 +140,7 @@ class Gateway:
         exchange.trace_id = envelope.trace_id
         keys = [value for name, value in request.scope["headers"] if name.lower() == b"idempotency-key"]
         web_base = f"{self._settings.public_url or ''}{request.scope.get('root_path', '')}"
-        asked = asked_for(envelope, credential, self._clock, keys, web_base)
+        exchange.asked = asked = asked_for(envelope, credential, self._clock, keys, web_base)
         await self._exchanges.count_tenant(exchange, envelope.tenant_id)
         await self._aliases.note({*envelope.principal.roles, *asked.caller.roles}, envelope.tenant_id, asked.author)
         return asked
@@ -147,6 +162,9 @@ class Gateway:
             return self._exchanges.turned_away(exchange, error)
         place = f"{request.scope.get('root_path', '')}{_REQUESTS}/{kept.key.request_id}"
         latency = round((self._clock.monotonic() - began) * 1000)
+        exchange.is_accepted = True
+        if kept.is_new:
+            self._exchanges.meter.acknowledged(exchange.requested, latency)
         headers = (b"location", place.encode()), (b"preference-applied", _LATER)
         return HttpResponse(202, word_success({"status": kept.status}, latency), (*exchange.headers, *headers))
 

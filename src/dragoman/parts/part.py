@@ -28,8 +28,8 @@ from dragoman.parts.route import Route
 from dragoman.sections import Section
 from dragoman.storage.migrations import Migration
 from dragoman.storage.port import Storage
+from dragoman.telemetry.figures import Gauge
 from dragoman.telemetry.log import Logger
-from dragoman.telemetry.metrics import Gauge
 from dragoman.tools.catalogue import Catalogue
 
 Step: TypeAlias = Callable[[], Awaitable[None] | None]

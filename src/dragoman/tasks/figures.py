@@ -10,8 +10,8 @@ from dragoman.errors import ErrorCode, StorageError
 from dragoman.tasks.keeping import Keeping
 from dragoman.tasks.running import TaskRuns
 from dragoman.tasks.store import RunStore
+from dragoman.telemetry.figures import Gauge
 from dragoman.telemetry.log import Logger, exception_facts
-from dragoman.telemetry.metrics import Gauge
 
 _EVERY = 5.0
 

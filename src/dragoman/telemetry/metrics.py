@@ -8,19 +8,17 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from math import isfinite
 from operator import add
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import UNSET, Struct, field
-from msgspec.structs import replace
 
 from dragoman.cache.bounded import CacheStats
+from dragoman.telemetry.figures import MOST_VALUES, OTHER, Figure, Gauge, added_up, read_figure
 from dragoman.telemetry.log import CompletionRecord
 from dragoman.version import __version__
 
@@ -33,11 +31,8 @@ N = TypeVar("N", int, float)
 SNAPSHOT = "application/x-dragoman-snapshot"
 """What one process of a server asks another for, to add it to its own."""
 
-MOST_TOOLS = 200
+MOST_TOOLS = MOST_VALUES - 1
 MOST_REASONS = 40
-MOST_VALUES = MOST_TOOLS + 1
-"""Of a part's gauge that has a label: as many as tools have, and `other`."""
-OTHER = "other"
 BOUNDS_MS = (
     0.1,
     0.25,
@@ -61,35 +56,7 @@ BOUNDS_MS = (
 )
 """The upper bounds of the histogram's buckets: from what a call costs by itself to the longest deadlines."""
 
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _OPEN_METRICS = "application/openmetrics-text"
-
-
-class Gauge(Struct, frozen=True):
-    """A figure of a part, read when somebody asks for the metrics."""
-
-    name: str
-    about: str
-    read: Callable[[], float | Mapping[str, float]]
-    is_counter: bool = False
-    """Whether it only ever grows. Its name is then shown with `_total` at the end."""
-    label: str | None = None
-    """The name of the label of a gauge with several figures; the first `MOST_VALUES` of them are shown."""
-
-    def __post_init__(self) -> None:
-        for name in (self.name, *(() if self.label is None else (self.label,))):
-            if _NAME.fullmatch(name) is None:
-                raise ValueError(f"{name!r} is not a name that Prometheus takes")
-
-
-class _Figure(Struct, frozen=True):
-    """What a gauge showed."""
-
-    about: str
-    values: dict[str, float]
-    """By what the label says; a figure without a label has one, with an empty key."""
-    is_counter: bool
-    label: str | None = None
 
 
 class Levels(Struct, frozen=True, kw_only=True):
@@ -172,7 +139,7 @@ class Metrics:
             self._payload_bytes,
             self.received_bytes,
             self.sent_bytes,
-            {gauge.name: figure for gauge in self._gauges if (figure := _read(gauge)) is not None},
+            {gauge.name: figure for gauge in self._gauges if (figure := read_figure(gauge)) is not None},
         )
 
     def _series_for(self, name: str, call: RecordedCall) -> _Series:
@@ -198,7 +165,7 @@ class Snapshot(Struct, frozen=True):
     payload_bytes: int
     received_bytes: int
     sent_bytes: int
-    gauges: dict[str, _Figure] = field(default_factory=dict)
+    gauges: dict[str, Figure] = field(default_factory=dict)
 
     @classmethod
     def together(cls, snapshots: Sequence[Snapshot]) -> Snapshot:
@@ -240,7 +207,7 @@ class Snapshot(Struct, frozen=True):
             sum(each.payload_bytes for each in snapshots),
             sum(each.received_bytes for each in snapshots),
             sum(each.sent_bytes for each in snapshots),
-            _figures_together(each.gauges for each in snapshots),
+            _figures_together([each.gauges for each in snapshots]),
         )
 
     @property
@@ -334,38 +301,12 @@ class Snapshot(Struct, frozen=True):
         ):
             yield CounterMetricFamily(name, said, value=count)
         for name, figure in self.gauges.items():
-            kind = CounterMetricFamily if figure.is_counter else GaugeMetricFamily
-            family = kind(name, figure.about, labels=() if figure.label is None else (figure.label,))
-            for key, value in figure.values.items():
-                family.add_metric(() if figure.label is None else (key,), value)
-            yield family
+            yield figure.family(name)
 
 
-def _read(gauge: Gauge) -> _Figure | None:
-    """None for a gauge that fails: one part must not take the metrics of the others away.
-
-    So does one that shows no number, which other processes could not be told.
-    """
-    try:
-        shown = gauge.read()
-        figures = shown if isinstance(shown, Mapping) else {"": shown}
-        if (gauge.label is None) is isinstance(shown, Mapping):
-            return None
-        values = {str(key): float(figures[key]) for key in sorted(figures)[:MOST_VALUES]}
-    except (Exception, SystemExit):
-        return None
-    if not all(map(isfinite, values.values())):
-        return None
-    return _Figure(gauge.about, values, gauge.is_counter, gauge.label)
-
-
-def _figures_together(gauges: Iterable[Mapping[str, _Figure]]) -> dict[str, _Figure]:
-    total: dict[str, _Figure] = {}
-    for each in gauges:
-        for name, figure in each.items():
-            known = total.get(name)
-            total[name] = figure if known is None else replace(known, values=_added(known.values, figure.values))
-    return total
+def _figures_together(gauges: Sequence[Mapping[str, Figure]]) -> dict[str, Figure]:
+    names = dict.fromkeys(name for each in gauges for name in each)
+    return {name: added_up([each[name] for each in gauges if name in each]) for name in names}
 
 
 def _added(*counts: Mapping[K, N]) -> dict[K, N]:

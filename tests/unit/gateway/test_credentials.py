@@ -15,6 +15,7 @@ from dragoman.gateway.exchanges import Exchanges
 from dragoman.gateway.rates import GatewayRates
 from dragoman.gateway.settings import GatewayConfig
 from dragoman.ids import RandomIds
+from dragoman.slo.meter import ActionMeter
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.testing import ManualClock
 from tests.support.gateway import ACTIONS_PATH, Signer
@@ -47,7 +48,7 @@ class Gate:
         logger = StructuredLogger(self.log.append, self.clock)
         self.credentials = Credentials(self.keys, authenticator, self.clock, logger, "dragoman")
         rates, settings = GatewayRates(DictQuotas(), self.clock), GatewayConfig(public_url=public_url)
-        self.exchanges = Exchanges(self.credentials, rates, settings, RandomIds(), logger, 1000)
+        self.exchanges = Exchanges(self.credentials, rates, settings, RandomIds(), logger, 1000, ActionMeter())
 
     @property
     def now(self) -> float:

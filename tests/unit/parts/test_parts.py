@@ -46,8 +46,9 @@ from dragoman.errors import ConfigError, DuplicateTool, PartFailed
 from dragoman.parts.installed import installed_parts, sections_of_installed
 from dragoman.runtime import ServerState
 from dragoman.sections import about
+from dragoman.telemetry.figures import MOST_VALUES
 from dragoman.telemetry.log import Entry, StructuredLogger
-from dragoman.telemetry.metrics import MOST_VALUES, Snapshot
+from dragoman.telemetry.metrics import Snapshot
 from dragoman.testing import ManualClock, TestServer, open_server
 from dragoman.testing.connection import ENVELOPE
 from tests.support.waiting import PATIENCE, until

@@ -21,8 +21,9 @@ from dragoman import AgentContext, AgentMessage, Caller, ToolContext, __version_
 from dragoman.cache.bounded import BoundedCache
 from dragoman.config import make_config
 from dragoman.errors import NotFound
+from dragoman.telemetry.figures import OTHER
 from dragoman.telemetry.log import CompletionRecord
-from dragoman.telemetry.metrics import BOUNDS_MS, MOST_REASONS, MOST_TOOLS, OTHER, Levels, Metrics, Snapshot
+from dragoman.telemetry.metrics import BOUNDS_MS, MOST_REASONS, MOST_TOOLS, Levels, Metrics, Snapshot
 from dragoman.testing import ManualClock, open_server
 from tests.support.calls import Held
 

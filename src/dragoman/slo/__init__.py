@@ -1,0 +1,1 @@
+"""Service levels: requests for actions counted, kept by the minute, and held against the objectives."""

@@ -1,0 +1,82 @@
+"""The meter: what becomes a status, what is stored, and how much of it there can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import pytest
+
+from dragoman.adapters.dict_levels import DictServiceLevels
+from dragoman.errors import StorageBusy
+from dragoman.replies.vocabulary import STATUSES, ContractCode
+from dragoman.slo.meter import ABORTED, MOST_TENANTS, STRANGER, ActionMeter, Requested, status_of
+from dragoman.slo.part import LevelKeeping
+from dragoman.slo.port import LevelKey
+from dragoman.testing import ManualClock
+
+ASKED = Requested("knowledge.create_document", "acme", "svc:writer", "external")
+
+
+@pytest.mark.parametrize("code", STATUSES)
+def test_a_request_fails_because_of_the_server_or_is_refused(code: ContractCode) -> None:
+    assert status_of(code) == ("FAILED" if STATUSES[code] >= 500 else "REFUSED")
+
+
+def test_the_other_statuses() -> None:
+    assert (status_of(""), status_of(ABORTED)) == ("SUCCESS", "ABORTED")
+    assert status_of(ContractCode.EXPIRED, was_accepted=True) == "FAILED"
+
+
+def test_what_was_taken_is_not_taken_again_and_can_be_put_back() -> None:
+    meter = ActionMeter()
+    meter.ended(ASKED, "", 7.0)
+    taken = meter.take()
+    ended = LevelKey("acme", ASKED.action, "external", "SUCCESS")
+    assert taken == {ended: 1, ended._replace(figure="latency", bucket=1): 1}
+    assert meter.take() == {}
+    meter.ended(ASKED, "", 7.0)
+    meter.put_back(taken)
+    assert meter.take()[ended] == 2
+
+
+def test_a_flood_of_tenants_is_bounded() -> None:
+    meter = ActionMeter()
+    for number in range(3 * MOST_TENANTS):
+        meter.ended(ASKED._replace(tenant=f"t{number}"), "", 1.0)
+    meter.ended(STRANGER, ContractCode.UNAUTHORIZED, 1.0)
+    counts = {key: count for key, count in meter.take().items() if key.figure != "latency"}
+    assert len({key.tenant for key in counts}) == MOST_TENANTS + 1
+    assert sum(counts.values()) == 3 * MOST_TENANTS + 1
+
+
+def test_a_long_name_is_cut() -> None:
+    meter = ActionMeter()
+    meter.ended(ASKED._replace(principal="x" * 10_000), "", 1.0)
+    shown = meter.gauges()[0].read()
+    assert isinstance(shown, dict)
+    assert [len(labels[2]) for labels in shown] == [128]
+
+
+class BusyOnce(DictServiceLevels):
+    """Levels that cannot be stored the first time."""
+
+    is_busy = True
+
+    async def add(self, minute: int, counts: Mapping[LevelKey, int]) -> None:
+        if self.is_busy:
+            self.is_busy = False
+            raise StorageBusy("the storage is busy")
+        await super().add(minute, counts)
+
+
+async def test_what_cannot_be_stored_is_stored_the_next_time() -> None:
+    meter, levels, clock = ActionMeter(), BusyOnce(), ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
+    keeping = LevelKeeping(meter, levels, clock)
+    meter.ended(ASKED, "", 1.0)
+    with pytest.raises(StorageBusy):
+        await keeping.keep()
+    meter.ended(ASKED, "", 1.0)
+    assert await keeping.keep() == {"counts": 2}
+    assert await keeping.keep() == {"counts": 0}
+    assert set((await levels.read(0)).values()) == {2}

@@ -294,6 +294,40 @@ async def test_a_request_that_is_too_late_is_refused_when_it_is_its_turn(monkeyp
         assert kept.http_status == 440
 
 
+class FirstHeldDocuments(HeldDocuments):
+    """The first change waits for the gate, and no other does."""
+
+    async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
+        if self.gate.is_set():
+            return await super().carry_out(change, request)
+        waiting, self.gate = self.gate, asyncio.Event()
+        self.gate.set()
+        await waiting.wait()
+        return await super().carry_out(change, request)
+
+
+class FirstHeldStorage(HeldStorage):
+    def _make_ports(self) -> dict[type, Any]:
+        ports = super()._make_ports()
+        return {**ports, Documents: FirstHeldDocuments(self._clock, ports[Audit])}
+
+
+@pytest.mark.requirement("MC-TRANS-04")
+async def test_a_request_is_not_overtaken_by_the_next_of_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "memory", FirstHeldStorage)
+    async with open_gateway() as gateway:
+        documents, signer = gateway.documents, await gateway.signer("owner")
+        assert isinstance(documents, FirstHeldDocuments)
+        gate = documents.gate
+        gate.clear()
+        numbered = [await accepted(gateway, signer, create_args(), seq=n, context_id="a thread") for n in (1, 2)]
+        other = await accepted(gateway, signer, create_args(), seq=1, context_id="another")
+        assert (await gateway.finished(signer, other.rpartition("/")[2])).http_status == 200
+        gate.set()
+        kept = [await gateway.finished(signer, each.rpartition("/")[2]) for each in numbered]
+        assert [msgspec.json.decode(each.body or b"")["data"].get("ignored") for each in kept] == [None, None]
+
+
 @pytest.mark.requirement("MC-TRANS-04")
 async def test_a_tenant_with_many_messages_delays_nobody_else(tmp_path: Path) -> None:
     async with open_gateway(

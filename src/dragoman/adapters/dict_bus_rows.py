@@ -224,6 +224,11 @@ class DictMessages:
         row = self._rows.get(delivery.number)
         return row is not None and row.state == "held" and row.fence == delivery.fence
 
+    def held_before(self, delivery: BusDelivery) -> list[BusMessage]:
+        """The messages of its subject that are held and were published before it."""
+        held = self._held.get(delivery.message.subject, {})
+        return [row.message for number, row in held.items() if number < delivery.number]
+
     def _settle(self, delivery: BusDelivery) -> MessageRow | None:
         """The row of a delivery, which is held no longer; None if it is not held."""
         if not self.is_held(delivery):

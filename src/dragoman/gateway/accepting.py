@@ -194,8 +194,9 @@ class Acceptor:
 def _fingerprint(asked: AskedAction) -> bytes:
     """The same for repeats of one request, whatever their times, traces, tokens and sequence numbers."""
     envelope = asked.envelope
-    key = None if asked.key == envelope.request_id else asked.key
-    payload = envelope.payload.artifact_hash or envelope.payload.args  # Each link is another one.
+    key = None if asked.key == envelope.request_id.lower() else asked.key
+    hash = envelope.payload.artifact_hash  # Each link is another one.
+    payload = envelope.payload.args if hash is None else hash.lower()
     facts = envelope.action, envelope.action_version, payload, key
     return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).digest()
 

@@ -31,6 +31,8 @@ MOST_HEADER_BYTES: Final = 65_536
 """How many bytes the names and values of the headers of one published message may have together."""
 MOST_DEAD: Final = 10_000
 """How many dead letters of one subject are kept; the oldest are forgotten for others."""
+MOST_DEAD_BYTES: Final = MOST_BYTES
+"""How many bytes their bodies and headers may have together, in the same way."""
 
 
 class BusMessage(Struct, frozen=True, kw_only=True):

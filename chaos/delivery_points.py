@@ -71,7 +71,8 @@ class PointRequests:
     ) -> None:
         self._requests_for = requests_for
         self._told = told
-        self.find, self.redrive, self.forget = requests.find, requests.redrive, requests.forget
+        self.find, self.is_behind = requests.find, requests.is_behind
+        self.redrive, self.forget = requests.redrive, requests.forget
 
     async def accept(
         self,

@@ -13,6 +13,7 @@ from dragoman.gateway.port import Nonce, SigningKey, SigningKeys
 from dragoman.gateway.requests import (
     KEPT_DEAD_SECONDS,
     KEPT_SECONDS,
+    STREAM,
     ActionRequests,
     KeptRequest,
     RequestKey,
@@ -216,3 +217,16 @@ async def test_a_full_bus_leaves_a_request_the_nonce_and_the_message_it_came_in_
     assert await desk.find() is None
     assert await desk.keys.spend(desk.nonce())
     assert await desk.bus.ack(delivery)
+
+
+async def test_a_request_is_behind_those_of_its_stream_that_are_held_and_were_accepted_before(desk: Desk) -> None:
+    held = []
+    for number, stream in enumerate(("a", "b", None, None, "a")):
+        headers = {} if stream is None else {STREAM: stream}
+        await desk.bus.publish(replace(desk.message(str(number)), headers=headers))
+        held.append(await desk.taken())
+    assert [await desk.requests.is_behind(each) for each in held] == [False, False, False, False, True]
+    other = replace(held[4].message, subject="dragoman.accepted.globex")
+    assert not await desk.requests.is_behind(replace(held[4], message=other))
+    await desk.bus.retry(held[0], 60, b"{}")
+    assert not await desk.requests.is_behind(held[4])

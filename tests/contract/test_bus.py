@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import BusFull, StorageClosed
 from dragoman.messaging import bus as limits
-from dragoman.messaging.bus import REMEMBERED_SECONDS, Bus, BusDelivery
+from dragoman.messaging.bus import MOST_HEADER_BYTES, REMEMBERED_SECONDS, Bus, BusDelivery
 from dragoman.messaging.subjects import ALL_ACTIONS, actions_subject, events_subject, replies_subject
 from dragoman.replies.vocabulary import STATUSES, words_for
 from dragoman.storage.port import Storage
@@ -378,6 +378,15 @@ async def test_a_subject_has_no_more_messages_and_no_more_bytes_than_it_may(
         await bus.publish(message("m6"))
     clock.advance(5)  # One has expired.
     await publish(bus, "m6")
+
+
+async def test_the_headers_of_a_message_are_as_large_as_they_may_be_and_not_larger(bus: Bus) -> None:
+    most = {"name": "é" * ((MOST_HEADER_BYTES - 4) // 2)}
+    assert await bus.publish(replace(message("m1"), headers=most))
+    with pytest.raises(ValueError, match=f"have {MOST_HEADER_BYTES + 1} bytes"):
+        await bus.publish(replace(message("m2"), headers={**most, "x": ""}))
+    (one,) = await taken(subscribed(bus), 1)
+    assert one.message.headers == most
 
 
 async def test_a_message_that_nobody_takes_in_time_is_forgotten(bus: Bus, other: Bus, clock: ManualClock) -> None:

@@ -207,11 +207,14 @@ async def test_settled_and_expired_messages_are_purged_and_others_are_not(
     assert await taken_ids(subscribed(bus, "other.a")) == ["waiting"]
 
 
-async def test_of_too_many_dead_letters_of_a_subject_the_oldest_are_forgotten(
-    bus: Bus, dead: DeadLetters, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "most"), [("MOST_DEAD", 2), ("MOST_DEAD_BYTES", 2 * len(b"m1{}"))])
+async def test_of_too_many_or_too_large_dead_letters_of_a_subject_the_oldest_are_forgotten(
+    bus: Bus, dead: DeadLetters, monkeypatch: pytest.MonkeyPatch, name: str, most: int
 ) -> None:
-    monkeypatch.setattr("dragoman.messaging.bus.MOST_DEAD", 2)
-    await publish(bus, "m1", "m2", "m3")
-    for delivery in await taken(subscribed(bus), 3):
-        assert await bus.give_up(delivery, ERROR)
-    assert [each.message.id for each in await dead.page(None, 10)] == ["m2", "m3"]
+    monkeypatch.setattr(f"dragoman.messaging.bus.{name}", most)
+    await publish(bus, "m0", subject="jobs.b")
+    await publish(bus, "m1", "m2", "m3", "m4")
+    for subject, count in (("jobs.b", 1), ("jobs.a", 4)):
+        for delivery in await taken(subscribed(bus, subject), count):
+            assert await bus.give_up(delivery, ERROR)
+    assert [each.message.id for each in await dead.page(None, 10)] == ["m0", "m3", "m4"]

@@ -238,6 +238,14 @@ async def test_without_a_key_the_request_id_is_the_key(gateway: GatewayApp, sign
     assert (other.status, other.json["error"]["details"]["reason"]) == (409, "document_exists")
 
 
+@pytest.mark.requirement("MC-IDEM-02")
+async def test_an_id_in_capitals_is_the_same_id(gateway: GatewayApp, signer: Signer) -> None:
+    envelope = gateway.envelope(signer, "knowledge.create_document", create_args())
+    first = await gateway.post(signer, envelope)
+    again = await gateway.post(signer, {**envelope, "request_id": envelope["request_id"].upper()})
+    assert (again.status, again.json["data"]) == (first.status, first.json["data"])
+
+
 @pytest.mark.requirement("MC-IDEM-01", "MC-IDEM-02")
 async def test_times_traces_and_tokens_do_not_make_another_request(gateway: GatewayApp, signer: Signer) -> None:
     args, key = create_args(), "a-key"

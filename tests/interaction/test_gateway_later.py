@@ -19,7 +19,7 @@ from dragoman.gateway.credentials import Credentials
 from dragoman.gateway.delivering import Deliverer
 from dragoman.gateway.exchanges import Exchanges
 from dragoman.gateway.keeping import open_objects
-from dragoman.gateway.port import Nonce
+from dragoman.gateway.port import Nonce, SigningKey
 from dragoman.gateway.rates import GatewayRates
 from dragoman.gateway.requests import ActionRequests, KeptRequest, RequestStatus, Settled
 from dragoman.knowledge.port import ActionRequest, Applied, Audit, AuditEvent, DocumentChange, Documents
@@ -293,6 +293,68 @@ async def test_a_request_that_is_too_late_is_refused_when_it_is_its_turn(monkeyp
         documents.gate.set()
         kept = await gateway.finished(signer, place.rpartition("/")[2])
         assert kept.http_status == 440
+
+
+class FirstHeldDocuments(HeldDocuments):
+    """The first change waits for the gate, and no other does."""
+
+    async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
+        if self.gate.is_set():
+            return await super().carry_out(change, request)
+        waiting, self.gate = self.gate, asyncio.Event()
+        self.gate.set()
+        await waiting.wait()
+        return await super().carry_out(change, request)
+
+
+class FirstHeldStorage(HeldStorage):
+    def _make_ports(self) -> dict[type, Any]:
+        ports = super()._make_ports()
+        return {**ports, Documents: FirstHeldDocuments(self._clock, ports[Audit])}
+
+
+@pytest.mark.requirement("MC-TRANS-04")
+async def test_a_request_is_not_overtaken_by_the_next_of_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "memory", FirstHeldStorage)
+    async with open_gateway() as gateway:
+        documents, signer = gateway.documents, await gateway.signer("owner")
+        assert isinstance(documents, FirstHeldDocuments)
+        gate = documents.gate
+        gate.clear()
+        numbered = [await accepted(gateway, signer, create_args(), seq=n, context_id="a thread") for n in (1, 2)]
+        other = await accepted(gateway, signer, create_args(), seq=1, context_id="another")
+        assert (await gateway.finished(signer, other.rpartition("/")[2])).http_status == 200
+        gate.set()
+        kept = [await gateway.finished(signer, each.rpartition("/")[2]) for each in numbered]
+        assert [msgspec.json.decode(each.body or b"")["data"].get("ignored") for each in kept] == [None, None]
+
+
+async def test_messages_of_a_tenant_are_accepted_in_the_order_of_their_publication(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_gateway() as gateway:
+        signer, other = await gateway.signer("owner"), await gateway.signer("owner", tenant="globex")
+        find, gate, looked_up = gateway.keys.find, asyncio.Event(), list[str]()
+
+        async def find_late(kid: str) -> SigningKey | None:
+            looked_up.append(kid)
+            if looked_up == [signer.kid]:
+                await gate.wait()
+            return await find(kid)
+
+        monkeypatch.setattr(gateway.keys, "find", find_late)
+        ids = []
+        for sender, seq in ((signer, 1), (signer, 2), (other, 1)):
+            envelope = gateway.envelope(sender, CREATE, create_args(), seq=seq, context_id="a thread")
+            body, subject = as_body(envelope), actions_subject(sender.tenant)
+            headers = {"Authorization": f"Bearer {gateway.bus_token(sender, body, subject)}"}
+            ids.append(envelope["request_id"])
+            await gateway.bus.publish(BusMessage(subject=subject, id=ids[-1], body=body, headers=headers))
+        for tenant, id in (("globex", ids[2]), ("acme", ids[0]), ("acme", ids[1])):
+            replies = gateway.bus.subscribe(replies_subject(tenant, id), most_per_subject=1, ack_seconds=60)
+            reply = msgspec.json.decode((await replies.take()).message.body)
+            assert "ignored" not in reply["payload"]["data"]
+            gate.set()
 
 
 @pytest.mark.requirement("MC-TRANS-04")

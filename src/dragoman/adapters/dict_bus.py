@@ -11,7 +11,7 @@ from itertools import islice
 from dragoman.adapters.dict_bus_rows import DictMessages
 from dragoman.clock import Clock, Timer
 from dragoman.errors import StorageClosed
-from dragoman.messaging.bus import BusDelivery, BusMessage, DeadLetter
+from dragoman.messaging.bus import BusDelivery, BusMessage, DeadLetter, check_headers
 from dragoman.messaging.subjects import matches
 from dragoman.messaging.takers import Takers
 
@@ -35,6 +35,7 @@ class DictBus:
         self._is_closed = False
 
     async def publish(self, message: BusMessage) -> bool:
+        check_headers(message)
         return self.publish_now(message)
 
     def subscribe(self, pattern: str, *, most_per_subject: int, ack_seconds: float) -> DictSubscription:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import count
+from itertools import accumulate, count
 
 import msgspec
 from msgspec.structs import replace
@@ -136,10 +136,16 @@ class DictMessages:
         row.errors += (error,)
         row.state, row.at = "dead", now
         insort(self._dead, row.number)
-        others = [each for each in self._dead if self._rows[each].message.subject == row.message.subject]
-        for old in others[: -bus.MOST_DEAD]:
-            self._remove(self._rows[old])
+        self._forget_old_dead(row.message.subject)
         return True
+
+    def _forget_old_dead(self, subject: str) -> None:
+        """Remove those of a subject that are too many, or too large together with all newer ones."""
+        dead = [row for each in reversed(self._dead) if (row := self._rows[each]).message.subject == subject]
+        sizes = accumulate(row.size for row in dead)
+        for place, (row, size) in enumerate(zip(dead, sizes, strict=True)):
+            if place >= bus.MOST_DEAD or size > bus.MOST_DEAD_BYTES:
+                self._remove(row)
 
     def letters(self, after: int = 0) -> Iterator[DeadLetter]:
         """The dead letters from behind a number on, in order."""
@@ -223,6 +229,11 @@ class DictMessages:
         """Whether it was neither settled nor delivered again nor given back."""
         row = self._rows.get(delivery.number)
         return row is not None and row.state == "held" and row.fence == delivery.fence
+
+    def held_before(self, delivery: BusDelivery) -> list[BusMessage]:
+        """The messages of its subject that are held and were published before it."""
+        held = self._held.get(delivery.message.subject, {})
+        return [row.message for number, row in held.items() if number < delivery.number]
 
     def _settle(self, delivery: BusDelivery) -> MessageRow | None:
         """The row of a delivery, which is held no longer; None if it is not held."""

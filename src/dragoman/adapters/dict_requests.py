@@ -13,6 +13,7 @@ from dragoman.adapters.dict_gateway import DictSigningKeys
 from dragoman.clock import Clock
 from dragoman.gateway.port import Nonce
 from dragoman.gateway.requests import (
+    STREAM,
     KeptRequest,
     MakeReply,
     RequestKey,
@@ -69,6 +70,12 @@ class DictActionRequests:
     async def find(self, tenants: Set[str], principal: str, request_id: str) -> KeptRequest | None:
         keys = (RequestKey(each, principal, request_id) for each in sorted(tenants))
         return next((replace(self._requests[key], is_new=False) for key in keys if key in self._requests), None)
+
+    async def is_behind(self, delivery: BusDelivery) -> bool:
+        stream = delivery.message.headers.get(STREAM)
+        with self._bus.lock:
+            held = self._bus.messages.held_before(delivery)
+        return stream is not None and any(each.headers.get(STREAM) == stream for each in held)
 
     async def settle(self, delivery: BusDelivery, settled: Settled, nonce: Nonce | None = None) -> bool:
         if (nonce is not None and not self._keys.may_spend(nonce)) or not self._bus.is_held(delivery):

@@ -15,7 +15,7 @@ from dragoman.adapters.sqlite_subscription import SqliteSubscription
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import Clock
 from dragoman.errors import StorageClosed
-from dragoman.messaging.bus import BusDelivery, BusMessage
+from dragoman.messaging.bus import BusDelivery, BusMessage, check_headers
 from dragoman.messaging.subjects import ANY
 
 _LEASE_SECONDS = 10.0
@@ -47,6 +47,7 @@ class SqliteBus:
         self._is_closed = False
 
     def publish(self, message: BusMessage) -> Awaitable[bool]:
+        check_headers(message)
         return self._database.write(lambda writing: self.publish_in(writing, message))
 
     def subscribe(self, pattern: str, *, most_per_subject: int, ack_seconds: float) -> SqliteSubscription:

@@ -54,9 +54,8 @@ _SETTLED = "holder = NULL, subscription = NULL, until = NULL WHERE number = ? AN
 _ACK = f"UPDATE bus_message SET state = 'done', errors = ?, forget_at = ?, {_SETTLED}"
 _RETRY = f"UPDATE bus_message SET state = ?, due_at = ?, errors = ?, {_SETTLED}"
 _GIVE_UP = f"UPDATE bus_message SET state = 'dead', died_at = ?, errors = ?, {_SETTLED}"
-_OLD_DEAD = (
-    "SELECT number FROM bus_message WHERE state = 'dead' AND subject = ? ORDER BY number DESC LIMIT 100 OFFSET ?"
-)
+_DEAD = "SELECT count(*), sum(size) FROM bus_message WHERE state = 'dead' AND subject = ?"
+_OLDEST_DEAD = "SELECT number, size FROM bus_message WHERE state = 'dead' AND subject = ? ORDER BY number LIMIT 1"
 GIVE_BACK = "UPDATE bus_message SET state = 'waiting', holder = NULL, subscription = NULL, until = NULL"
 PUT_BACK = f"{GIVE_BACK}, attempts = attempts - 1"
 """For holders that stop in order: the delivery does not count."""
@@ -183,8 +182,12 @@ def give_up(execute: ExecuteSql, delivery: BusDelivery, now: float, error: bytes
     values = (now, _with_error(delivery.errors, error), delivery.number, delivery.fence)
     if execute(_GIVE_UP, values).rowcount != 1:
         return False
-    for (number,) in execute(_OLD_DEAD, (delivery.message.subject, bus.MOST_DEAD)).fetchall():
+    subject = delivery.message.subject
+    letters, total = execute(_DEAD, (subject,)).fetchone()
+    while letters > bus.MOST_DEAD or total > bus.MOST_DEAD_BYTES:
+        number, size = execute(_OLDEST_DEAD, (subject,)).fetchone()
         remove(execute, number)
+        letters, total = letters - 1, total - size
     return True
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Set
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from dragoman.adapters.sqlite_bus import SqliteBus
@@ -16,6 +17,7 @@ from dragoman.adapters.sqlite_gateway import SqliteSigningKeys
 from dragoman.clock import Clock
 from dragoman.gateway.port import Nonce
 from dragoman.gateway.requests import (
+    STREAM,
     KeptRequest,
     MakeReply,
     RequestKey,
@@ -43,6 +45,10 @@ _ADD = (
 _CHANGE = (
     "UPDATE action_request SET status = ?, http_status = ?, body = ?, forget_at = ? "
     "WHERE tenant = ? AND principal = ? AND request_id = ?"
+)
+_HELD_BEFORE = (
+    "SELECT b.headers FROM bus_message m JOIN bus_body b ON b.number = m.number "
+    "WHERE m.state = 'held' AND m.subject = ? AND m.number < ?"
 )
 _FORGET = (
     "DELETE FROM action_request WHERE (tenant, principal, request_id) IN (SELECT tenant, principal, request_id "
@@ -102,6 +108,15 @@ class SqliteActionRequests:
             return next((each for each in found if each is not None), None)
 
         return await self._database.read(read)
+
+    async def is_behind(self, delivery: BusDelivery) -> bool:
+        stream = delivery.message.headers.get(STREAM)
+
+        def read(connection: sqlite3.Connection) -> bool:
+            rows = connection.execute(_HELD_BEFORE, (delivery.message.subject, delivery.number))
+            return any(msgspec.json.decode(headers).get(STREAM) == stream for (headers,) in rows)
+
+        return stream is not None and await self._database.read(read)
 
     async def settle(self, delivery: BusDelivery, settled: Settled, nonce: Nonce | None = None) -> bool:
         try:

@@ -147,7 +147,7 @@ class Letters(NamedTuple):
         return {"number": which.number, "newNumber": made.number, "messageId": made.message_id}
 
     async def _redrive_action(self, which: LetterNumber, dry_run: bool) -> dict[str, Any]:
-        from dragoman.errors import Conflict
+        from dragoman.errors import BusFull, Conflict
 
         assert self.actions is not None
         letter = await self.actions.find(which.number)
@@ -156,7 +156,7 @@ class Letters(NamedTuple):
                 self.actions.check(letter)
                 return {"number": which.shown}
             made = None if letter is None else await self.actions.redrive(letter, OPERATOR)
-        except Conflict as error:
+        except (BusFull, Conflict) as error:
             raise NotRedriven(f"action {which.shown} cannot be redriven: {sanitize(error.message)}") from None
         if made is None:
             raise NotRedriven(f"there is no dead action {which.shown}")

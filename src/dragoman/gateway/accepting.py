@@ -29,6 +29,7 @@ from dragoman.gateway.port import Nonce
 from dragoman.gateway.replying import error_record, reply_to, retry_after_seconds
 from dragoman.gateway.requests import (
     KEPT_SECONDS,
+    STREAM,
     ActionRequests,
     KeptRequest,
     MakeReply,
@@ -68,6 +69,8 @@ class Acceptance(Struct, frozen=True, kw_only=True):
     kid: str | None = None
     artifact: str | None = None
     """The object that holds the arguments, by its SHA-256."""
+    stream: str | None = None
+    """The stream that its `seq` counts in; None without one."""
 
     def asked(self, body: bytes) -> AskedAction:
         """The request. Its envelope was checked when it was accepted. Raises `MalformedEnvelope`."""
@@ -107,7 +110,16 @@ def key_of(asked: AskedAction) -> RequestKey:
 
 
 def _headers_of(acceptance: Acceptance) -> Mapping[str, str]:
-    return {ACCEPTANCE: msgspec.json.encode(acceptance).decode()}
+    headers = {ACCEPTANCE: msgspec.json.encode(acceptance).decode()}
+    return headers if acceptance.stream is None else {**headers, STREAM: acceptance.stream}
+
+
+def _stream_of(asked: AskedAction) -> str | None:
+    """One text for each principal and context."""
+    envelope = asked.envelope
+    if envelope.seq is None:
+        return None
+    return msgspec.json.encode((asked.caller.principal, envelope.context_id)).decode()
 
 
 class Acceptor:
@@ -144,6 +156,7 @@ class Acceptor:
             web_base=asked.web_base,
             kid=asked.kid,
             artifact=artifact,
+            stream=_stream_of(asked),
         )
         wanted = KeptRequest(key=key, fingerprint=_fingerprint(asked))
         subject = accepted_subject(asked.envelope.tenant_id)
@@ -181,8 +194,9 @@ class Acceptor:
 def _fingerprint(asked: AskedAction) -> bytes:
     """The same for repeats of one request, whatever their times, traces, tokens and sequence numbers."""
     envelope = asked.envelope
-    key = None if asked.key == envelope.request_id else asked.key
-    payload = envelope.payload.artifact_hash or envelope.payload.args  # Each link is another one.
+    key = None if asked.key == envelope.request_id.lower() else asked.key
+    hash = envelope.payload.artifact_hash  # Each link is another one.
+    payload = envelope.payload.args if hash is None else hash.lower()
     facts = envelope.action, envelope.action_version, payload, key
     return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).digest()
 

@@ -148,7 +148,7 @@ def _key_of(envelope: Envelope22, given: Sequence[bytes]) -> str:
         if not (0 < len(header) <= 256 and header.isprintable()) or key not in (None, header):
             raise malformed("idempotency_key", "The header Idempotency-Key is another one, or none")
         key = header
-    return key or envelope.request_id
+    return key or envelope.request_id.lower()
 
 
 def _checked_caller(envelope: Envelope22, credential: Credential) -> Caller:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dragoman.access.authenticator import Authenticator
 
 _ACCEPTED_AT_ONCE = 8
-"""Messages of the bus that are checked at a time."""
+"""Tenants whose messages of the bus are checked at a time."""
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
 _MOST_AT_ONCE = 200
 
@@ -93,7 +93,8 @@ def _consumers(options: DeliveryOptions, given: Facilities, objects: Objects) ->
         given.logger,
     )
     consumer = partial(Consumer, bus, clock=clock, logger=given.logger, ack_seconds=settings.ack_deadline_ms / 1000)
-    accept = consumer(ALL_ACTIONS, acceptor.handle, at_once=_ACCEPTED_AT_ONCE, most_per_subject=_ACCEPTED_AT_ONCE)
+    # One of each tenant: they are accepted in the order of their publication, on which `seq` depends.
+    accept = consumer(ALL_ACTIONS, acceptor.handle, at_once=_ACCEPTED_AT_ONCE, most_per_subject=1)
     yield Loop("accept", accept.run)
     # More than are carried out at a time: what is taken and settled meanwhile shares its commits with others.
     at_once, most = knowledge.max_concurrent, settings.max_in_flight_per_tenant

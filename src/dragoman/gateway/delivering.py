@@ -4,6 +4,8 @@
 2. A request that fails in a way that may pass is retried, with growing delays. After the last attempt, or a refusal
    that cannot change, it is a dead letter with every error.
 3. However often a request is delivered, it has its effect once: its idempotency key sees to that.
+4. Requests with a `seq` are carried out one after the other, those of each stream in the order of their acceptance. One
+   that is retried holds up no other.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from dragoman.gateway.keeping import Objects
 from dragoman.gateway.replying import error_record, reply_to, retry_after_seconds
 from dragoman.gateway.requests import KEPT_DEAD_SECONDS, ActionRequests, RequestStatus, Settled
 from dragoman.gateway.settings import GatewayConfig
+from dragoman.gateway.streams import StreamTurns
 from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.messaging.bus import BusDelivery
 from dragoman.messaging.retries import Random, RetryPolicy, backoff_ms
@@ -50,6 +53,7 @@ class Deliverer:
         logger: Logger,
     ) -> None:
         self._requests = requests
+        self._turns = StreamTurns(requests, clock)
         self._exchanges = exchanges
         self._get_intake = get_intake
         self._objects = objects
@@ -69,6 +73,10 @@ class Deliverer:
 
     async def handle(self, delivery: BusDelivery) -> None:
         """Raises `StorageError`s, and has settled nothing then. Nor has it when the server is stopping."""
+        async with self._turns.turn(delivery):
+            await self._deliver(delivery)
+
+    async def _deliver(self, delivery: BusDelivery) -> None:
         exchange = self._exchanges.open_with({})
         exchange.body = delivery.message.body
         acceptance = acceptance_in(delivery.message)

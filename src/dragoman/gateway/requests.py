@@ -20,6 +20,8 @@ from dragoman.messaging.bus import BusDelivery, BusMessage
 
 KEPT_SECONDS: Final = 86_400.0
 """How long the answer to a request can be fetched, at least."""
+STREAM: Final = "stream"
+"""The header of a message whose request has a `seq`: the stream that it is part of."""
 KEPT_DEAD_SECONDS: Final = 30 * 86_400.0
 """How long dead letters are kept, and the answers to their requests."""
 
@@ -96,6 +98,10 @@ class ActionRequests(Protocol):
         ...
 
     async def find(self, tenants: Set[str], principal: str, request_id: str) -> KeptRequest | None: ...
+
+    async def is_behind(self, delivery: BusDelivery) -> bool:
+        """Whether somebody holds a message of the same subject and stream that was accepted before this one."""
+        ...
 
     async def settle(self, delivery: BusDelivery, settled: Settled, nonce: Nonce | None = None) -> bool:
         """Store what became of a delivery. False if it was delivered again by now, or the nonce cannot be used."""

@@ -27,8 +27,12 @@ MOST_MESSAGES: Final = 100_000
 """How many messages of one subject may wait or be held; one more is refused."""
 MOST_BYTES: Final = 268_435_456
 """How many bytes their bodies and headers may have together."""
+MOST_HEADER_BYTES: Final = 65_536
+"""How many bytes the names and values of the headers of one published message may have together."""
 MOST_DEAD: Final = 10_000
 """How many dead letters of one subject are kept; the oldest are forgotten for others."""
+MOST_DEAD_BYTES: Final = MOST_BYTES
+"""How many bytes their bodies and headers may have together, in the same way."""
 
 
 class BusMessage(Struct, frozen=True, kw_only=True):
@@ -40,6 +44,13 @@ class BusMessage(Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     expires_at: float | None = None
     """In seconds since 1970: it is forgotten then, if nobody holds it. None: it waits for ever."""
+
+
+def check_headers(message: BusMessage) -> None:
+    """Raise `ValueError` for headers that are too large: they are read with the message, wherever it is looked at."""
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in message.headers.items())
+    if size > MOST_HEADER_BYTES:
+        raise ValueError(f"the headers have {size} bytes, and at most {MOST_HEADER_BYTES} are taken")
 
 
 class BusDelivery(Struct, frozen=True, kw_only=True):
@@ -72,7 +83,7 @@ class Bus(Protocol):
     """Raises `StorageError`s; `BusFull` where a subject has too many messages, or too many bytes."""
 
     def publish(self, message: BusMessage) -> Awaitable[bool]:
-        """Whether it is new: see rule 1."""
+        """Whether it is new: see rule 1. Raises `ValueError` as `check_headers` does."""
         ...
 
     def subscribe(self, pattern: str, *, most_per_subject: int, ack_seconds: float) -> Subscription:

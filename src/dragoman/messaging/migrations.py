@@ -75,4 +75,10 @@ CREATE TRIGGER bus_removed AFTER DELETE ON bus_message BEGIN
 END;
 """
 
-MIGRATIONS = (Migration(PART, 1, "sqlite", _TABLES),)
+_DEAD_SIZES = """
+-- With their sizes, so that the dead letters of a subject can be added up without reading their rows.
+DROP INDEX bus_dead_of_subject;
+CREATE INDEX bus_dead_of_subject ON bus_message (subject, number, size) WHERE state = 'dead';
+"""
+
+MIGRATIONS = (Migration(PART, 1, "sqlite", _TABLES), Migration(PART, 2, "sqlite", _DEAD_SIZES))

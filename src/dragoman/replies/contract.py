@@ -34,6 +34,13 @@ _HINTS_BY_REASON: Mapping[str, str] = {
     "document_exists": "Update the document, or choose another document_id.",
     "revision_conflict": "Use details.actual as last_known_revision, if the change is still right.",
     "idempotency_conflict": "Use another idempotency key for another request.",
+    "request_conflict": "Use another request_id for another request.",
+    "unknown_request": "Check the id, and that it was accepted for the same principal, not longer ago than it is kept.",
+    "unknown_artifact": "Send the artifact again, and use its new artifact_uri.",
+    "artifact_link": "Use the artifact_uri that the upload was answered with, as it is, for the same tenant.",
+    "artifact_link_expired": "Send the artifact again, and use its new artifact_uri.",
+    "artifact_content": "Send content that is what its Content-Type says; arguments are an object of JSON.",
+    "artifact_quota": "Wait until older artifacts have ended, a day after they were sent.",
 }
 """More particular than those by code."""
 

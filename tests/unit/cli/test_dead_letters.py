@@ -20,6 +20,7 @@ from dragoman.agents.ledger import EntryStatus
 from dragoman.cli.main import app
 from dragoman.clock import SystemClock
 from dragoman.errors import InternalFailure
+from dragoman.messaging import bus
 from tests.contract.engines import opened_storages
 from tests.support.dead_actions import AUTHOR, CREATE, DeadActions, error
 from tests.support.kept_messages import KeptMessages, fill
@@ -213,6 +214,26 @@ def test_an_action_that_cannot_be_redriven_is_named_with_the_reason_and_the_othe
     done = dragoman("messages", "redrive", "a1", "a2", "a7", "--json")
     assert (done.exit_code, json.loads(done.stdout)["refused"], done.stderr) == (1, ["a1", "a7"], reasons)
     assert listed() == ["a1"]
+
+
+def test_an_action_for_which_the_bus_has_no_room_stays_and_the_others_are_redriven(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(made: DeadActions) -> None:
+        for tenant in ("acme", "acme", "globex"):
+            await made.fail(tenant)
+
+    put(data, work)
+    monkeypatch.setattr(bus, "MOST_MESSAGES", 1)
+    done = dragoman("messages", "redrive", "--all", "--json")
+    shown = json.loads(done.stdout)
+    assert (done.exit_code, shown["refused"], [each["number"] for each in shown["redriven"]]) == (
+        1,
+        ["a2"],
+        ["a1", "a3"],
+    )
+    assert done.stderr == "dragoman: action a2 cannot be redriven: 1 messages wait already; retry later\n"
+    assert listed() == ["a2"]
 
 
 def test_a_data_directory_may_have_one_kind_only(data: Path) -> None:

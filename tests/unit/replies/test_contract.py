@@ -136,3 +136,24 @@ def test_facts_go_along() -> None:
     status, error = worded(MalformedEnvelope("action_version: is not supported", facts))
     assert (status, error["code"]) == (400, "INVALID_ARGUMENT")
     assert error["details"] == {**facts, "hint": error["details"]["hint"], "trace_id": TRACE}
+
+
+@pytest.mark.requirement("MC-RESP-02")
+@pytest.mark.parametrize(
+    ("kind", "reason", "word"),
+    [
+        (errors.NotFound, "unknown_request", "accepted"),
+        (errors.Conflict, "request_conflict", "request_id"),
+        (errors.NotFound, "unknown_artifact", "artifact"),
+        (errors.Unauthorized, "artifact_link", "artifact_uri"),
+        (errors.Expired, "artifact_link_expired", "artifact_uri"),
+        (errors.InvalidArgument, "artifact_content", "Content-Type"),
+        (errors.ResourceExhausted, "artifact_quota", "artifacts"),
+    ],
+)
+def test_a_hint_is_about_what_was_refused_and_not_about_documents(
+    kind: type[ToolError], reason: str, word: str
+) -> None:
+    _, error = worded(bare(kind, details={"reason": reason}))
+    assert word in error["details"]["hint"]
+    assert "document" not in error["details"]["hint"]

@@ -41,6 +41,7 @@ class DictStorage:
         from dragoman.adapters.dict_levels import DictServiceLevels
         from dragoman.adapters.dict_memories import DictMemories
         from dragoman.adapters.dict_objects import DictLinkKeys, DictObjectRecords, DictObjects
+        from dragoman.adapters.dict_passages import DictPassages
         from dragoman.adapters.dict_requests import DictActionRequests
         from dragoman.adapters.dict_runs import DictRuns
         from dragoman.adapters.dict_schedule import DictRegistry, DictSchedule
@@ -50,6 +51,7 @@ class DictStorage:
         from dragoman.gateway.port import Quotas, SigningKeys
         from dragoman.gateway.requests import ActionRequests
         from dragoman.jobs.port import Registry, Schedule
+        from dragoman.knowledge.index import PassageIndex, PassageVectors
         from dragoman.knowledge.port import Audit, Documents
         from dragoman.memories.port import Memories
         from dragoman.messaging.bus import Bus, DeadLetters
@@ -59,13 +61,16 @@ class DictStorage:
         self._bus = bus = DictBus(self._clock)
         books, audit = DictBooks(), DictAudit(bus)
         dead, keys = DictDeadLetters(bus), DictSigningKeys(audit)
-        artifacts = DictObjectRecords()
+        artifacts, documents = DictObjectRecords(), DictDocuments(self._clock, audit)
+        passages = DictPassages(documents)
         return {
             Memories: DictMemories(self._config.max_bytes_per_caller, self._clock),
             Ledger: DictLedger(books),
             LedgerAdmin: DictLedgerAdmin(books),
             Runs: DictRuns(books),
-            Documents: DictDocuments(self._clock, audit),
+            Documents: documents,
+            PassageIndex: passages,
+            PassageVectors: passages,
             Audit: audit,
             SigningKeys: keys,
             ActionRequests: DictActionRequests(bus, dead, keys, audit, self._clock),

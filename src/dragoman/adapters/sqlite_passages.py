@@ -1,0 +1,289 @@
+"""The `PassageIndex` and the `PassageVectors` of `dragoman.db`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dragoman.adapters.sqlite_database import SqliteDatabase
+from dragoman.adapters.sqlite_documents import SqliteDocuments
+from dragoman.adapters.sqlite_passage_rows import MADE_BITS, term
+from dragoman.adapters.vector_cache import VectorCache, best
+from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, Passage, PassageQuery, WantedPassage
+from dragoman.knowledge.indexing import whole_text
+from dragoman.search.ranking import POSTING_BITS, posting, rank
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from dragoman.adapters.sqlite_writer import Transaction
+
+_TENANT = "SELECT number, passages, words FROM passage_tenant WHERE name = ?"
+_TAGGED = "SELECT document FROM passage_tag WHERE tenant = ? AND tag = ?"
+_HAS_TAG = """
+    EXISTS (
+      SELECT 1 FROM passage_tag AS other
+      WHERE other.tenant = passage_tag.tenant AND other.tag = ? AND other.document = passage_tag.document
+    )
+    """
+_TEXTS_WITH = "SELECT doc FROM passage_term_count WHERE term = ?"
+_LONGER = (
+    "SELECT substr(term, ?), doc FROM passage_term_count WHERE term > ? AND term < ? ORDER BY doc DESC, term LIMIT ?"
+)
+# As one text: to fetch a hundred thousand rows takes five times as long.
+_POSTINGS = "SELECT group_concat(rowid) FROM passage_term WHERE passage_term MATCH ?"
+_WORDS = "SELECT length, words FROM passage WHERE number = ?"
+_READ = f"""
+    SELECT document.id, document.parent, document.title, passage.heading, passage.text, document.revision,
+      document.tags, document.is_human_readable
+    FROM passage JOIN document ON document.number = passage.number >> {MADE_BITS}
+    WHERE passage.number = ? AND document.tenant = ?
+    """
+_ABOVE = """
+    WITH RECURSIVE above (level, id, title, parent) AS (
+      SELECT 0, id, title, parent FROM document WHERE tenant = ? AND id = ?
+      UNION ALL
+      SELECT above.level + 1, document.id, document.title, document.parent
+      FROM above JOIN document ON document.tenant = ? AND document.id = above.parent
+    )
+    SELECT title FROM above ORDER BY level DESC
+    """
+_MODEL = "SELECT number FROM passage_model WHERE name = ?"
+_ADD_MODEL = "INSERT INTO passage_model (name) VALUES (?)"
+_WANT_ALL = "INSERT INTO passage_wanted (model, passage) SELECT ?, number FROM passage"
+_WANTED = f"""
+    SELECT passage.number, document.title, passage.heading, passage.text
+    FROM passage_wanted JOIN passage ON passage.number = passage_wanted.passage
+    JOIN document ON document.number = passage.number >> {MADE_BITS}
+    WHERE passage_wanted.model = (SELECT number FROM passage_model WHERE name = ?)
+    ORDER BY passage_wanted.passage LIMIT ?
+    """
+_PUT = f"""
+    INSERT OR IGNORE INTO passage_vector (model, tenant, passage, vector)
+    SELECT ?, tenant, passage.number, ? FROM passage JOIN passage_document ON document = passage.number >> {MADE_BITS}
+    WHERE passage.number = ?
+    """
+_HAS = "DELETE FROM passage_wanted WHERE model = ? AND passage = ?"
+_NEWER = """
+    SELECT number, passage, vector FROM passage_vector
+    WHERE model = ? AND tenant = ? AND number > ? AND length(vector) = ? ORDER BY number
+    """
+_HAS_VECTOR = "SELECT passage FROM passage_vector WHERE model = ?"
+_AT_ONCE = 500
+_COUNT = "SELECT count(*) FROM passage_vector WHERE model = ? AND tenant = ?"
+_MODELS = """
+    SELECT name, (SELECT count(*) FROM passage_vector WHERE model = passage_model.number) AS vectors
+    FROM passage_model WHERE vectors > 0
+    """
+_FORGET = "DELETE FROM passage_vector WHERE number IN (SELECT number FROM passage_vector WHERE model = ? LIMIT ?)"
+_FORGET_MODEL = (
+    "DELETE FROM passage_wanted WHERE model = ?",
+    "DELETE FROM passage_model WHERE number = ?",
+)
+_MOST_TIMES_KEPT, _MORE_KEPT = 2, 4096
+_LAST_CHARACTER = "\U0010ffff"
+
+_decode_texts = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class SqlitePassages:
+    """Implements `PassageIndex` and `PassageVectors`."""
+
+    def __init__(self, database: SqliteDatabase, documents: SqliteDocuments, vector_cache_bytes: int) -> None:
+        self._database = database
+        self._documents = documents
+        self._cache = VectorCache(vector_cache_bytes)
+
+    async def by_words(self, query: PassageQuery, text: str) -> list[Hit]:
+        def read(connection: sqlite3.Connection) -> list[Hit]:
+            words = TenantWords.find(connection, query)
+            return [] if words is None else [Hit(*found) for found in rank(words, text, query.limit)]
+
+        return await self._documents.read_tree(read)
+
+    async def by_vector(self, query: PassageQuery, model: str, vector: bytes) -> list[Hit]:
+        return await self._documents.read_tree(partial(_by_vector, self._cache, query, model, vector))
+
+    async def read(self, tenant: str, numbers: Sequence[int]) -> list[FoundPassage]:
+        return await self._documents.read_tree(lambda connection: [*_read(connection, tenant, numbers)])
+
+    async def catch_up(self, limit: int) -> int:
+        return await self._documents.catch_up(limit)
+
+    async def wanted(self, model: str, limit: int) -> list[WantedPassage]:
+        if not await self._database.read(lambda connection: _number_of(connection, model)):
+            await self._database.write(partial(_use_model, model))
+        rows = await self._database.read(lambda connection: connection.execute(_WANTED, (model, limit)).fetchall())
+        return [
+            WantedPassage(number, whole_text(title, Passage(_decode_texts(heading), text)))
+            for number, title, heading, text in rows
+        ]
+
+    async def put(self, model: str, vectors: Mapping[int, bytes]) -> None:
+        await self._database.write(partial(_put, model, vectors))
+
+    async def status(self, model: str, tenant: str | None = None) -> IndexStatus:
+        def read(connection: sqlite3.Connection) -> IndexStatus:
+            names = connection.execute("SELECT number, name, passages FROM passage_tenant")
+            tenants = [(number, passages) for number, name, passages in names if tenant in (None, name)]
+            used = _number_of(connection, model)
+            counts = [connection.execute(_COUNT, (used, number)).fetchone()[0] for number, _ in tenants]
+            return IndexStatus(sum(passages for _, passages in tenants), sum(counts))
+
+        return await self._database.read(read)
+
+    async def models(self) -> dict[str, int]:
+        return dict(await self._database.read(lambda connection: connection.execute(_MODELS).fetchall()))
+
+    async def forget(self, model: str, limit: int) -> int:
+        return await self._database.write(partial(_forget, model, limit))
+
+
+class TenantWords:
+    """Implements `Postings` for one tenant, within one transaction."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, tenant: int, texts: int, words: int, tags: frozenset[str]
+    ) -> None:
+        self._connection = connection
+        self.tenant = tenant
+        self._tags = tags
+        self.texts = texts
+        self.words = words
+
+    @classmethod
+    def find(cls, connection: sqlite3.Connection, query: PassageQuery) -> TenantWords | None:
+        row = connection.execute(_TENANT, (query.tenant,)).fetchone()
+        if row is None:
+            return None
+        number, texts, words = row
+        return cls(connection, number, texts, words, query.tags)
+
+    @cached_property
+    def documents(self) -> frozenset[int] | None:
+        """The numbers of those that have all the tags; None if there are no tags."""
+        if not self._tags:
+            return None
+        tags = sorted(self._tags)
+        statement = " AND ".join([_TAGGED, *([_HAS_TAG] * (len(tags) - 1))])
+        rows = self._connection.execute(statement, (self.tenant, *tags))
+        return frozenset([number for (number,) in rows])
+
+    def texts_with(self, word: str) -> int:
+        row = self._connection.execute(_TEXTS_WITH, (term(self.tenant, word),)).fetchone()
+        return row[0] if row else 0
+
+    def longer_words(self, word: str, most: int) -> list[tuple[str, int]]:
+        first = term(self.tenant, word)
+        values = len(first) - len(word) + 1, first, first + _LAST_CHARACTER, most
+        return self._connection.execute(_LONGER, values).fetchall()
+
+    def postings(self, word: str) -> Iterable[int]:
+        (found,) = self._connection.execute(_POSTINGS, (f'"{term(self.tenant, word)}"',)).fetchone()
+        postings = map(int, found.split(",")) if found else ()
+        documents = self.documents
+        if documents is None:
+            return postings
+        return [each for each in postings if each >> POSTING_BITS + MADE_BITS in documents]
+
+    def words_of(self, numbers: Sequence[int]) -> Iterator[tuple[int, Mapping[str, int]]]:
+        for number in numbers:
+            length, words = self._connection.execute(_WORDS, (number,)).fetchone()
+            yield (
+                number,
+                {
+                    word: posted
+                    for count, line in enumerate(words.split("\n"), 1)
+                    for posted in (posting(number, count, length),)
+                    for word in line.split()
+                },
+            )
+
+
+def _by_vector(
+    cache: VectorCache, query: PassageQuery, model: str, vector: bytes, connection: sqlite3.Connection
+) -> list[Hit]:
+    words, number = TenantWords.find(connection, query), _number_of(connection, model)
+    if words is None or number is None:
+        return []
+    key = words.tenant, number, len(vector)
+    if cache.count(key) > _MOST_TIMES_KEPT * words.texts + _MORE_KEPT:  # Most of them are gone.
+        cache.forget(key)
+
+    def read_newer(last: int) -> Iterator[tuple[int, int, bytes]]:
+        return connection.execute(_NEWER, (number, words.tenant, last, len(vector)))
+
+    def may_find(numbers: Any) -> Any:
+        import numpy as np
+
+        if words.documents is None:
+            return slice(None)
+        return np.isin(numbers >> MADE_BITS, np.array(sorted(words.documents), np.int64))
+
+    def those_there(passages: list[int]) -> set[int]:
+        there: set[int] = set()
+        for begin in range(0, len(passages), _AT_ONCE):
+            some = passages[begin : begin + _AT_ONCE]
+            statement = f"{_HAS_VECTOR} AND passage IN ({', '.join('?' * len(some))})"
+            there.update([passage for (passage,) in connection.execute(statement, (number, *some))])
+        return there
+
+    scores = cache.scores(key, vector, read_newer, words.texts)
+    found = best(scores, query.limit, may_find, those_there)
+    return [Hit(*each) for each in found]
+
+
+def _number_of(connection: sqlite3.Connection | Transaction, model: str) -> int | None:
+    row = connection.execute(_MODEL, (model,)).fetchone()
+    return row[0] if row else None
+
+
+def _use_model(model: str, writing: Transaction) -> int:
+    """Note that passages want vectors of a model, from now on."""
+    number = _number_of(writing, model)
+    if number is None:
+        number = writing.execute(_ADD_MODEL, (model,)).lastrowid
+        writing.execute(_WANT_ALL, (number,))
+    assert number is not None
+    return number
+
+
+def _put(model: str, vectors: Mapping[int, bytes], writing: Transaction) -> None:
+    number = _use_model(model, writing)
+    for passage, vector in vectors.items():
+        writing.execute(_PUT, (number, vector, passage))
+        writing.execute(_HAS, (number, passage))
+
+
+def _forget(model: str, limit: int, writing: Transaction) -> int:
+    number = _number_of(writing, model)
+    count = writing.execute(_FORGET, (number, limit)).rowcount
+    if count < limit and number is not None:
+        for statement in _FORGET_MODEL:
+            writing.execute(statement, (number,))
+    return count
+
+
+def _read(connection: sqlite3.Connection, tenant: str, numbers: Sequence[int]) -> Iterator[FoundPassage]:
+    paths: dict[str, tuple[str, ...]] = {}
+    for number in numbers:
+        row = connection.execute(_READ, (number, tenant)).fetchone()
+        if row is None:
+            continue
+        id, parent, title, heading, text, revision, tags, is_human_readable = row
+        if parent not in paths:
+            paths[parent] = tuple([title for (title,) in connection.execute(_ABOVE, (tenant, parent, tenant))])
+        yield FoundPassage(
+            number=number,
+            document_id=id,
+            title=title,
+            path=paths[parent],
+            heading=_decode_texts(heading),
+            text=text,
+            revision=revision,
+            tags=_decode_texts(tags),
+            is_human_readable=bool(is_human_readable),
+        )

@@ -1,0 +1,477 @@
+"""The contract of `PassageIndex` and `PassageVectors`, for every engine."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, PassageIndex, PassageQuery, PassageVectors
+from dragoman.knowledge.port import KEPT_DELETED_SECONDS, Documents, UpdateDocument
+from dragoman.storage.port import Storage
+from dragoman.testing import ManualClock
+from tests.contract.engines import ENGINES, SHARED, opened_storages
+from tests.support.document_entries import ACME, OTHER, PLENTY, Tree, titled
+
+NOW = ManualClock().now().timestamp()
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def storage(engine: str, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Storage]:
+    async with opened_storages(engine, tmp_path, clock) as (storage,):
+        yield storage
+
+
+@pytest.fixture
+def tree(storage: Storage) -> Tree:
+    return Tree(storage.port(Documents))
+
+
+class Searching:
+    """Searches of one tenant."""
+
+    def __init__(self, storage: Storage, tenant: str = ACME) -> None:
+        self.index = storage.port(PassageIndex)
+        self.tenant = tenant
+
+    async def hits(self, text: str, *tags: str, limit: int = 100) -> list[Hit]:
+        query = PassageQuery(tenant=self.tenant, tags=frozenset(tags), limit=limit)
+        return await self.index.by_words(query, text)
+
+    async def found(self, text: str, *tags: str, limit: int = 100) -> list[FoundPassage]:
+        hits = await self.hits(text, *tags, limit=limit)
+        return await self.index.read(self.tenant, [hit.number for hit in hits])
+
+    async def ids(self, text: str, *tags: str, limit: int = 100) -> list[str]:
+        """The documents of what is found, in order."""
+        return [each.document_id for each in await self.found(text, *tags, limit=limit)]
+
+
+@pytest.fixture
+def searching(storage: Storage) -> Searching:
+    return Searching(storage)
+
+
+def changed(id: str, **fields: object) -> UpdateDocument:
+    return UpdateDocument(id=id, fields={name.replace("__", "."): value for name, value in fields.items()})
+
+
+async def test_a_passage_is_found_by_its_words_and_told_with_its_document(tree: Tree, searching: Searching) -> None:
+    await tree.create("top", title="Handbook")
+    await tree.create("below", "top", title="Travel")
+    body = "# Trains\n\nBook early.\n\n## Night trains\n\n" + "Sleepers leave at nine. " * 9
+    await tree.create("a", "below", title="Rail", mime_type="text/markdown", body=body, tags=("x", "y"))
+    (found,) = await searching.found("sleepers")
+    assert found == FoundPassage(
+        number=found.number,
+        document_id="a",
+        title="Rail",
+        path=("Handbook", "Travel"),
+        heading=("Trains", "Night trains"),
+        text=("Sleepers leave at nine. " * 9),
+        revision=1,
+        tags=("x", "y"),
+        is_human_readable=True,
+    )
+
+
+async def test_titles_and_headings_are_found_too_and_so_is_a_document_without_a_body(
+    tree: Tree, searching: Searching
+) -> None:
+    await tree.create("a", title="Quarterly figures", body="")
+    await tree.create("b", mime_type="text/markdown", body="# Onboarding\n\n" + "text " * 50)
+    assert await searching.ids("quarterly") == ["a"]
+    assert await searching.ids("onboarding") == ["b"]
+
+
+async def test_rarer_words_more_occurrences_and_shorter_passages_count_more(tree: Tree, searching: Searching) -> None:
+    await tree.create("common", body="alpha")
+    await tree.create("both", body="alpha beta")
+    await tree.create("rare", body="beta gamma")
+    for number in range(5):
+        await tree.create(f"other{number}", body="alpha")
+    assert (await searching.ids("alpha gamma"))[0] == "rare"
+    await tree.create("twice", body="delta delta epsilon")
+    await tree.create("once", body="delta zeta epsilon")
+    assert await searching.ids("delta") == ["twice", "once"]
+    await tree.create("long", body="eta " + "filler " * 100)
+    await tree.create("short", body="eta")
+    assert await searching.ids("eta") == ["short", "long"]
+
+
+async def test_a_beginning_finds_longer_words_and_the_word_itself_is_worth_more(
+    tree: Tree, searching: Searching
+) -> None:
+    await tree.create("longer", title="t", body="configuration configurations")
+    await tree.create("exact", title="t", body="config other")
+    assert await searching.ids("config") == ["exact", "longer"]
+    assert sorted(await searching.ids("conf")) == ["exact", "longer"]
+    assert await searching.ids("co") == []
+
+
+async def test_case_accents_and_variants_do_not_matter(tree: Tree, searching: Searching) -> None:
+    await tree.create("a", body="Ünïcode 漢字")
+    for text in ("unicode", "ＵＮＩＣＯＤＥ", "UNICODE?", "字"):
+        assert await searching.ids(text) == ["a"]
+
+
+async def test_ties_are_in_the_order_of_their_numbers(tree: Tree, searching: Searching) -> None:
+    for number in range(30):
+        await tree.create(f"d{number}", title="same", body="words here")
+    hits = await searching.hits("words")
+    assert len({hit.score for hit in hits}) == 1
+    assert [hit.number for hit in hits] == sorted(hit.number for hit in hits)
+    assert await searching.hits("words", limit=7) == hits[:7]
+    assert await searching.ids("words") == [f"d{number}" for number in range(30)]
+
+
+async def test_another_tenant_changes_nothing_not_even_scores(storage: Storage, tree: Tree) -> None:
+    ours, theirs = Searching(storage), Searching(storage, OTHER)
+    await tree.create("a", body="alpha beta")
+    await tree.create("b", body="alpha " * 3)
+    before = await ours.hits("alpha beta")
+    other = Tree(tree.documents, OTHER)
+    for number in range(20):
+        await other.create(f"o{number}", body="alpha beta configuration " * 10, tags=("t",))
+    assert await ours.hits("alpha beta") == before
+    assert await ours.hits("conf") == []
+    assert await ours.hits("alpha", "t") == []
+    numbers = [hit.number for hit in await theirs.hits("alpha")]
+    assert len(numbers) == 20
+    assert await ours.index.read(ACME, numbers) == []
+    for number in range(20):
+        await other.delete(f"o{number}")
+    assert await ours.hits("alpha beta") == before
+
+
+async def test_only_documents_with_all_the_tags_are_found(tree: Tree, searching: Searching) -> None:
+    await tree.create("none", body="word")
+    await tree.create("x", body="word", tags=("x",))
+    await tree.create("xy", body="word", tags=("y", "x", "x", ""))
+    await tree.create("y", body="word", tags=("y",))
+    assert await searching.ids("word", "x") == ["x", "xy"]
+    assert await searching.ids("word", "x", "y") == ["xy"]
+    assert await searching.ids("word", "z") == []
+    assert await searching.ids("word", "") == ["xy"]
+    await tree.do(changed("none", metadata__tags=("x",)))
+    await tree.do(changed("xy", metadata__tags=None))
+    assert await searching.ids("word", "x") == ["none", "x"]
+    assert await searching.ids("word", "x", limit=1) == ["none"]
+
+
+async def test_what_is_changed_is_found_as_it_is_now(tree: Tree, searching: Searching) -> None:
+    await tree.create("a", title="First", body="before")
+    await tree.do(changed("a", content__body="after"))
+    assert (await searching.ids("before"), await searching.ids("after")) == ([], ["a"])
+    await tree.do(titled("a", "Second"))
+    assert (await searching.ids("first"), await searching.ids("second")) == ([], ["a"])
+    await tree.do(changed("a", content__mime_type="text/markdown"))
+    assert [(each.title, each.text, each.revision) for each in await searching.found("after")] == [
+        ("Second", "after", 4)
+    ]
+
+
+async def test_an_edit_keeps_the_numbers_of_the_other_passages(tree: Tree, searching: Searching) -> None:
+    def paragraphs(fifth: str) -> str:
+        return "\n\n".join(f"Number{n} {fifth if n == 5 else 'words'} " + "filler " * 90 for n in range(10))
+
+    await tree.create("a", title="t", body=paragraphs("first"))
+    before = {hit.number for hit in await searching.hits("filler")}
+    await tree.do(changed("a", content__body=paragraphs("second")))
+    after = {hit.number for hit in await searching.hits("filler")}
+    assert len(before) == len(after) == 10
+    assert len(after - before) == 1
+    assert {(await searching.found("second"))[0].number} == after - before
+    await tree.do(changed("a", content__body=paragraphs("first")))
+    assert not {hit.number for hit in await searching.hits("first")} & (before | after)
+
+
+async def test_a_moved_document_keeps_its_passages_and_is_told_where_it_stands(
+    tree: Tree, searching: Searching
+) -> None:
+    await tree.create("a", title="A")
+    await tree.create("b", title="B")
+    await tree.create("c", "a", title="C")
+    await tree.create("d", "c", title="D", body="needle")
+    (before,) = await searching.found("needle")
+    await tree.move("c", "b")
+    (after,) = await searching.found("needle")
+    assert (before.path, after.path) == (("A", "C"), ("B", "C"))
+    assert before.number == after.number
+
+
+@pytest.mark.requirement("MC-DELETE-02")
+async def test_nothing_below_a_deleted_document_is_found(tree: Tree, searching: Searching) -> None:
+    await tree.create("a", body="needle")
+    await tree.create("b", "a", body="needle", tags=("x",))
+    await tree.create("c", "b", body="needle")
+    await tree.create("stays", body="needle")
+    numbers = [hit.number for hit in await searching.hits("needle")]
+    await tree.delete("a")
+    assert await searching.ids("needle") == ["stays"]
+    assert await searching.ids("needle", "x") == []
+    assert [each.document_id for each in await searching.index.read(ACME, numbers)] == ["stays"]
+
+
+@pytest.mark.requirement("MC-DELETE-02")
+async def test_what_is_due_is_not_found_and_a_purged_id_can_be_used_again(
+    tree: Tree, searching: Searching, clock: ManualClock
+) -> None:
+    await tree.create("a", body="needle")
+    (hit,) = await searching.hits("needle")
+    await tree.delete("a", NOW + 10)
+    assert await searching.ids("needle") == ["a"]
+    clock.advance(10)
+    assert await searching.index.read(ACME, [hit.number]) == []
+    assert await searching.hits("needle") == []
+    clock.advance(KEPT_DELETED_SECONDS)
+    assert await tree.documents.tidy(PLENTY) == 1
+    await tree.create("a", body="other")
+    assert (await searching.hits("needle"), await searching.ids("other")) == ([], ["a"])
+
+
+async def test_a_refused_change_leaves_nothing_to_be_found(tree: Tree, searching: Searching) -> None:
+    await tree.create("a", body="first")
+    with pytest.raises(Exception, match="revision"):
+        await tree.do(UpdateDocument(id="a", fields={"content.body": "second"}, last_known_revision=9))
+    with pytest.raises(Exception, match="id"):
+        await tree.create("a", body="third")
+    assert [await searching.ids(text) for text in ("first", "second", "third")] == [["a"], [], []]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", " ", "\0", '"', "'", "*", "()", "a OR", "NEAR(a b", "{terms}: a", "^a", "a:b", "-a", "\u202ea\u202c",
+        "\ufdd0", "\U0010ffff", "a" * 2048, "漢" * 2048, "a\u0301" * 1024, " ".join(f"w{n}" for n in range(500)), "😀",
+    ],
+)  # fmt: skip
+async def test_no_query_is_an_error(tree: Tree, searching: Searching, text: str) -> None:
+    await tree.create("a", title="t", body="needle")
+    assert await searching.hits(text) == []
+
+
+async def test_any_text_can_be_found_by_what_is_around_it(tree: Tree, searching: Searching) -> None:
+    for number, odd in enumerate(("\0", '"', "\u202e", "\U0010ffff", "NEAR(", "' OR 1=1", "\n" * 5000, "x" * 50_000)):
+        await tree.create(f"d{number}", body=f"needle {odd} haystack")
+    assert len(set(await searching.ids("needle"))) == len(set(await searching.ids("haystack"))) == 8
+
+
+async def test_none_are_found_where_there_are_none(searching: Searching) -> None:
+    assert await searching.hits("word") == []
+    assert await searching.index.read(ACME, [1, 0, -1, 2**62]) == []
+    assert await searching.index.catch_up(10) == 0
+
+
+async def test_common_words_do_not_hide_the_rare_one(tree: Tree, searching: Searching) -> None:
+    body = "\n\n".join(f"common words number{n} " + "filler " * 110 for n in range(1200))
+    await tree.create("a", title="t", body=body)
+    await tree.create("b", title="t", body="common needle words " + "filler " * 110)
+    assert len(await searching.hits("common", limit=5000)) == 1201
+    assert (await searching.ids("common words needle filler", limit=1)) == ["b"]
+    few = await searching.hits("number7 number9 needle filler common", limit=3)
+    many = await searching.hits("number7 number9 needle filler common", limit=5000)
+    assert [hit.number for hit in few] == [hit.number for hit in many[:3]]
+    assert [hit.score for hit in few] == pytest.approx([hit.score for hit in many[:3]])
+
+
+@pytest.mark.parametrize("engine", SHARED)
+async def test_what_one_process_stores_another_finds(engine: str, tmp_path: Path) -> None:
+    async with opened_storages(engine, tmp_path, count=2) as (first, second):
+        tree = Tree(first.port(Documents))
+        await tree.create("a", body="needle")
+        assert await Searching(second).ids("needle") == ["a"]
+        await Tree(second.port(Documents)).do(changed("a", content__body="other"))
+        assert (await Searching(first).ids("needle"), await Searching(first).ids("other")) == ([], ["a"])
+
+
+# Vectors.
+
+MODEL = "test-2"
+
+
+def unit(degrees: float) -> bytes:
+    return struct.pack("<2f", math.cos(math.radians(degrees)), math.sin(math.radians(degrees)))
+
+
+class Embedding:
+    """Gives each passage that wants one the vector that its text names, in degrees."""
+
+    def __init__(self, storage: Storage, tenant: str = ACME) -> None:
+        self.vectors = storage.port(PassageVectors)
+        self.index = storage.port(PassageIndex)
+        self.tenant = tenant
+
+    async def embed(self, model: str = MODEL) -> int:
+        wanted = await self.vectors.wanted(model, PLENTY)
+        await self.vectors.put(model, {each.number: unit(float(each.text.split()[-1])) for each in wanted})
+        return len(wanted)
+
+    async def hits(self, degrees: float, *tags: str, model: str = MODEL, limit: int = 100) -> list[Hit]:
+        query = PassageQuery(tenant=self.tenant, tags=frozenset(tags), limit=limit)
+        return await self.index.by_vector(query, model, unit(degrees))
+
+    async def ids(self, degrees: float, *tags: str, model: str = MODEL, limit: int = 100) -> list[str]:
+        hits = await self.hits(degrees, *tags, model=model, limit=limit)
+        return [each.document_id for each in await self.index.read(self.tenant, [hit.number for hit in hits])]
+
+
+@pytest.fixture
+def embedding(storage: Storage) -> Embedding:
+    return Embedding(storage)
+
+
+async def test_passages_want_vectors_of_title_headings_and_text_until_they_have_them(
+    tree: Tree, embedding: Embedding
+) -> None:
+    assert await embedding.vectors.wanted(MODEL, 10) == []
+    body = "# Heading\n\n" + "text " * 20 + "30"
+    await tree.create("a", title="Title", body=body, mime_type="text/markdown")
+    await tree.create("b", title="Other", body="60")
+    wanted = await embedding.vectors.wanted(MODEL, 10)
+    assert [each.text for each in wanted] == ["Title\nHeading\n" + "text " * 20 + "30", "Other\n60"]
+    assert await embedding.vectors.wanted(MODEL, 1) == wanted[:1]
+    assert await embedding.vectors.status(MODEL) == IndexStatus(2, 0)
+    await embedding.vectors.put(MODEL, {wanted[0].number: unit(30)})
+    assert await embedding.vectors.wanted(MODEL, 10) == wanted[1:]
+    assert await embedding.vectors.status(MODEL) == IndexStatus(2, 1)
+    assert await embedding.embed() == 1
+    assert await embedding.embed() == 0
+
+
+async def test_the_most_alike_vectors_are_found_first_and_ties_are_in_order(tree: Tree, embedding: Embedding) -> None:
+    for number, degrees in enumerate((0, 90, 30, 60, 30)):
+        await tree.create(f"d{number}", body=str(degrees))
+    assert await embedding.hits(0) == []
+    await embedding.embed()
+    hits = await embedding.hits(31)
+    assert [hit.score for hit in hits] == pytest.approx(
+        [math.cos(math.radians(each)) for each in (1, 1, 29, 31, 59)], abs=1e-5
+    )
+    assert await embedding.ids(31) == ["d2", "d4", "d3", "d0", "d1"]
+    assert await embedding.hits(31, limit=1) == hits[:1]
+    assert await embedding.hits(31, limit=0) == []
+
+
+async def test_vectors_of_other_models_tenants_and_lengths_are_left_out(
+    storage: Storage, tree: Tree, embedding: Embedding
+) -> None:
+    other = Tree(tree.documents, OTHER)
+    await tree.create("a", body="10", tags=("x",))
+    await tree.create("b", body="20", tags=("x", "y"))
+    await other.create("c", body="10", tags=("x",))
+    await embedding.embed()
+    assert await embedding.ids(0) == ["a", "b"]
+    assert await embedding.ids(0, "x", "y") == ["b"]
+    assert await embedding.ids(0, "z") == []
+    assert await embedding.ids(0, model="other-2") == []
+    assert await Embedding(storage, OTHER).ids(0) == ["c"]
+    assert await embedding.vectors.status(MODEL, ACME) == IndexStatus(2, 2)
+    assert await embedding.vectors.status(MODEL) == IndexStatus(3, 3)
+    assert await embedding.vectors.status(MODEL, "nobody") == IndexStatus(0, 0)
+    query = PassageQuery(tenant=ACME, limit=10)
+    for odd in (b"", b"123", unit(0) * 2):
+        assert await embedding.index.by_vector(query, MODEL, odd) == []
+
+
+async def test_an_edit_keeps_the_vectors_of_the_other_passages(tree: Tree, embedding: Embedding) -> None:
+    def body(first: int) -> str:
+        return "\n\n".join("filler " * 100 + str(degrees) for degrees in (first, 40, 50, 60))
+
+    await tree.create("a", title="t", body=body(10))
+    assert await embedding.embed() == 4
+    before = await embedding.hits(50)
+    await tree.do(changed("a", content__body=body(80)))
+    assert len(await embedding.hits(50)) == 3
+    assert await embedding.embed() == 1
+    after = await embedding.hits(50)
+    assert after[:3] == before[:3]
+    await tree.do(titled("a", "u"))
+    assert await embedding.hits(50) == []
+    assert await embedding.embed() == 4
+
+
+async def test_vectors_of_what_is_gone_are_gone(tree: Tree, embedding: Embedding, clock: ManualClock) -> None:
+    for number in range(4):
+        await tree.create(f"d{number}", body=str(number))
+    wanted = await embedding.vectors.wanted(MODEL, 10)
+    await tree.delete("d3")
+    await embedding.vectors.put(MODEL, {each.number: unit(float(each.text.split()[-1])) for each in wanted})
+    assert await embedding.ids(0) == ["d0", "d1", "d2"]
+    await tree.delete("d0")
+    assert await embedding.ids(0) == ["d1", "d2"]
+    assert await embedding.ids(0, limit=1) == ["d1"]
+    await tree.delete("d1", NOW + 5)
+    clock.advance(5)
+    assert await embedding.ids(0) == ["d2"]
+    assert await embedding.vectors.models() == {MODEL: 1}
+
+
+async def test_a_vector_that_is_there_stays(tree: Tree, embedding: Embedding) -> None:
+    await tree.create("a", body="10")
+    (wanted,) = await embedding.vectors.wanted(MODEL, 1)
+    await embedding.vectors.put(MODEL, {wanted.number: unit(10)})
+    await embedding.vectors.put(MODEL, {wanted.number: unit(80), 2**40: unit(0), 0: unit(0)})
+    assert [hit.score for hit in await embedding.hits(10)] == pytest.approx([1.0])
+
+
+async def test_one_model_serves_until_another_is_done_and_it_is_forgotten(tree: Tree, embedding: Embedding) -> None:
+    for number in range(3):
+        await tree.create(f"d{number}", body=str(number))
+    await embedding.embed()
+    assert len(await embedding.vectors.wanted("new", 10)) == 3
+    await embedding.embed("new")
+    assert await embedding.vectors.models() == {MODEL: 3, "new": 3}
+    assert len(await embedding.hits(0)) == 3
+    assert await embedding.vectors.forget(MODEL, 2) == 2
+    assert len(await embedding.hits(0)) == 1
+    assert await embedding.vectors.forget(MODEL, 2) == 1
+    assert await embedding.vectors.forget(MODEL, 2) == 0
+    assert (await embedding.hits(0), len(await embedding.hits(0, model="new"))) == ([], 3)
+    assert await embedding.vectors.models() == {"new": 3}
+    await tree.create("later", body="5")
+    assert await embedding.embed("new") == 1
+
+
+async def test_many_vectors_that_come_and_go(tree: Tree, embedding: Embedding) -> None:
+    for turn in range(4):
+        paragraphs = [f"n{n} " + "filler " * 105 + str((n * 37 + turn) % 360) for n in range(200)]
+        change = changed("a", content__body="\n\n".join(paragraphs))
+        await (tree.do(change) if turn else tree.create("a", title="t", body="\n\n".join(paragraphs)))
+        await embedding.embed()
+        hits = await embedding.hits(turn, limit=400)
+        assert len(hits) == 200
+        assert hits[0].score == pytest.approx(1.0)
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+@pytest.mark.parametrize("engine", SHARED)
+async def test_vectors_that_one_process_stores_another_finds(engine: str, tmp_path: Path) -> None:
+    async with opened_storages(engine, tmp_path, count=2) as (first, second):
+        trees = [Tree(storage.port(Documents)) for storage in (first, second)]
+        embeddings = [Embedding(storage) for storage in (first, second)]
+        await trees[0].create("a", body="10")
+        await embeddings[0].embed()
+        assert [await each.ids(0) for each in embeddings] == [["a"], ["a"]]
+        await trees[1].create("b", body="5")
+        await embeddings[1].embed()
+        assert [await each.ids(0) for each in embeddings] == [["b", "a"], ["b", "a"]]
+        await trees[1].do(changed("a", content__body="2"))
+        assert [await each.ids(0) for each in embeddings] == [["b"], ["b"]]
+        await embeddings[0].embed()
+        assert [await each.ids(0) for each in embeddings] == [["a", "b"], ["a", "b"]]
+        await trees[0].delete("b")
+        assert [await each.ids(0) for each in embeddings] == [["a"], ["a"]]

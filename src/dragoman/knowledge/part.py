@@ -8,7 +8,7 @@ from functools import partial
 from dragoman.knowledge.actions import ACTIONS
 from dragoman.knowledge.aliases import AliasUse
 from dragoman.knowledge.embedding import Embedders
-from dragoman.knowledge.index import PassageVectors
+from dragoman.knowledge.index import PassageIndex, PassageVectors
 from dragoman.knowledge.migrations import MIGRATIONS, PART
 from dragoman.knowledge.port import Audit, Documents
 from dragoman.knowledge.repeats import ActionRepeats
@@ -19,6 +19,7 @@ from dragoman.parts.part import Contribution, Facilities, Loop, OwnPipeline, Par
 
 _TIDY_SECONDS = 60.0
 _MOST_AT_ONCE = 200
+_INDEXED_AT_ONCE = 10
 
 
 def knowledge_part(web_base: str, embedders: Embedders | None = None) -> Part:
@@ -26,7 +27,7 @@ def knowledge_part(web_base: str, embedders: Embedders | None = None) -> Part:
 
     def build(given: Facilities) -> Contribution:
         settings: KnowledgeConfig = given.settings
-        documents = given.storage.port(Documents)
+        documents, passages = given.storage.port(Documents), given.storage.port(PassageIndex)
         standings = Standings(given.is_near)
         repeats = ActionRepeats(documents)
         aliases = AliasUse(given.storage.port(Audit), given.clock)
@@ -49,6 +50,7 @@ def knowledge_part(web_base: str, embedders: Embedders | None = None) -> Part:
             pipelines=tuple(map(pipeline, ACTIONS)),
             loops=(
                 given.scheduled(ScheduledJob("knowledge.tidy", _TIDY_SECONDS, partial(tidy, documents))),
+                given.scheduled(ScheduledJob("knowledge.index", _TIDY_SECONDS, partial(catch_up, passages))),
                 *_vector_loops(given, embedders),
             ),
         )
@@ -70,3 +72,11 @@ async def tidy(documents: Documents) -> dict[str, int]:
         done = await documents.tidy(_MOST_AT_ONCE)
         tidied += done
     return {"tidied": tidied}
+
+
+async def catch_up(passages: PassageIndex) -> dict[str, int]:
+    """Index documents from before there was an index, a few at a time: a document may have thousands of passages."""
+    indexed = 0
+    while done := await passages.catch_up(_INDEXED_AT_ONCE):
+        indexed += done
+    return {"indexed": indexed}

@@ -702,7 +702,12 @@ def test_a_file_that_may_not_be_read_is_refused_by_name(tmp_path: Path) -> None:
             load_config(file, {})
 
 
-NOT_SECRET = {"tools.admin_policy.token_env_var", "auth.callers.<name>.token_env_var", "logging.redact_keys"}
+NOT_SECRET = {
+    "tools.admin_policy.token_env_var",
+    "auth.callers.<name>.token_env_var",
+    "knowledge.embeddings_key_variable",
+    "logging.redact_keys",
+}
 
 
 def test_whatever_sounds_like_a_secret_is_marked_as_one() -> None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from dragoman.knowledge.actions import ACTIONS
 from dragoman.knowledge.aliases import AliasUse
-from dragoman.knowledge.index import PassageIndex
+from dragoman.knowledge.embedding import Embedders
+from dragoman.knowledge.index import PassageIndex, PassageVectors
 from dragoman.knowledge.migrations import MIGRATIONS, PART
 from dragoman.knowledge.port import Audit, Documents
 from dragoman.knowledge.repeats import ActionRepeats
 from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.knowledge.standing import AuthorizeAction, Standings
-from dragoman.parts.part import Contribution, Facilities, OwnPipeline, Part, ScheduledJob
+from dragoman.knowledge.vectors import EVERY_SECONDS, JOB, VectorWork
+from dragoman.parts.part import Contribution, Facilities, Loop, OwnPipeline, Part, ScheduledJob
 
 _TIDY_SECONDS = 60.0
 _MOST_AT_ONCE = 200
 _INDEXED_AT_ONCE = 10
 
 
-def knowledge_part(web_base: str) -> Part:
-    """Documents have pages at `web_base`."""
+def knowledge_part(web_base: str, embedders: Embedders | None = None) -> Part:
+    """Documents have pages at `web_base`. Without embedders, passages get no vectors."""
 
     def build(given: Facilities) -> Contribution:
         settings: KnowledgeConfig = given.settings
@@ -48,10 +51,18 @@ def knowledge_part(web_base: str) -> Part:
             loops=(
                 given.scheduled(ScheduledJob("knowledge.tidy", _TIDY_SECONDS, partial(tidy, documents))),
                 given.scheduled(ScheduledJob("knowledge.index", _TIDY_SECONDS, partial(catch_up, passages))),
+                *_vector_loops(given, embedders),
             ),
         )
 
     return Part(name=PART, settings=KnowledgeConfig, migrations=MIGRATIONS, build=build)
+
+
+def _vector_loops(given: Facilities, embedders: Embedders | None) -> Iterator[Loop]:
+    embedder = None if embedders is None else embedders.make(is_patient=True)
+    if embedder is not None:
+        work = VectorWork(given.storage.port(PassageVectors), embedder, given.clock)
+        yield given.scheduled(ScheduledJob(JOB, EVERY_SECONDS, work.run))
 
 
 async def tidy(documents: Documents) -> dict[str, int]:

@@ -263,6 +263,8 @@ async def test_the_passages_alone_are_the_answer_when_the_model_fails(name: str)
         assert (answer.data["partial"], answer.data["missing"]) == (True, ["answer"])
         assert answer.data["notes"] == ["the model cannot be used now: the passages are quoted instead"]
         assert answer.data["response"].startswith(f"> {CARRIED}")
+        (logged,) = [entry for entry in gateway.log if entry["message"] == "a model cannot be used"]
+        assert logged["reason"] == f"{model.url}/chat/completions answered with status 503"
 
 
 @every_way

@@ -10,7 +10,7 @@ import typer
 from dragoman.cli.ledger_access import note, print_shown
 from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.storage_access import OPERATOR, OfTenant, OpenStorage, with_storage
-from dragoman.telemetry.clean import show_all
+from dragoman.telemetry.clean import sanitize, show_all
 
 if TYPE_CHECKING:
     from dragoman.knowledge.port import Applied
@@ -48,7 +48,13 @@ def query(
 
         port = stored.storage.port
         writer = make_writer(stored.config.knowledge, os.environ) if answer else None
-        queries = Queries(port(Documents), port(PassageIndex), stored.clock, writer=writer)
+        queries = Queries(
+            port(Documents),
+            port(PassageIndex),
+            stored.clock,
+            writer=writer,
+            on_failure=lambda error: note(sanitize(str(error))),
+        )
         request = ActionRequest(
             tenant=tenant,
             principal=OPERATOR,

@@ -31,7 +31,15 @@ def knowledge_part(web_base: str, embedder: Embedder | None = None, writer: Answ
         repeats = ActionRepeats(documents)
         aliases = AliasUse(given.storage.port(Audit), given.clock)
         index = given.storage.port(PassageIndex)
-        queries = Queries(documents, index, given.clock, embedder, writer, test_mode=settings.test_mode)
+        queries = Queries(
+            documents,
+            index,
+            given.clock,
+            embedder,
+            writer,
+            on_failure=lambda error: given.logger.warn("a model cannot be used", {"reason": str(error)}),
+            test_mode=settings.test_mode,
+        )
         performs: dict[str, Perform] = {
             **{name: changing(make, documents, given.clock) for name, make in CHANGES.items()},
             QUERY: queries.perform,

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -40,6 +40,7 @@ LEAST_ALIKE: Final = 0.15
 _TOLD_EVERY: Final = 200
 """Characters of an answer between two messages about its progress."""
 
+OnFailure: TypeAlias = Callable[[ModelUnavailable], None]
 Missing: TypeAlias = Literal["words", "vectors", "answer"]
 
 
@@ -92,14 +93,19 @@ class Queries:
         embedder: Embedder | None = None,
         writer: AnswerWriter | None = None,
         *,
+        on_failure: OnFailure = lambda _: None,
         test_mode: bool = False,
     ) -> None:
-        """`documents` keeps the answers of requests that can be repeated. `test_mode`: queries may be no-ops."""
+        """`documents` keeps the answers of requests that can be repeated. `test_mode`: queries may be no-ops.
+
+        `on_failure` is told why a model could not be used; callers are not.
+        """
         self._documents = documents
         self._index = index
         self._clock = clock
         self._embedder = embedder
         self._writer = writer
+        self._on_failure = on_failure
         self._test_mode = test_mode
 
     async def perform(self, arguments: dict[str, Any], request: ActionRequest, context: ToolContext) -> Applied:
@@ -169,7 +175,8 @@ class Queries:
             hits = await budget.within(search())
         except TimeoutError:
             so_far.notes.append("the embedder was too slow: only words were searched")
-        except ModelUnavailable:
+        except ModelUnavailable as error:
+            self._on_failure(error)
             so_far.notes.append("the embedder cannot be used now: only words were searched")
         else:
             return Ranked([hit for hit in hits if hit.score >= LEAST_ALIKE], VECTORS_WEIGHT)
@@ -204,7 +211,8 @@ class Queries:
             text = await budget.within(writer.write(conversation(wanted), tell))
         except TimeoutError:
             so_far.notes.append("the model was too slow: the passages are quoted instead")
-        except ModelUnavailable:
+        except ModelUnavailable as error:
+            self._on_failure(error)
             so_far.notes.append("the model cannot be used now: the passages are quoted instead")
         else:
             return _usable(text, wanted.passages, so_far)

@@ -39,20 +39,24 @@ def query(
 
     async def ask(stored: OpenStorage) -> Applied:
         from dragoman.adapters.chat_answers import make_writer
+        from dragoman.adapters.embedders import ChosenEmbedders
         from dragoman.ids import RandomIds
         from dragoman.knowledge.actions import QUERY
-        from dragoman.knowledge.index import PassageIndex
+        from dragoman.knowledge.index import PassageIndex, PassageVectors
         from dragoman.knowledge.port import ActionRequest, Documents
         from dragoman.knowledge.querying import KnowledgeQuery, Queries
         from dragoman.knowledge.roles import OWNER
+        from dragoman.knowledge.vectors import embedder_of_queries
 
         port = stored.storage.port
         writer = make_writer(stored.config.knowledge, os.environ) if answer else None
+        embedders = ChosenEmbedders(stored.config.knowledge, stored.folder, os.environ, stored.clock)
         queries = Queries(
             port(Documents),
             port(PassageIndex),
             stored.clock,
-            writer=writer,
+            embedder_of_queries(embedders, port(PassageVectors), stored.clock),
+            writer,
             on_failure=lambda error: note(sanitize(str(error))),
         )
         request = ActionRequest(

@@ -27,7 +27,7 @@ from dragoman.knowledge.answering import (
 )
 from dragoman.knowledge.budget import Budget
 from dragoman.knowledge.changing import page_of
-from dragoman.knowledge.embedding import Embedder
+from dragoman.knowledge.embedding import GetEmbedder
 from dragoman.knowledge.fusing import VECTORS_WEIGHT, WORDS_WEIGHT, Ranked, fuse
 from dragoman.knowledge.index import FoundPassage, Hit, PassageIndex, PassageQuery
 from dragoman.knowledge.port import ActionRequest, Applied, Documents, KeepAnswer
@@ -90,7 +90,7 @@ class Queries:
         documents: Documents,
         index: PassageIndex,
         clock: Clock,
-        embedder: Embedder | None = None,
+        get_embedder: GetEmbedder | None = None,
         writer: AnswerWriter | None = None,
         *,
         on_failure: OnFailure = lambda _: None,
@@ -103,7 +103,7 @@ class Queries:
         self._documents = documents
         self._index = index
         self._clock = clock
-        self._embedder = embedder
+        self._get_embedder = get_embedder
         self._writer = writer
         self._on_failure = on_failure
         self._test_mode = test_mode
@@ -148,8 +148,8 @@ class Queries:
     async def _search(self, query: KnowledgeQuery, tenant: str, budget: Budget, so_far: _Answering) -> None:
         asked = PassageQuery(tenant=tenant, tags=query.tags, limit=CANDIDATES)
         searches = [self._by_words(asked, query.query, budget, so_far)]
-        if self._embedder is not None:
-            searches.append(self._by_vector(asked, query.query, self._embedder, budget, so_far))
+        if self._get_embedder is not None:
+            searches.append(self._by_vector(asked, query.query, self._get_embedder, budget, so_far))
         left = fuse(*(ranked for ranked in await asyncio.gather(*searches) if ranked is not None))
         so_far.hits = len(left)
         while left and (wanted := query.top_k - len(so_far.context)):  # Again only if some were deleted meanwhile.
@@ -165,9 +165,10 @@ class Queries:
             return None
 
     async def _by_vector(
-        self, asked: PassageQuery, text: str, embedder: Embedder, budget: Budget, so_far: _Answering
+        self, asked: PassageQuery, text: str, get_embedder: GetEmbedder, budget: Budget, so_far: _Answering
     ) -> Ranked | None:
         async def search() -> list[Hit]:
+            embedder = await get_embedder()
             (vector,) = await embedder.embed([text])
             return await self._index.by_vector(asked, embedder.model, vector)
 

@@ -88,10 +88,13 @@ def query(
 
 
 def _print_passage(number: int, found: dict[str, Any]) -> None:
-    heading = found["heading"][1:] if found["heading"][:1] == [found["title"]] else found["heading"]
-    where = " › ".join(show_all(each) for each in (*found["path"], found["title"], *heading))
+    from dragoman.knowledge.answering import place_of
+
+    where = show_all(place_of(found["path"], found["title"], found["heading"]))
     facts = [found["document_id"], f"revision {found['revision']}", f"score {found['score']:.3f}"]
     if found["tags"]:
         facts.append(f"tags {', '.join(map(show_all, found['tags']))}")
     lines = show_all(found["passage"].strip(), keep="\n\t").splitlines()
-    typer.echo("\n".join((f"[{number}] {where}", f"    {'  '.join(facts)}", *(f"    {line}" for line in lines), "")))
+    typer.echo(
+        "\n".join((f"[{number}] {where}", f"    {'  '.join(facts)}", *(f"    {line}".rstrip() for line in lines), ""))
+    )

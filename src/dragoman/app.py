@@ -392,11 +392,13 @@ def _own_parts(
         info = {"name": config.server.name, "version": config.server.version}
         yield memories_part(config.response.max_value_bytes - bytes_added_later(info), options.memories)
     if config.gateway.enabled:
+        from dragoman.adapters.chat_answers import make_writer
         from dragoman.knowledge.part import knowledge_part
         from dragoman.slo.part import slo_part
 
+        writer = make_writer(config.knowledge, os.environ)
         yield slo_part(meter)
-        yield knowledge_part(config.gateway.public_url or "", _make_embedders(config, options.clock))
+        yield knowledge_part(config.gateway.public_url or "", _make_embedders(config, options.clock), writer)
         yield _deliveries_part(config, meter)
     if scheduler is not None and (config.gateway.enabled or coordinator is not None):
         from dragoman.jobs.part import jobs_part

@@ -86,9 +86,9 @@ class Deliverer:
             exchange.trace_id = asked.envelope.trace_id
             if delivery.attempt > self._policy.max_attempts:  # It may be what ended the processes that had it.
                 raise InternalFailure("It was delivered too often", {"reason": "too_many_deliveries"})
-            value = await self._carry_out(asked, acceptance)
+            value, hits = await self._carry_out(asked, acceptance)
             latency = self._latency_of(acceptance)
-            body = await self._answers.word(asked.envelope.tenant_id, value, latency, asked.web_base)
+            body = await self._answers.word(asked.envelope.tenant_id, value, latency, asked.web_base, hits)
         except REFUSALS as error:
             told = self._exchanges.as_tool_error(exchange, error)
             if isinstance(told, Stopping | Abandoned):
@@ -110,7 +110,8 @@ class Deliverer:
         if await self._requests.settle(delivery, settled):
             self._exchanges.meter.ended(requested_by(asked), "", latency, was_accepted=True)
 
-    async def _carry_out(self, asked: AskedAction, acceptance: Acceptance) -> Any:
+    async def _carry_out(self, asked: AskedAction, acceptance: Acceptance) -> tuple[Any, int]:
+        """The value, and how many passages the index has found."""
         if asked.kid is not None:
             await self._exchanges.credentials.check_key(asked.kid)
         arguments, most = asked.envelope.payload.args or {}, None
@@ -123,7 +124,7 @@ class Deliverer:
             outcome = await intake.answer(call, as_it_is)
         if outcome.error is not None:
             raise outcome.error
-        return outcome.value
+        return outcome.value, call.hits
 
     async def _failed(
         self,

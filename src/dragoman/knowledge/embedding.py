@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeAlias
 
 
 class Embedder(Protocol):
@@ -17,6 +17,10 @@ class Embedder(Protocol):
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
         """A vector for each text, as `PassageVectors` keeps them. Raises `ModelUnavailable`."""
         ...
+
+
+GetEmbedder: TypeAlias = Callable[[], Awaitable[Embedder]]
+"""The embedder of the model whose vectors are to be searched now. Raises `StorageError`s."""
 
 
 class Embedders(Protocol):

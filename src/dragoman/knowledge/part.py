@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from dragoman.knowledge.actions import ACTIONS
+from dragoman.knowledge.actions import ACTIONS, CHANGES, QUERY, Perform, changing
 from dragoman.knowledge.aliases import AliasUse
+from dragoman.knowledge.answering import AnswerWriter
 from dragoman.knowledge.embedding import Embedders
 from dragoman.knowledge.index import PassageIndex, PassageVectors
 from dragoman.knowledge.migrations import MIGRATIONS, PART
 from dragoman.knowledge.port import Audit, Documents
+from dragoman.knowledge.querying import Queries
 from dragoman.knowledge.repeats import ActionRepeats
 from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.knowledge.standing import AuthorizeAction, Standings
-from dragoman.knowledge.vectors import EVERY_SECONDS, JOB, VectorWork
+from dragoman.knowledge.vectors import EVERY_SECONDS, JOB, VectorWork, embedder_of_queries
 from dragoman.parts.part import Contribution, Facilities, Loop, OwnPipeline, Part, ScheduledJob
 
 _TIDY_SECONDS = 60.0
@@ -22,8 +24,8 @@ _MOST_AT_ONCE = 200
 _INDEXED_AT_ONCE = 10
 
 
-def knowledge_part(web_base: str, embedders: Embedders | None = None) -> Part:
-    """Documents have pages at `web_base`. Without embedders, passages get no vectors."""
+def knowledge_part(web_base: str, embedders: Embedders | None = None, writer: AnswerWriter | None = None) -> Part:
+    """Documents have pages at `web_base`. Without embedders, passages are found by their words alone."""
 
     def build(given: Facilities) -> Contribution:
         settings: KnowledgeConfig = given.settings
@@ -31,11 +33,24 @@ def knowledge_part(web_base: str, embedders: Embedders | None = None) -> Part:
         standings = Standings(given.is_near)
         repeats = ActionRepeats(documents)
         aliases = AliasUse(given.storage.port(Audit), given.clock)
+        queries = Queries(
+            documents,
+            passages,
+            given.clock,
+            embedder_of_queries(embedders, given.storage.port(PassageVectors), given.clock),
+            writer,
+            on_failure=lambda error: given.logger.warn("a model cannot be used", {"reason": str(error)}),
+            test_mode=settings.test_mode,
+        )
+        performs: dict[str, Perform] = {
+            **{name: changing(make, documents, given.clock) for name, make in CHANGES.items()},
+            QUERY: queries.perform,
+        }
 
         def pipeline(name: str) -> OwnPipeline:
             action = ACTIONS[name]
             stage = AuthorizeAction(
-                action, documents, aliases, standings, given.clock, web_base, settings.idempotency_ttl_ms
+                action, performs[name], aliases, standings, given.clock, web_base, settings.idempotency_ttl_ms
             )
             return OwnPipeline(
                 tools=(name,),

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dragoman.clock import Clock, sleep
 from dragoman.errors import ModelUnavailable
-from dragoman.knowledge.embedding import Embedder
+from dragoman.knowledge.embedding import Embedder, Embedders, GetEmbedder
 from dragoman.knowledge.index import PassageVectors
 from dragoman.messaging.retries import Random, RetryPolicy, backoff_ms
 
@@ -119,3 +119,11 @@ class ServingModel:
             if found is not None:
                 return found
         return self._embedder
+
+
+def embedder_of_queries(embedders: Embedders | None, vectors: PassageVectors, clock: Clock) -> GetEmbedder | None:
+    """What embeds queries; None if the settings name no embedder. Raises `ConfigError`."""
+    embedder = None if embedders is None else embedders.make()
+    if embedders is None or embedder is None:
+        return None
+    return ServingModel(vectors, embedder, embedders.find, clock).embedder

@@ -127,7 +127,7 @@ def _update(rows: DocumentRows, change: UpdateDocument, request: ActionRequest, 
     before = _standing(rows, request.tenant, change.id, "document_id")
     expected = before.revision if change.last_known_revision is None else change.last_known_revision
     after = replace(_patched(before, change.fields), revision=before.revision + 1, updated_at=now)
-    if expected != before.revision or not rows.replace(after, expected):
+    if expected != before.revision or not rows.replace(after, before):
         facts = {"reason": "revision_conflict", "expected_revision": expected, "actual": before.revision}
         raise Conflict(f"The document has revision {before.revision}", facts)
     _record(rows, after, request, now, "document.updated", {"fields": sorted(change.fields)})
@@ -143,7 +143,7 @@ def _delete(rows: DocumentRows, change: DeleteDocument, request: ActionRequest, 
         updated_at=now,
         delete_at=change.delete_at if is_later else before.delete_at,
     )
-    rows.replace(after, before.revision)
+    rows.replace(after, before)
     details: dict[str, Any] = {} if change.reason is None else {"reason": change.reason}
     data: dict[str, Any] = {"id": after.id, "revision": after.revision, "deleted": not is_later}
     if is_later:
@@ -163,7 +163,7 @@ def _move(rows: DocumentRows, change: MoveDocument, request: ActionRequest, now:
             raise unfit("new_parent_id", "is the document itself, or below it", "cycle")
     place = _place_for(rows, change, request.tenant)
     after = replace(before, parent=change.parent, place=place, revision=before.revision + 1, updated_at=now)
-    rows.replace(after, before.revision)
+    rows.replace(after, before)
     details = {"from": before.parent, "to": after.parent}
     _record(rows, after, request, now, "document.moved", details)
     return {"id": after.id, "revision": after.revision, "parent_id": after.parent}

@@ -31,10 +31,15 @@ class DocumentRows(Protocol):
 
     def document(self, tenant: str, id: str) -> Document | None: ...
 
-    def add(self, document: Document) -> None: ...
+    def add(self, document: Document) -> None:
+        """Store a new document, and its passages."""
+        ...
 
-    def replace(self, document: Document, revision: int) -> bool:
-        """Store another state of a document, if the stored one has this revision; whether it had."""
+    def replace(self, document: Document, before: Document) -> bool:
+        """Store another state of a document, if the stored one has the revision of `before`; whether it had.
+
+        Passages that are the same as before keep their numbers.
+        """
         ...
 
     def is_within(self, tenant: str, id: str, ancestor: str) -> bool:
@@ -58,7 +63,7 @@ class DocumentRows(Protocol):
         ...
 
     def delete(self, tenant: str, id: str, at: float) -> int:
-        """Mark a document and all below it as deleted; how many those were."""
+        """Mark a document and all below it as deleted, and forget their passages; how many documents those were."""
         ...
 
     def keep_revision(self, revision: Revision) -> None: ...

@@ -168,8 +168,8 @@ class _Rows(_Trees):
         until, receipt = self._receipts.get(_receipt_key(request), (0.0, None))
         return receipt if until > self._now() else None
 
-    def keep_receipt(self, request: ActionRequest, data: dict[str, Any], until: float) -> None:
-        self._receipts[_receipt_key(request)] = until, Receipt(request.fingerprint, data)
+    def keep_receipt(self, request: ActionRequest, applied: Applied, until: float) -> None:
+        self._receipts[_receipt_key(request)] = until, Receipt(request.fingerprint, applied.data, applied.hits)
 
     def last_seq(self, request: ActionRequest) -> int | None:
         return self._streams.get(_stream_key(request), (0.0, None))[1]

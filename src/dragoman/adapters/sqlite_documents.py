@@ -71,12 +71,12 @@ _CHILDREN = (
     "ORDER BY place LIMIT ?"
 )
 _RECEIPT = (
-    "SELECT fingerprint, data FROM document_receipt WHERE tenant = ? AND action = ? AND subject = ? AND key = ? "
+    "SELECT fingerprint, data, hits FROM document_receipt WHERE tenant = ? AND action = ? AND subject = ? AND key = ? "
     "AND until > ?"
 )
 _KEEP_RECEIPT = (
-    "INSERT OR REPLACE INTO document_receipt (tenant, action, subject, key, until, fingerprint, data) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+    "INSERT OR REPLACE INTO document_receipt (tenant, action, subject, key, until, fingerprint, data, hits) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _SEQ = "SELECT seq FROM document_stream WHERE tenant = ? AND principal = ? AND context_id = ?"
 _SET_SEQ = "INSERT OR REPLACE INTO document_stream (tenant, principal, context_id, seq, until) VALUES (?, ?, ?, ?, ?)"
@@ -234,10 +234,11 @@ class _Rows:
 
     def receipt(self, request: ActionRequest) -> Receipt | None:
         row = self._execute(_RECEIPT, (*_receipt_key(request), self.now)).fetchone()
-        return None if row is None else Receipt(row[0], msgspec.json.decode(row[1]))
+        return None if row is None else Receipt(row[0], msgspec.json.decode(row[1]), row[2])
 
-    def keep_receipt(self, request: ActionRequest, data: dict[str, Any], until: float) -> None:
-        values = (*_receipt_key(request), until, request.fingerprint, msgspec.json.encode(data))
+    def keep_receipt(self, request: ActionRequest, applied: Applied, until: float) -> None:
+        encoded = msgspec.json.encode(applied.data)
+        values = (*_receipt_key(request), until, request.fingerprint, encoded, applied.hits)
         self._execute(_KEEP_RECEIPT, values)
 
     def last_seq(self, request: ActionRequest) -> int | None:

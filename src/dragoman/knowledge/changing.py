@@ -24,6 +24,7 @@ from dragoman.knowledge.port import (
     DeleteDocument,
     Document,
     DocumentChange,
+    KeepAnswer,
     MoveDocument,
     Revision,
     UpdateDocument,
@@ -44,7 +45,7 @@ def recall(rows: DocumentRows, request: ActionRequest) -> Applied | None:
         if receipt is not None:
             if receipt.fingerprint != request.fingerprint:
                 raise key_conflict()
-            return Applied(receipt.data, is_repeated=True)
+            return Applied(receipt.data, is_repeated=True, hits=receipt.hits)
     if request.stream is not None:
         last = rows.last_seq(request)
         if last is not None and request.stream.seq < last:
@@ -61,11 +62,12 @@ def carry_out(rows: DocumentRows, change: DocumentChange, request: ActionRequest
         for document in due:
             delete_due(rows, document)
     data = _CHANGES[type(change)](rows, change, request, now)
+    applied = Applied(data, hits=change.hits if isinstance(change, KeepAnswer) else 0)
     if request.key is not None:
-        rows.keep_receipt(request, data, now + request.keep_seconds)
+        rows.keep_receipt(request, applied, now + request.keep_seconds)
     if request.stream is not None:
         rows.set_seq(request, now + KEPT_STREAM_SECONDS)
-    return Applied(data)
+    return applied
 
 
 def delete_due(rows: DocumentRows, document: Document) -> None:
@@ -169,11 +171,16 @@ def _move(rows: DocumentRows, change: MoveDocument, request: ActionRequest, now:
     return {"id": after.id, "revision": after.revision, "parent_id": after.parent}
 
 
+def _keep(rows: DocumentRows, change: KeepAnswer, request: ActionRequest, now: float) -> dict[str, Any]:
+    return change.data
+
+
 _CHANGES: Mapping[type, Callable[[DocumentRows, Any, ActionRequest, float], dict[str, Any]]] = {
     CreateDocument: _create,
     UpdateDocument: _update,
     DeleteDocument: _delete,
     MoveDocument: _move,
+    KeepAnswer: _keep,
 }
 
 

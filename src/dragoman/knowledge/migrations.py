@@ -170,4 +170,13 @@ CREATE TABLE passage_vector (
 CREATE INDEX passage_vector_of_tenant ON passage_vector (model, tenant, number);
 """
 
-MIGRATIONS = (Migration(PART, 1, "sqlite", _TABLES), Migration(PART, 2, "sqlite", _PASSAGES))
+_HITS = """
+-- How many passages a query had found.
+ALTER TABLE document_receipt ADD COLUMN hits INTEGER NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS = (
+    Migration(PART, 1, "sqlite", _TABLES),
+    Migration(PART, 2, "sqlite", _PASSAGES),
+    Migration(PART, 3, "sqlite", _HITS),
+)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from dragoman.knowledge.port import ActionRequest, AuditEvent, Document, Revision
+from dragoman.knowledge.port import ActionRequest, Applied, AuditEvent, Document, Revision
 
 
 class Receipt(Struct, frozen=True):
@@ -14,6 +14,7 @@ class Receipt(Struct, frozen=True):
 
     fingerprint: bytes
     data: dict[str, Any]
+    hits: int = 0
 
 
 class DocumentRows(Protocol):
@@ -21,7 +22,7 @@ class DocumentRows(Protocol):
 
     def receipt(self, request: ActionRequest) -> Receipt | None: ...
 
-    def keep_receipt(self, request: ActionRequest, data: dict[str, Any], until: float) -> None: ...
+    def keep_receipt(self, request: ActionRequest, applied: Applied, until: float) -> None: ...
 
     def last_seq(self, request: ActionRequest) -> int | None:
         """The newest of the request's stream."""

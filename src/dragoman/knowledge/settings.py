@@ -39,6 +39,20 @@ class KnowledgeConfig(Section, frozen=True):
     embeddings_key_variable: Annotated[
         Annotated[str, Meta(min_length=1)] | None, about("The environment variable that holds the key for it.")
     ] = None
+    answers_url: Annotated[
+        str | None,
+        about(
+            "The address of a model that writes answers, as of an OpenAI-compatible API: `/chat/completions` is added. "
+            "Unset, passages are quoted."
+        ),
+    ] = None
+    answers_model: Annotated[Annotated[str, Meta(min_length=1)] | None, about("What the model is called there.")] = None
+    answers_key_variable: Annotated[
+        Annotated[str, Meta(min_length=1)] | None, about("The environment variable that holds the key for it.")
+    ] = None
+    test_mode: Annotated[
+        bool, about("Whether queries may say `routing.noop_qdrant`, and are answered without a search.")
+    ] = False
 
     def conflicts(self) -> Iterator[Problem]:
         if self.embeddings_url is not None and not is_secure_url(self.embeddings_url):
@@ -47,3 +61,8 @@ class KnowledgeConfig(Section, frozen=True):
             for name in ("embeddings_url", "embeddings_model"):
                 if getattr(self, name) is None:
                     yield name, "must be set, as embedder is openai"
+        if self.answers_url is not None:
+            if not is_secure_url(self.answers_url):
+                yield "answers_url", "must be a URL with https, or with http on this machine"
+            if self.answers_model is None:
+                yield "answers_model", "must be set, as answers_url is"

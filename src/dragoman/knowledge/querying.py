@@ -153,7 +153,7 @@ class Queries:
 
     async def _by_words(self, asked: PassageQuery, text: str, budget: Budget, so_far: _Answering) -> Ranked | None:
         try:
-            return Ranked(await budget.within(self._index.by_words(asked, text)), WORDS_WEIGHT)
+            return Ranked(await budget.within(self._index.by_words(asked, text)), WORDS_WEIGHT, by_score=True)
         except TimeoutError:
             so_far.missing.append("words")
             return None

@@ -37,7 +37,7 @@ def test_hits_by_score_count_as_much_as_they_cover() -> None:
     good, poor = (Ranked([Hit(1, score), Hit(2, score / 2)], 2.0, by_score=True) for score in (0.9, 0.1))
     assert [hit.number for hit in fuse(good, ranked(3, 2))] == [1, 2, 3]
     assert [hit.number for hit in fuse(poor, ranked(3, 2))] == [3, 2, 1]
-    assert [hit.score for hit in fuse(good)][0] == pytest.approx(0.9)
+    assert fuse(good)[0].score == pytest.approx(0.9)
 
 
 def test_no_lists_and_empty_lists_have_no_passages() -> None:

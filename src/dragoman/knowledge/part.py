@@ -19,6 +19,7 @@ from dragoman.parts.part import Contribution, Facilities, OwnPipeline, Part, Sch
 
 _TIDY_SECONDS = 60.0
 _MOST_AT_ONCE = 200
+_INDEXED_AT_ONCE = 10
 
 
 def knowledge_part(web_base: str, embedder: Embedder | None = None, writer: AnswerWriter | None = None) -> Part:
@@ -26,7 +27,7 @@ def knowledge_part(web_base: str, embedder: Embedder | None = None, writer: Answ
 
     def build(given: Facilities) -> Contribution:
         settings: KnowledgeConfig = given.settings
-        documents = given.storage.port(Documents)
+        documents, passages = given.storage.port(Documents), given.storage.port(PassageIndex)
         standings = Standings(given.is_near)
         repeats = ActionRepeats(documents)
         aliases = AliasUse(given.storage.port(Audit), given.clock)
@@ -53,7 +54,10 @@ def knowledge_part(web_base: str, embedder: Embedder | None = None, writer: Answ
         return Contribution(
             tools=tuple(action.tool(standings.has_tenant) for action in ACTIONS.values()),
             pipelines=tuple(map(pipeline, ACTIONS)),
-            loops=(given.scheduled(ScheduledJob("knowledge.tidy", _TIDY_SECONDS, partial(tidy, documents))),),
+            loops=(
+                given.scheduled(ScheduledJob("knowledge.tidy", _TIDY_SECONDS, partial(tidy, documents))),
+                given.scheduled(ScheduledJob("knowledge.index", _TIDY_SECONDS, partial(catch_up, passages))),
+            ),
         )
 
     return Part(name=PART, settings=KnowledgeConfig, migrations=MIGRATIONS, build=build)
@@ -66,3 +70,11 @@ async def tidy(documents: Documents) -> dict[str, int]:
         done = await documents.tidy(_MOST_AT_ONCE)
         tidied += done
     return {"tidied": tidied}
+
+
+async def catch_up(passages: PassageIndex) -> dict[str, int]:
+    """Index documents from before there was an index, a few at a time: a document may have thousands of passages."""
+    indexed = 0
+    while done := await passages.catch_up(_INDEXED_AT_ONCE):
+        indexed += done
+    return {"indexed": indexed}

@@ -26,6 +26,8 @@ class Question(Struct, frozen=True, forbid_unknown_fields=True):
     """Each of them answers it: some texts contain others."""
     shares_words: bool
     """Whether a content word of it is in one of those."""
+    held_back: bool = False
+    """Whether nothing about the search was chosen by it."""
 
 
 class LabelledSet(Struct, frozen=True, forbid_unknown_fields=True):

@@ -27,8 +27,8 @@ class _Problem(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Embedders:
-    """Makes embedders by the settings. Models are in the data directory `folder`.
+class ChosenEmbedders:
+    """Implements `Embedders`. Models are in the data directory `folder`.
 
     Nothing is loaded or sent before the first text is embedded.
     """
@@ -39,10 +39,6 @@ class Embedders:
     clock: Clock
 
     def make(self, *, is_patient: bool = False) -> Embedder | None:
-        """The one that the settings name; None for none. Raises `ConfigError` for one that cannot be used here.
-
-        One that `is_patient` leaves the machine to others.
-        """
         problem = _problem(self.settings, self.folder, self.environ)
         if problem is not None:
             raise ConfigError([(f"knowledge.{problem.setting}", f"{problem.message}; {problem.advice}")])
@@ -52,8 +48,14 @@ class Embedders:
             return self._asking(self.settings.embeddings_model)
         return None
 
+    @property
+    def model(self) -> str | None:
+        """The name of the model that the settings name, whether it can be used or not."""
+        if self.settings.embedder == "openai":
+            return f"{PREFIX}{self.settings.embeddings_model}"
+        return MODEL if self.settings.embedder == "minilm" else None
+
     def find(self, model: str) -> Embedder | None:
-        """The one of a model that passages have vectors of, from before; None if it cannot be had any more."""
         if model == MODEL and _minilm_problem(self.folder) is None:
             return MiniLmEmbedder(MINILM.place(self.folder))
         if model.startswith(PREFIX) and _key_problem(self.settings, self.environ) is None:

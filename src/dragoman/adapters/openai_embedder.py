@@ -2,7 +2,9 @@
 
 1. Texts are sent in batches, and each is cut off at `MOST_CHARACTERS`.
 2. A batch is sent again if the server is busy, fails or cannot be reached, a few times.
-3. Errors name the address and the status, and never the key, a text, or what the server said.
+3. If the server refuses a batch, each text is sent by itself, and a shorter beginning of a text that is refused: one
+   text that is too long for the model must not keep others from being embedded.
+4. Errors name the address and the status, and never the key, a text, or what the server said.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ _MOST_REPLY_BYTES = 8 << 20
 _MOST_DIMENSIONS = 8_192
 _RETRIES = RetryPolicy(max_attempts=3, base_delay_ms=500, max_delay_ms=5_000)
 _TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+_REFUSALS = frozenset({400, 413, 422})
+_SHORTEST_BEGINNING = 100
+"""Characters. If less than twice as many are refused, it is not for their number."""
 
 
 class _Embedding(Struct):
@@ -46,6 +51,10 @@ class _Reply(Struct):
 
 class _Busy(ModelUnavailable):
     """Worth another attempt."""
+
+
+class _Unwelcome(ModelUnavailable):
+    """The server refuses what was sent."""
 
 
 class OpenAiEmbedder:
@@ -77,8 +86,20 @@ class OpenAiEmbedder:
         vectors: list[bytes] = []
         async with httpx2.AsyncClient(timeout=None, trust_env=not is_local, verify=self._verify) as client:
             for start in range(0, len(texts), MOST_TEXTS):
-                vectors += await self._patiently(client, texts[start : start + MOST_TEXTS])
+                # A server need not take an empty text.
+                batch = [text[:MOST_CHARACTERS].strip() or "-" for text in texts[start : start + MOST_TEXTS]]
+                vectors += await self._by_parts(client, batch)
         return vectors
+
+    async def _by_parts(self, client: httpx2.AsyncClient, texts: Sequence[str]) -> list[bytes]:
+        try:
+            return await self._patiently(client, texts)
+        except _Unwelcome:
+            if len(texts) > 1:
+                return [vector for text in texts for vector in await self._by_parts(client, [text])]
+            if len(texts[0]) < 2 * _SHORTEST_BEGINNING:
+                raise
+        return await self._by_parts(client, [texts[0][: len(texts[0]) // 2]])
 
     async def _patiently(self, client: httpx2.AsyncClient, texts: Sequence[str]) -> list[bytes]:
         retries = 0
@@ -94,9 +115,7 @@ class OpenAiEmbedder:
     async def _once(self, client: httpx2.AsyncClient, texts: Sequence[str]) -> list[bytes]:
         import httpx2
 
-        # A server need not take an empty text.
-        cut = [text[:MOST_CHARACTERS].strip() or "-" for text in texts]
-        asked = {"model": self._name, "input": cut, "encoding_format": "float"}
+        asked = {"model": self._name, "input": texts, "encoding_format": "float"}
         try:
             async with asyncio.timeout(self._timeout):
                 content = await self._post(client, msgspec.json.encode(asked))
@@ -117,8 +136,10 @@ class OpenAiEmbedder:
         headers = {"content-type": "application/json", "accept-encoding": "identity", **self._headers}
         async with client.stream("POST", self._url, content=body, headers=headers) as response:
             if response.status_code != 200:
-                kind = _Busy if response.status_code in _TRANSIENT else ModelUnavailable
-                raise kind(f"{self._url} answered with status {response.status_code}")
+                said = f"{self._url} answered with status {response.status_code}"
+                if response.status_code in _REFUSALS:
+                    raise _Unwelcome(said)
+                raise (_Busy if response.status_code in _TRANSIENT else ModelUnavailable)(said)
             content = bytearray()
             async for chunk in response.aiter_raw():
                 content += chunk

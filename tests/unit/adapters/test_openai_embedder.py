@@ -101,6 +101,29 @@ async def test_a_server_that_stays_busy_is_left_alone() -> None:
     assert count == 3
 
 
+async def test_a_text_that_is_refused_keeps_no_other_from_being_embedded() -> None:
+    sent: list[list[int]] = []
+
+    def answer(asked: Asked) -> Said:
+        sent.append([len(text) for text in json.loads(asked.body)["input"]])
+        return Said(400) if max(sent[-1]) > 500 else lengths(asked)
+
+    assert (await embed_with(answer, ["four", "x" * 1_600, "four"]))[::2] == [unit(0.8, 0.6)] * 2
+    assert sent == [[4, 1_600, 4], [4], [1_600], [800], [400], [4]]
+
+
+async def test_a_server_that_refuses_everything_is_not_asked_for_each_text() -> None:
+    sent: list[Asked] = []
+
+    def answer(asked: Asked) -> Said:
+        sent.append(asked)
+        return Said(422)
+
+    with pytest.raises(ModelUnavailable, match="status 422"):
+        await embed_with(answer, ["x" * 1_600] * MOST_TEXTS)
+    assert len(sent) == 6
+
+
 def huge(asked: Asked) -> Said:
     return Said(body=b'{"data": [' + b" " * (9 << 20))
 

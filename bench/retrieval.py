@@ -25,10 +25,10 @@ from msgspec import Struct
 
 from bench.questions import TEXTS, Question, load_questions, title_of
 from bench.ranking import FIRST, Quality, best_setting, held_out, mean_of, quality_of
-from dragoman.adapters.embedders import Embedders
+from dragoman.adapters.embedders import ChosenEmbedders
 from dragoman.adapters.sqlite_storage import SqliteStorage
 from dragoman.clock import SystemClock
-from dragoman.knowledge.embedding import Embedder
+from dragoman.knowledge.embedding import Embedder, GetEmbedder
 from dragoman.knowledge.fusing import SMOOTHING, VECTORS_WEIGHT, WORDS_WEIGHT, Ranked, fuse
 from dragoman.knowledge.index import Hit, PassageIndex, PassageQuery, PassageVectors
 from dragoman.knowledge.migrations import MIGRATIONS
@@ -98,6 +98,13 @@ async def embed_all(vectors: PassageVectors, embedder: Embedder) -> None:
     print(file=sys.stderr)
 
 
+def _always(embedder: Embedder) -> GetEmbedder:
+    async def get() -> Embedder:
+        return embedder
+
+    return get
+
+
 async def find(storage: Storage, question: Question, embedder: Embedder | None = None) -> Found:
     """Search for a question by words and, if there is an embedder, by its vector; and ask the service itself."""
     index = storage.port(PassageIndex)
@@ -108,7 +115,8 @@ async def find(storage: Storage, question: Question, embedder: Embedder | None =
         [vector] = await embedder.embed([question.text])
         vectors = [hit for hit in await index.by_vector(query, embedder.model, vector) if hit.score >= LEAST_ALIKE]
     passages = await index.read(ACME, sorted({hit.number for hit in (*words, *vectors)}))
-    queries = Queries(storage.port(Documents), index, SystemClock(), embedder)
+    get_embedder = None if embedder is None else _always(embedder)
+    queries = Queries(storage.port(Documents), index, SystemClock(), get_embedder)
     whole = KnowledgeQuery(query=question.text, top_k=2 * CANDIDATES, max_latency_ms=_PLENTY_MS)
     answer = await queries.answer(whole, asked("query"))
     return Found(
@@ -183,7 +191,7 @@ def main() -> int:
     )
     parser.add_argument("data_dir", type=Path, help="where `dragoman models install minilm` has put the model")
     models = parser.parse_args().data_dir
-    embedder = Embedders(KnowledgeConfig(embedder="minilm"), models, {}, SystemClock()).make()
+    embedder = ChosenEmbedders(KnowledgeConfig(embedder="minilm"), models, {}, SystemClock()).make()
     assert embedder is not None
     with tempfile.TemporaryDirectory(prefix="dragoman-retrieval-") as folder:
         measured, held_back = asyncio.run(measure(Path(folder), embedder))

@@ -29,7 +29,7 @@ APART := tests/browser tests/minilm tests/interaction/test_http_workers.py bench
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo test test-plain test-minilm test-pythons test-langroid browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node promtool clients clean
+.PHONY: run demo test test-plain test-minilm retrieval test-pythons test-langroid browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node promtool clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -91,6 +91,10 @@ bench-short: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## The same, in a minute or two, an
 
 bench-against: $(STAMP)  ## This tree beside commit REV by CPU time per call; fails if a path is slower. ROUNDS=, BENCH_PATHS=.
 	@$(BIN)/python -m bench.against $(REV) $(ROUNDS:%=--rounds %) $(BENCH_PATHS:%=--paths %)
+
+retrieval: $(STAMP)  ## How well search answers labelled questions, by words, by vectors of MiniLM and by both: a few minutes.
+	@DRAGOMAN_STORAGE__DATA_DIR=$(VENV)/minilm $(BIN)/dragoman models install minilm
+	$(BIN)/python -m bench.retrieval $(VENV)/minilm
 
 bench-go: $(NODE_STAMP)  ## Beside a public MCP server in Go, by CPU time per call: Linux on x86-64 alone.
 	$(BIN)/python -m bench go

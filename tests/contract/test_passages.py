@@ -122,6 +122,17 @@ async def test_a_beginning_finds_longer_words_and_the_word_itself_is_worth_more(
     assert await searching.ids("co") == []
 
 
+async def test_a_score_from_0_to_1_tells_how_much_of_the_query_is_covered(tree: Tree, searching: Searching) -> None:
+    for number in range(9):
+        await tree.create(f"other{number}", body="omega")
+    await tree.create("a", title="t", body="alpha beta")
+    await tree.create("often", title="t", body="gamma " * 50)
+    whole, half, often = [(await searching.hits(text))[0].score for text in ("alpha beta", "alpha zeta", "gamma")]
+    assert 0 < half < whole / 2
+    assert 0.5 < whole < 1
+    assert 0.5 < often < 1
+
+
 async def test_case_accents_and_variants_do_not_matter(tree: Tree, searching: Searching) -> None:
     await tree.create("a", body="Ünïcode 漢字")
     for text in ("unicode", "ＵＮＩＣＯＤＥ", "UNICODE?", "字"):

@@ -103,11 +103,12 @@ async def test_a_layered_inquiry_finds_the_right_level_of_the_right_tenant(gatew
         "path": ["Handbook", "Vacation"],
         "heading": passage["heading"],
         "passage": CARRIED,
-        "score": 1.0,
+        "score": passage["score"],
         "revision": 1,
         "tags": ["hr", "deadline"],
         "web_uri": f"/knowledge/documents/{TENANT}/{ids['carried']}",
     }
+    assert 0 < passage["score"] < 1
     assert deeper.data is not None
     assert deeper.data["response"] == f"> {CARRIED}\n\n[1] Handbook › Vacation › Carrying over"
 

@@ -1,7 +1,11 @@
 """Joins ranked lists of passages to one, by weighted reciprocal rank.
 
-Scores of words and of vectors cannot be compared with each other, so only the ranks count: a passage gets
-`weight / (SMOOTHING + rank)` from each list that has it.
+1. Scores of words and of vectors cannot be compared with each other, so ranks count: a passage gets
+   `weight / (SMOOTHING + rank)` from each list that has it.
+2. For words that is multiplied by the score, the share of the question that the passage covers. With a question whose
+   words the documents do not use, the first ranks by words mean little. Vectors always have a nearest one, and their
+   scores differ from model to model.
+3. Weights and smoothing were chosen by measurement: docs/search-quality.md.
 """
 
 from __future__ import annotations
@@ -11,9 +15,9 @@ from typing import Final, NamedTuple
 
 from dragoman.knowledge.index import Hit
 
-WORDS_WEIGHT: Final = 1.0
+WORDS_WEIGHT: Final = 2.0
 VECTORS_WEIGHT: Final = 1.0
-SMOOTHING: Final = 60
+SMOOTHING: Final = 5
 """The larger, the less the first ranks are ahead of those behind them."""
 
 
@@ -22,16 +26,19 @@ class Ranked(NamedTuple):
 
     hits: Sequence[Hit]
     weight: float
+    by_score: bool = False
+    """Whether a hit counts as much as its score, which is from 0 to 1."""
 
 
-def fuse(*lists: Ranked) -> list[Hit]:
+def fuse(*lists: Ranked, smoothing: int = SMOOTHING) -> list[Hit]:
     """Every passage of the lists once, the best first; ties are in the order of their numbers.
 
-    Scores are from 0 to 1, which is that of a passage at the top of every list.
+    Scores are from 0 to 1, which is that of a passage at the top of every list that covers the whole question.
     """
-    highest = sum(each.weight for each in lists) / (SMOOTHING + 1)
+    highest = sum(each.weight for each in lists) / (smoothing + 1)
     scores: dict[int, float] = {}
-    for hits, weight in lists:
+    for hits, weight, by_score in lists:
         for rank, hit in enumerate(hits, 1):
-            scores[hit.number] = scores.get(hit.number, 0.0) + weight / (SMOOTHING + rank) / highest
+            share = weight * hit.score if by_score else weight
+            scores[hit.number] = scores.get(hit.number, 0.0) + share / (smoothing + rank) / highest
     return [Hit(number, score) for number, score in sorted(scores.items(), key=lambda each: (-each[1], each[0]))]

@@ -57,7 +57,10 @@ class PassageIndex(Protocol):
     """Finds passages. Every method raises `StorageError`s."""
 
     async def by_words(self, query: PassageQuery, text: str) -> list[Hit]:
-        """The passages with words of `text`, scored by BM25 over the tenant's own passages. None for no words."""
+        """The passages with words of `text`, scored by BM25 over the tenant's own passages. None for no words.
+
+        A score is from 0 to 1: how much of `text` a passage covers, where rare words count more.
+        """
         ...
 
     async def by_vector(self, query: PassageQuery, model: str, vector: bytes) -> list[Hit]:

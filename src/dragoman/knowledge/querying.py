@@ -35,7 +35,7 @@ from dragoman.tools.context import Cancellation, Progress, ToolContext
 
 CANDIDATES: Final = 50
 """How many passages words and vectors each may give."""
-LEAST_ALIKE: Final = 0.15
+LEAST_ALIKE: Final = 0.1
 """The least cosine of a passage that is found by its vector: there is always one that is nearest."""
 _TOLD_EVERY: Final = 200
 """Characters of an answer between two messages about its progress."""
@@ -159,7 +159,7 @@ class Queries:
 
     async def _by_words(self, asked: PassageQuery, text: str, budget: Budget, so_far: _Answering) -> Ranked | None:
         try:
-            return Ranked(await budget.within(self._index.by_words(asked, text)), WORDS_WEIGHT)
+            return Ranked(await budget.within(self._index.by_words(asked, text)), WORDS_WEIGHT, by_score=True)
         except TimeoutError:
             so_far.missing.append("words")
             return None

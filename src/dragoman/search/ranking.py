@@ -73,11 +73,18 @@ class _LookedFor(NamedTuple):
     worth: float
     longer: tuple[str, ...]
     longer_worth: float
+    most: float
+    """The worth that the word has, or would have if a text had it."""
 
 
 def rank(index: Postings, text: str, limit: int) -> list[tuple[int, float]]:
-    """The texts that fit `text` best, and their scores; the lower number comes first where these are equal."""
-    looked_for = sorted(filter(None, [_look_for(index, word) for word in words_in(text)[:_MOST_WORDS]]))
+    """The texts that fit `text` best, and their scores; the lower number comes first where these are equal.
+
+    A score is from 0 to 1: a share of what a text could get that has all words, and nothing but these. Words that
+    no text has count, so that the score tells how much of the query a text covers.
+    """
+    asked = [_look_for(index, word) for word in words_in(text)[:_MOST_WORDS]]
+    looked_for = sorted(each for each in asked if each.texts)
     if not looked_for or limit < 1:
         return []
     parts = _parts(index.words / index.texts)
@@ -93,21 +100,22 @@ def rank(index: Postings, text: str, limit: int) -> list[tuple[int, float]]:
                 break
         for number, score in _found(index, each, parts).items():
             scores[number] = scores.get(number, 0.0) + score
-    return nsmallest(limit, scores.items(), key=lambda item: (-item[1], item[0]))
+    best = nsmallest(limit, scores.items(), key=lambda item: (-item[1], item[0]))
+    most = (_K1 + 1) * sum(each.most for each in asked)
+    return [(number, score / most) for number, score in best]
 
 
-def _look_for(index: Postings, word: str) -> _LookedFor | None:
+def _look_for(index: Postings, word: str) -> _LookedFor:
     exact = index.texts_with(word)
     longer = index.longer_words(word, MOST_LONGER_WORDS) if finds_longer_words(word) else ()
     texts = exact + sum(count for _, count in longer)
-    if not texts:
-        return None
-    worth = _LONGER_FOR_EXACT * _rarity(index.texts, min(texts, index.texts))
-    return _LookedFor(texts, word, _rarity(index.texts, exact), tuple(each for each, _ in longer), worth)
+    most = _rarity(index.texts, exact)
+    longer_worth = _LONGER_FOR_EXACT * _rarity(index.texts, min(texts, index.texts))
+    return _LookedFor(texts, word, most if exact else 0.0, tuple(each for each, _ in longer), longer_worth, most)
 
 
 def _rarity(texts: int, count: int) -> float:
-    return log(1 + (texts - count + 0.5) / (count + 0.5)) if count else 0.0
+    return log(1 + (texts - count + 0.5) / (count + 0.5))
 
 
 def _parts(average: float) -> list[float]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.knowledge.fusing import Ranked, fuse
+from dragoman.knowledge.fusing import SMOOTHING, Ranked, fuse
 from dragoman.knowledge.index import Hit
 
 
@@ -17,7 +17,8 @@ def ranked(*numbers: int, weight: float = 1.0) -> Ranked:
 def test_what_both_lists_have_comes_before_what_one_has() -> None:
     fused = fuse(ranked(1, 2, 3), ranked(4, 3, 5))
     assert [hit.number for hit in fused] == [3, 1, 4, 2, 5]
-    assert fused[0].score == pytest.approx((1 / 63 + 1 / 62) / (2 / 61))
+    ranks = (SMOOTHING + 3, SMOOTHING + 2)
+    assert fused[0].score == pytest.approx(sum(1 / rank for rank in ranks) / (2 / (SMOOTHING + 1)))
 
 
 def test_the_first_of_every_list_has_the_score_1_whatever_the_weights() -> None:
@@ -29,6 +30,14 @@ def test_the_first_of_every_list_has_the_score_1_whatever_the_weights() -> None:
 
 def test_weights_decide_between_the_first_of_each_list() -> None:
     assert fuse(ranked(1, weight=1.0), ranked(2, weight=1.1))[0].number == 2
+
+
+def test_hits_by_score_count_as_much_as_they_cover() -> None:
+    """A list of poor hits does not get ahead of the other one, whatever its weight is."""
+    good, poor = (Ranked([Hit(1, score), Hit(2, score / 2)], 2.0, by_score=True) for score in (0.9, 0.1))
+    assert [hit.number for hit in fuse(good, ranked(3, 2))] == [1, 2, 3]
+    assert [hit.number for hit in fuse(poor, ranked(3, 2))] == [3, 2, 1]
+    assert fuse(good)[0].score == pytest.approx(0.9)
 
 
 def test_no_lists_and_empty_lists_have_no_passages() -> None:

@@ -116,6 +116,7 @@ _TAKEN = frozenset(
         "aacp",
         "tasks",
         "knowledge",
+        "knowledge_page",
         "gateway",
         "jobs",
         "deliveries",
@@ -679,6 +680,10 @@ def _http_parts(runtime: Runtime, siblings: Siblings | None, authenticator: Auth
         most_bytes = config.response.max_response_bytes
         views = _agent_views(runtime), _task_views(runtime), _action_letter_views(runtime)
         yield explorer_part(runtime, runtime.edge.services, runtime.runner, runtime.stages, most_bytes, *views)
+    if config.gateway.enabled:
+        from dragoman.knowledge_page.part import knowledge_page_part
+
+        yield knowledge_page_part(runtime.edge.services)
 
 
 def _agent_views(runtime: Runtime) -> AgentViews | None:

@@ -45,11 +45,15 @@ class Standings:
 
     def has_tenant(self, caller: Caller) -> bool:
         """Whether there are documents that the caller may know of."""
-        return bool(caller.tenants) or self._is_owner(caller)
+        return bool(self.tenants_of(caller))
+
+    def tenants_of(self, caller: Caller) -> frozenset[str]:
+        """Whose documents the caller may know of."""
+        return caller.tenants or (frozenset((LOCAL_TENANT,)) if self._is_owner(caller) else caller.tenants)
 
     def tenant_of(self, caller: Caller, wanted: Any = None) -> str:
         """The caller's tenant, or the one of several that is wanted. Raises `Unauthorized` and `InvalidArgument`."""
-        tenants = caller.tenants or (frozenset((LOCAL_TENANT,)) if self._is_owner(caller) else caller.tenants)
+        tenants = self.tenants_of(caller)
         if wanted is not None:
             if not isinstance(wanted, str) or wanted not in tenants:
                 raise Unauthorized("The caller does not belong to this tenant", {"reason": "other_tenant"})

@@ -25,7 +25,7 @@ from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.clock import SystemClock
 from dragoman.gateway.migrations import MIGRATIONS as GATEWAY_MIGRATIONS
 from dragoman.gateway.port import Nonce, SigningKeys
-from dragoman.knowledge.actions import ACTIONS
+from dragoman.knowledge.actions import CHANGES
 from dragoman.knowledge.migrations import MIGRATIONS as KNOWLEDGE_MIGRATIONS
 from dragoman.knowledge.port import ActionRequest, AuditEvent, Documents
 from dragoman.storage.settings import StorageConfig
@@ -120,7 +120,7 @@ async def test_the_life_of_a_document_passes_every_point(tmp_path: Path) -> None
             request = ActionRequest(
                 tenant="acme", principal="me", roles=frozenset(("owner",)), action=name, correlation_id=""
             )
-            await storage.port(Documents).carry_out(ACTIONS[name].make(args, request, 1.0), request)
+            await storage.port(Documents).carry_out(CHANGES[name](args, request, 1.0), request)
     finally:
         await storage.close()
     assert passed == sorted(ACTION_POINTS, key=passed.index)

@@ -27,7 +27,7 @@ from chaos.servers import Served
 from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.clock import SystemClock
 from dragoman.gateway.requests import ActionRequests, KeptRequest, RequestKey, RequestStatus, Settled
-from dragoman.knowledge.actions import ACTIONS
+from dragoman.knowledge.actions import CHANGES
 from dragoman.knowledge.port import ActionRequest, AuditEvent, Documents
 from dragoman.messaging.bus import Bus, BusMessage, Subscription
 from dragoman.storage.settings import StorageConfig
@@ -183,7 +183,7 @@ async def test_the_life_of_requests_passes_every_point(tmp_path: Path) -> None:
             request = ActionRequest(
                 tenant="acme", principal="me", roles=frozenset(("owner",)), action=name, correlation_id=""
             )
-            await storage.port(Documents).carry_out(ACTIONS[name].make(args, request, 1.0), request)
+            await storage.port(Documents).carry_out(CHANGES[name](args, request, 1.0), request)
     finally:
         await storage.close()
     assert set(passed) == set(DELIVERY_POINTS)

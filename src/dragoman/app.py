@@ -388,9 +388,11 @@ def _own_parts(
         info = {"name": config.server.name, "version": config.server.version}
         yield memories_part(config.response.max_value_bytes - bytes_added_later(info), options.memories)
     if config.gateway.enabled:
+        from dragoman.adapters.chat_answers import make_writer
         from dragoman.knowledge.part import knowledge_part
 
-        yield knowledge_part(config.gateway.public_url or "")
+        writer = make_writer(config.knowledge, os.environ)
+        yield knowledge_part(config.gateway.public_url or "", writer=writer)
         yield _deliveries_part(config)
     if scheduler is not None and (config.gateway.enabled or coordinator is not None):
         from dragoman.jobs.part import jobs_part

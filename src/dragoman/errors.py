@@ -12,6 +12,7 @@ DragomanError
 │   │   │   ├── MissingScope
 │   │   │   └── NotAuthentic
 │   │   ├── MalformedEnvelope
+│   │   ├── NotEnabled
 │   │   ├── Expired
 │   │   ├── Unanswered
 │   │   └── ResourceExhausted
@@ -129,6 +130,7 @@ __all__ = [
     "ModelUnavailable",
     "NoFreeSlot",
     "NotAuthentic",
+    "NotEnabled",
     "NotFound",
     "NotInitialized",
     "OutcomeUnknown",
@@ -275,6 +277,12 @@ class NotAuthentic(Unauthorized):
 
 class MalformedEnvelope(Refused):
     """The envelope of an action is not one; `details.path` says where. Only the gateway says so."""
+
+    code = ErrorCode.INVALID_ARGUMENT
+
+
+class NotEnabled(Refused):
+    """The request asks for something that the settings of this server do not allow anybody."""
 
     code = ErrorCode.INVALID_ARGUMENT
 

@@ -23,22 +23,25 @@ from tests.support.gateway import Signer
 from tests.support.gateway_process import GatewayProcess, add_keys
 from tests.support.gateway_serving import TENANT, TOKEN, open_gateway
 
-ACTIONS = tuple(f"knowledge.{name}_document" for name in ("create", "update", "delete", "move"))
+CHANGES = tuple(f"knowledge.{name}_document" for name in ("create", "update", "delete", "move"))
+ACTIONS = (*CHANGES, "knowledge.query_knowledge")
 EXAMPLES = 60
 """Of each kind, for each operation."""
 
 
-@pytest.mark.requirement("MC-CAP-01", "MC-VER-01")
-async def test_capabilities_list_what_works_and_nothing_else() -> None:
-    async with open_gateway({"knowledge": {"max_concurrent": 7}}) as gateway:
+@pytest.mark.requirement("MC-CAP-01", "MC-CAP-02", "MC-CAP-03", "MC-VER-01")
+@pytest.mark.parametrize("max_concurrent", [None, 7])
+async def test_capabilities_list_what_works_and_nothing_else(max_concurrent: int | None) -> None:
+    async with open_gateway({"knowledge": {"max_concurrent": max_concurrent} if max_concurrent else {}}) as gateway:
         response = await gateway.get("/mcp/capabilities", token=TOKEN)
-    limits: list[dict[str, Any]] = [{"max_payload_bytes": 131_072}, {"max_payload_bytes": 131_072}, {}, {}]
+    sizes = (131_072, 131_072, None, None, 65_536)
+    limits: list[dict[str, int]] = [{} if size is None else {"max_payload_bytes": size} for size in sizes]
     assert (response.status, response.json) == (
         200,
         {
             "envelope_versions": ["2.2"],
             "actions": [
-                {"action": action, "action_version": "1.0.0", "max_concurrent": 7, **limit}
+                {"action": action, "action_version": "1.0.0", "max_concurrent": max_concurrent or 10, **limit}
                 for action, limit in zip(ACTIONS, limits, strict=True)
             ],
             "transports": ["http-sync", "pubsub-async"],
@@ -46,7 +49,7 @@ async def test_capabilities_list_what_works_and_nothing_else() -> None:
     )
 
 
-@pytest.mark.requirement("MC-ACT-01", "MC-CREATE-01", "MC-UPDATE-01", "MC-DELETE-01", "MC-MOVE-01")
+@pytest.mark.requirement("MC-ACT-01", "MC-CREATE-01", "MC-UPDATE-01", "MC-DELETE-01", "MC-MOVE-01", "MC-QUERY-01")
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_the_schema_of_an_action_is_its_file_and_the_tools_own(action: str) -> None:
     async with open_gateway() as gateway:
@@ -173,6 +176,9 @@ def test_requests_that_the_document_allows_are_understood(described: Any, signer
         args = case.body["payload"]["args"]
         if "parent_id" in args:
             args["parent_id"] = "root"
+        if "tenant_id" in args.get("filters", {}):
+            args["filters"]["tenant_id"] = signer.tenant
+        args.get("routing", {}).pop("noop_qdrant", None)  # The server is not in test mode.
         if "seq" in case.body:
             case.headers = {**(case.headers or {}), "Prefer": "respond-async"}
         if "Idempotency-Key" in (case.headers or {}):

@@ -23,14 +23,15 @@ from tests.support.gateway_serving import (
 )
 from tests.support.http_wire import Response
 
-ACTIONS = ("create_document", "update_document", "delete_document", "move_document")
+CHANGES = ("create_document", "update_document", "delete_document", "move_document")
+ACTIONS = (*CHANGES, "query_knowledge")
 MAY = {
     "owner": {*ACTIONS},
-    "editor": {"create_document", "update_document", "delete_document"},
-    "viewer": set[str](),
-    "agent": set[str](),  # It may create under an inbox, and nowhere else.
-    "codex": {"create_document", "update_document", "delete_document"},
-    "cursor": set[str](),
+    "editor": {"create_document", "update_document", "delete_document", "query_knowledge"},
+    "viewer": {"query_knowledge"},
+    "agent": {"query_knowledge"},  # It may create under an inbox, and nowhere else.
+    "codex": {"create_document", "update_document", "delete_document", "query_knowledge"},
+    "cursor": {"query_knowledge"},
 }
 
 
@@ -46,6 +47,7 @@ def args_of(action: str, id: str) -> dict[str, Any]:
         "update_document": {"document_id": id, "patch": {}, "update_mask": []},
         "delete_document": {"document_id": id},
         "move_document": {"document_id": id, "new_parent_id": "root"},
+        "query_knowledge": {"query": "folder"},
     }[action]
 
 
@@ -148,7 +150,7 @@ async def test_credentials_are_for_one_tenant_and_one_principal(gateway: Gateway
 async def test_documents_of_another_tenant_are_not_there(gateway: GatewayApp) -> None:
     id = await created(gateway)
     other = await gateway.signer("owner", tenant="globex")
-    for action in ACTIONS[1:]:
+    for action in CHANGES[1:]:
         response = await gateway.act(other, action, args_of(action, id))
         assert outcome(response) == (404, "NOT_FOUND")
         assert TENANT not in response.body.decode()

@@ -27,7 +27,7 @@ from tests.support.gateway_serving import (
 )
 from tests.support.http_wire import INITIALIZE, LATEST, message, modern, request
 
-ALL = {f"knowledge.{name}_document" for name in ("create", "update", "delete", "move")}
+ALL = {f"knowledge.{name}_document" for name in ("create", "update", "delete", "move")} | {"knowledge.query_knowledge"}
 MEMORY: dict[str, Any] = {"gateway": {"enabled": True}, "storage": {"engine": "memory"}}
 
 

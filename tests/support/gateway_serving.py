@@ -239,6 +239,8 @@ class Answer(msgspec.Struct, frozen=True):
     data: dict[str, Any] | None = None
     code: str | None = None
     details: Mapping[str, Any] = {}
+    hits: int | None = None
+    """How many passages the index has found, as `usage` says it; MCP has no word for it."""
 
 
 class Way(Protocol):
@@ -257,11 +259,7 @@ class OverHttp:
         keyed = {} if key is None else {"idempotency_key": key}
         body = as_body(self._gateway.envelope(self._signer, f"knowledge.{action}", args, **keyed))
         token = self._token or self._gateway.token(self._signer, body)
-        response = await self._gateway.send(body, token)
-        if response.json["ok"]:
-            return Answer(response.json["data"])
-        error = response.json["error"]
-        return Answer(None, error["code"], error["details"])
+        return _answer_of((await self._gateway.send(body, token)).json)
 
 
 class OverMcp:
@@ -380,7 +378,7 @@ def _request_id_in(body: bytes) -> str:
 
 def _answer_of(body: Mapping[str, Any]) -> Answer:
     if body["ok"]:
-        return Answer(body["data"])
+        return Answer(body["data"], hits=body["usage"]["qdrant_hits"])
     return Answer(None, body["error"]["code"], body["error"]["details"])
 
 

@@ -618,7 +618,7 @@ def test_a_found_file_can_set_what_is_harmless(name: str) -> None:
     assert Settings.load(environ={}).sources == {name: "dragoman.json"}
 
 
-@pytest.mark.parametrize("name", [name for name in REFUSED if not re.search("<name>|issuer|jwks", name)])
+@pytest.mark.parametrize("name", [name for name in REFUSED if not re.search("<name>|issuer|jwks|answers_url", name)])
 def test_a_named_file_and_a_variable_can_set_what_a_found_file_cannot(tmp_path: Path, name: str) -> None:
     file = tmp_path / "dragoman.json"
     file.write_text(json.dumps(nested(name, REFUSED[name])))
@@ -702,7 +702,12 @@ def test_a_file_that_may_not_be_read_is_refused_by_name(tmp_path: Path) -> None:
             load_config(file, {})
 
 
-NOT_SECRET = {"tools.admin_policy.token_env_var", "auth.callers.<name>.token_env_var", "logging.redact_keys"}
+NOT_SECRET = {
+    "tools.admin_policy.token_env_var",
+    "auth.callers.<name>.token_env_var",
+    "logging.redact_keys",
+    "knowledge.answers_key_variable",
+}
 
 
 def test_whatever_sounds_like_a_secret_is_marked_as_one() -> None:

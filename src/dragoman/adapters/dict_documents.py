@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 
 from dragoman.adapters.dict_bus import DictBus
+from dragoman.adapters.dict_passage_rows import PassageShelves
 from dragoman.clock import Clock
 from dragoman.knowledge import changing
+from dragoman.knowledge.indexing import is_found_otherwise
 from dragoman.knowledge.port import (
     KEPT_DELETED_SECONDS,
     ActionRequest,
@@ -70,35 +72,36 @@ class DictDocuments:
 
     def __init__(self, clock: Clock, audit: DictAudit) -> None:
         self._clock = clock
-        self._rows = _Rows(audit, self._now)
+        self.rows = _Rows(audit, self._now)
 
     async def recall(self, request: ActionRequest) -> Applied | None:
-        return changing.recall(self._rows, request)
+        return changing.recall(self.rows, request)
 
     async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
-        return changing.carry_out(self._rows, change, request, self._now())
+        return changing.carry_out(self.rows, change, request, self._now())
 
     async def get(self, tenant: str, id: str) -> Document | None:
-        self._delete_due()
-        document = self._rows.document(tenant, id)
+        self.delete_due()
+        document = self.rows.document(tenant, id)
         return None if document is None or document.deleted_at is not None else document
 
     async def children(self, tenant: str, parent: str, limit: int, *, after: int | None = None) -> list[Document]:
-        self._delete_due()
-        found = [each for each in self._rows.children(tenant, parent) if after is None or each.place > after]
+        self.delete_due()
+        found = [each for each in self.rows.children(tenant, parent) if after is None or each.place > after]
         return [msgspec.structs.replace(each, body="") for each in found[:limit]]
 
     async def history(self, tenant: str, id: str, limit: int, *, before: int | None = None) -> list[Revision]:
-        kept = reversed(self._rows.revisions.get((tenant, id), ()))
+        kept = reversed(self.rows.revisions.get((tenant, id), ()))
         return [each for each in kept if before is None or each.document.revision < before][:limit]
 
     async def tidy(self, limit: int) -> int:
-        return self._delete_due(limit) + self._rows.purge(self._now(), limit)
+        return self.delete_due(limit) + self.rows.purge(self._now(), limit)
 
-    def _delete_due(self, limit: int | None = None) -> int:
-        due = self._rows.all_due(self._now())[:limit]
+    def delete_due(self, limit: int | None = None) -> int:
+        """Delete what is due; how much that was."""
+        due = self.rows.all_due(self._now())[:limit]
         for document in due:
-            changing.delete_due(self._rows, document)
+            changing.delete_due(self.rows, document)
         return len(due)
 
     def _now(self) -> float:
@@ -119,6 +122,7 @@ class _Trees:
         self._streams: dict[tuple[str, str, str], tuple[float, int]] = {}
         self._scheduled: dict[tuple[str, str], None] = {}
         self.revisions: dict[tuple[str, str], list[Revision]] = {}
+        self.passages = PassageShelves()
 
     def children(self, tenant: str, parent: str) -> list[Document]:
         """In order, and none that is deleted."""
@@ -164,8 +168,8 @@ class _Rows(_Trees):
         until, receipt = self._receipts.get(_receipt_key(request), (0.0, None))
         return receipt if until > self._now() else None
 
-    def keep_receipt(self, request: ActionRequest, data: dict[str, Any], until: float) -> None:
-        self._receipts[_receipt_key(request)] = until, Receipt(request.fingerprint, data)
+    def keep_receipt(self, request: ActionRequest, applied: Applied, until: float) -> None:
+        self._receipts[_receipt_key(request)] = until, Receipt(request.fingerprint, applied.data, applied.hits)
 
     def last_seq(self, request: ActionRequest) -> int | None:
         return self._streams.get(_stream_key(request), (0.0, None))[1]
@@ -178,17 +182,23 @@ class _Rows(_Trees):
         return self._documents.get((tenant, id))
 
     def add(self, document: Document) -> None:
+        self._put(document)
+        self.passages.index(document)
+
+    def _put(self, document: Document) -> None:
         self._documents[document.tenant, document.id] = document
         parent = document.tenant, document.parent
         self._children.setdefault(parent, {})[document.id] = None
         self._last_places[parent] = max(document.place, self._last_places.get(parent, document.place))
 
-    def replace(self, document: Document, revision: int) -> bool:
-        before = self._documents[document.tenant, document.id]
-        if before.revision != revision:
+    def replace(self, document: Document, before: Document) -> bool:
+        stored = self._documents[document.tenant, document.id]
+        if stored.revision != before.revision:
             return False
-        self._leave_parent(before)
-        self.add(document)
+        self._leave_parent(stored)
+        self._put(document)
+        if is_found_otherwise(document, before):
+            self.passages.index(document)
         if document.delete_at is not None:
             self._scheduled[document.tenant, document.id] = None
         return True
@@ -221,6 +231,7 @@ class _Rows(_Trees):
                 found += self.children(tenant, document.id)
                 self._documents[tenant, document.id] = msgspec.structs.replace(document, deleted_at=at)
                 self._scheduled.pop((tenant, document.id), None)
+                self.passages.forget(tenant, document.id)
                 count += 1
         return count
 

@@ -40,6 +40,7 @@ class DictStorage:
         from dragoman.adapters.dict_ledger import DictBooks, DictLedger, DictLedgerAdmin
         from dragoman.adapters.dict_memories import DictMemories
         from dragoman.adapters.dict_objects import DictLinkKeys, DictObjectRecords, DictObjects
+        from dragoman.adapters.dict_passages import DictPassages
         from dragoman.adapters.dict_requests import DictActionRequests
         from dragoman.adapters.dict_runs import DictRuns
         from dragoman.adapters.dict_schedule import DictRegistry, DictSchedule
@@ -49,6 +50,7 @@ class DictStorage:
         from dragoman.gateway.port import Quotas, SigningKeys
         from dragoman.gateway.requests import ActionRequests
         from dragoman.jobs.port import Registry, Schedule
+        from dragoman.knowledge.index import PassageIndex
         from dragoman.knowledge.port import Audit, Documents
         from dragoman.memories.port import Memories
         from dragoman.messaging.bus import Bus, DeadLetters
@@ -57,13 +59,14 @@ class DictStorage:
         self._bus = bus = DictBus(self._clock)
         books, audit = DictBooks(), DictAudit(bus)
         dead, keys = DictDeadLetters(bus), DictSigningKeys(audit)
-        artifacts = DictObjectRecords()
+        artifacts, documents = DictObjectRecords(), DictDocuments(self._clock, audit)
         return {
             Memories: DictMemories(self._config.max_bytes_per_caller, self._clock),
             Ledger: DictLedger(books),
             LedgerAdmin: DictLedgerAdmin(books),
             Runs: DictRuns(books),
-            Documents: DictDocuments(self._clock, audit),
+            Documents: documents,
+            PassageIndex: DictPassages(documents),
             Audit: audit,
             SigningKeys: keys,
             ActionRequests: DictActionRequests(bus, dead, keys, audit, self._clock),

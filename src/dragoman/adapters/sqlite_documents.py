@@ -10,8 +10,11 @@ import msgspec
 
 from dragoman.adapters.sqlite_bus import SqliteBus
 from dragoman.adapters.sqlite_database import SqliteDatabase
+from dragoman.adapters.sqlite_passage_rows import forget_document, index_document
+from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import Clock
 from dragoman.knowledge import changing
+from dragoman.knowledge.indexing import is_found_otherwise
 from dragoman.knowledge.port import (
     KEPT_DELETED_SECONDS,
     ActionRequest,
@@ -27,8 +30,6 @@ from dragoman.messaging.bus import BusMessage
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
-
-    from dragoman.adapters.sqlite_writer import Transaction
 
 T = TypeVar("T")
 
@@ -55,27 +56,27 @@ _PLACE_BEFORE = f"{_LAST_PLACE} AND place < ?"
 _ORDER = "SELECT id FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL ORDER BY place"
 _SET_PLACE = "UPDATE document SET place = ? WHERE tenant = ? AND id = ?"
 _DUE = f"SELECT {_LISTED}, '' FROM document WHERE delete_at <= ? AND deleted_at IS NULL"
-_DELETE = """
-    UPDATE document SET deleted_at = ? WHERE tenant = ? AND deleted_at IS NULL AND id IN (
-      WITH RECURSIVE below (id) AS (
-        SELECT ?
-        UNION SELECT child.id FROM below
-        JOIN document AS child ON child.tenant = ? AND child.parent = below.id AND child.deleted_at IS NULL
-      )
-      SELECT id FROM below
+_SUBTREE = """
+    WITH RECURSIVE below (id) AS (
+      SELECT ?
+      UNION SELECT child.id FROM below
+      JOIN document AS child ON child.tenant = ? AND child.parent = below.id AND child.deleted_at IS NULL
     )
+    SELECT number, tags FROM below CROSS JOIN document USING (id) WHERE tenant = ? AND deleted_at IS NULL
     """
+_DELETE = "UPDATE document SET deleted_at = ? WHERE number = ?"
+_MISSING = "SELECT tenant, id FROM passage_missing JOIN document ON document.number = passage_missing.document LIMIT ?"
 _CHILDREN = (
     f"SELECT {_LISTED}, '' FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL AND place > ? "
     "ORDER BY place LIMIT ?"
 )
 _RECEIPT = (
-    "SELECT fingerprint, data FROM document_receipt WHERE tenant = ? AND action = ? AND subject = ? AND key = ? "
+    "SELECT fingerprint, data, hits FROM document_receipt WHERE tenant = ? AND action = ? AND subject = ? AND key = ? "
     "AND until > ?"
 )
 _KEEP_RECEIPT = (
-    "INSERT OR REPLACE INTO document_receipt (tenant, action, subject, key, until, fingerprint, data) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+    "INSERT OR REPLACE INTO document_receipt (tenant, action, subject, key, until, fingerprint, data, hits) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _SEQ = "SELECT seq FROM document_stream WHERE tenant = ? AND principal = ? AND context_id = ?"
 _SET_SEQ = "INSERT OR REPLACE INTO document_stream (tenant, principal, context_id, seq, until) VALUES (?, ?, ?, ?, ?)"
@@ -123,13 +124,13 @@ class SqliteDocuments:
         return await self._database.write(write)
 
     async def get(self, tenant: str, id: str) -> Document | None:
-        document = await self._read_tree(lambda rows: rows.document(tenant, id))
+        document = await self.read_tree(lambda connection: self._rows(connection).document(tenant, id))
         return None if document is None or document.deleted_at is not None else document
 
     async def children(self, tenant: str, parent: str, limit: int, *, after: int | None = None) -> list[Document]:
         start = -_HIGHEST if after is None else after
-        return await self._read_tree(
-            lambda rows: [*_documents(rows.connection, _CHILDREN, tenant, parent, start, limit)]
+        return await self.read_tree(
+            lambda connection: [*_documents(connection, _CHILDREN, tenant, parent, start, limit)]
         )
 
     async def history(self, tenant: str, id: str, limit: int, *, before: int | None = None) -> list[Revision]:
@@ -144,6 +145,20 @@ class SqliteDocuments:
 
     async def tidy(self, limit: int) -> int:
         return await self._database.write(partial(self._tidy, limit))
+
+    async def catch_up(self, limit: int) -> int:
+        """See `PassageIndex.catch_up`."""
+
+        def write(transaction: Transaction) -> int:
+            rows = self._rows(transaction)
+            missing = transaction.execute(_MISSING, (limit,)).fetchall()
+            for each in missing:
+                document = rows.document(*each)
+                assert document is not None
+                index_document(transaction, document, document)
+            return len(missing)
+
+        return await self._database.write(write)
 
     def _delete_due(self, limit: int, transaction: Transaction) -> int:
         rows = self._rows(transaction)
@@ -164,13 +179,13 @@ class SqliteDocuments:
     def _rows(self, connection: Transaction | sqlite3.Connection) -> _Rows:
         return _Rows(connection, self._clock.now().timestamp())
 
-    async def _read_tree(self, read: Callable[[_Rows], T]) -> T:
+    async def read_tree(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Read after everything that is due has been deleted."""
 
         def read_or_give_up(connection: sqlite3.Connection) -> tuple[bool, T | None]:
-            rows = self._rows(connection)
-            is_due = connection.execute(f"SELECT EXISTS ({_DUE})", (rows.now,)).fetchone()[0]
-            return bool(is_due), None if is_due else read(rows)
+            now = self._clock.now().timestamp()
+            is_due = connection.execute(f"SELECT EXISTS ({_DUE})", (now,)).fetchone()[0]
+            return bool(is_due), None if is_due else read(connection)
 
         while True:
             is_due, value = await self._database.read(read_or_give_up)
@@ -219,10 +234,11 @@ class _Rows:
 
     def receipt(self, request: ActionRequest) -> Receipt | None:
         row = self._execute(_RECEIPT, (*_receipt_key(request), self.now)).fetchone()
-        return None if row is None else Receipt(row[0], msgspec.json.decode(row[1]))
+        return None if row is None else Receipt(row[0], msgspec.json.decode(row[1]), row[2])
 
-    def keep_receipt(self, request: ActionRequest, data: dict[str, Any], until: float) -> None:
-        values = (*_receipt_key(request), until, request.fingerprint, msgspec.json.encode(data))
+    def keep_receipt(self, request: ActionRequest, applied: Applied, until: float) -> None:
+        encoded = msgspec.json.encode(applied.data)
+        values = (*_receipt_key(request), until, request.fingerprint, encoded, applied.hits)
         self._execute(_KEEP_RECEIPT, values)
 
     def last_seq(self, request: ActionRequest) -> int | None:
@@ -240,10 +256,15 @@ class _Rows:
 
     def add(self, document: Document) -> None:
         self._execute(_ADD, (document.tenant, document.id, *_changing(document)))
+        index_document(self._writing, document)
 
-    def replace(self, document: Document, revision: int) -> bool:
-        values = (*_changing(document), document.tenant, document.id, revision)
-        return self._execute(_REPLACE, values).rowcount == 1
+    def replace(self, document: Document, before: Document) -> bool:
+        values = (*_changing(document), document.tenant, document.id, before.revision)
+        if self._execute(_REPLACE, values).rowcount != 1:
+            return False
+        if is_found_otherwise(document, before):
+            index_document(self._writing, document, before)
+        return True
 
     def is_within(self, tenant: str, id: str, ancestor: str) -> bool:
         return bool(self._execute(_IS_WITHIN, (id, tenant, ancestor)).fetchone()[0])
@@ -264,7 +285,11 @@ class _Rows:
         return [*_documents(self.connection, f"{_DUE} AND +tenant = ? ORDER BY delete_at LIMIT 100", now, tenant)]
 
     def delete(self, tenant: str, id: str, at: float) -> int:
-        return self._execute(_DELETE, (at, tenant, id, tenant)).rowcount
+        found = self._execute(_SUBTREE, (id, tenant, tenant)).fetchall()
+        for number, tags in found:
+            self._execute(_DELETE, (at, number))
+            forget_document(self._writing, number, _decode_tags(tags))
+        return len(found)
 
     def keep_revision(self, revision: Revision) -> None:
         document = revision.document
@@ -273,6 +298,11 @@ class _Rows:
 
     def note(self, event: AuditEvent) -> bool:
         return note_event(self.connection, event)
+
+    @property
+    def _writing(self) -> Transaction:
+        assert isinstance(self.connection, Transaction)
+        return self.connection
 
     def _number(self, statement: str, *values: Any) -> int | None:
         (number,) = self._execute(statement, values).fetchone()

@@ -56,6 +56,8 @@ class SqliteStorage:
         from dragoman.adapters.sqlite_ledger_process import SqliteProcess
         from dragoman.adapters.sqlite_memories import SqliteMemories, merge_index
         from dragoman.adapters.sqlite_objects import SqliteLinkKeys, SqliteObjectRecords
+        from dragoman.adapters.sqlite_passage_rows import merge_passages
+        from dragoman.adapters.sqlite_passages import SqlitePassages
         from dragoman.adapters.sqlite_requests import SqliteActionRequests
         from dragoman.adapters.sqlite_runs import SqliteRuns
         from dragoman.adapters.sqlite_schedule import SqliteRegistry, SqliteSchedule
@@ -65,6 +67,7 @@ class SqliteStorage:
         from dragoman.gateway.port import Quotas, SigningKeys
         from dragoman.gateway.requests import ActionRequests
         from dragoman.jobs.port import Registry, Schedule
+        from dragoman.knowledge.index import PassageIndex
         from dragoman.knowledge.port import Audit, Documents
         from dragoman.memories.port import Memories
         from dragoman.messaging.bus import Bus, DeadLetters
@@ -72,18 +75,19 @@ class SqliteStorage:
 
         space = self._config.space or DEFAULT_SPACE
         path = data_directory(self._config, os.environ) / FILE_NAME
-        self._database = SqliteDatabase(path, self._migrations, tidying=(merge_index,))
+        self._database = SqliteDatabase(path, self._migrations, tidying=(merge_index, merge_passages))
         process = SqliteProcess(self._database)
         self._schedule = SqliteSchedule(self._database)
         self._bus = bus = SqliteBus(self._database, process, self._clock)
         dead, keys = SqliteDeadLetters(self._database, self._clock, bus.wake_in), SqliteSigningKeys(self._database)
-        artifacts = SqliteObjectRecords(self._database)
+        artifacts, documents = SqliteObjectRecords(self._database), SqliteDocuments(self._database, self._clock)
         return {
             Memories: SqliteMemories(self._database, self._config.max_bytes_per_caller, self._clock),
             Ledger: SqliteLedger(self._database, space, process),
             LedgerAdmin: SqliteLedgerAdmin(self._database, space),
             Runs: SqliteRuns(self._database, space, process),
-            Documents: SqliteDocuments(self._database, self._clock),
+            Documents: documents,
+            PassageIndex: SqlitePassages(documents),
             Audit: SqliteAudit(self._database, bus),
             SigningKeys: keys,
             ActionRequests: SqliteActionRequests(self._database, bus, dead, keys, self._clock),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from dragoman.cli.knowledge_query import query
 from dragoman.cli.ledger_access import note, print_shown
 from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.output import complain, print_columns, refuse
@@ -41,7 +42,8 @@ Below: TypeAlias = Annotated[
     str, typer.Option("--parent", callback=_document_id, help="The document below which they stand.")
 ]
 
-app = typer.Typer(no_args_is_help=True, help="Import and export documents, and look at them.")
+app = typer.Typer(no_args_is_help=True, help="Import and export documents, search them, and look at them.")
+app.command()(query)
 
 
 @app.command("import")

@@ -24,7 +24,7 @@ from dragoman.errors import ToolError
 from dragoman.files import read_regular_file
 from dragoman.gateway.keeping import Objects
 from dragoman.ids import RandomIds
-from dragoman.knowledge.actions import ACTIONS
+from dragoman.knowledge.actions import ACTIONS, CHANGES
 from dragoman.knowledge.changing import check_content
 from dragoman.knowledge.port import ActionRequest, Document, Documents
 from dragoman.knowledge.roles import OWNER
@@ -164,18 +164,18 @@ class Import:
         return Writing(wanted.found, arguments, encoded, is_new=kept is None)
 
     async def _store(self, writing: Writing) -> None:
-        action, arguments = ACTIONS[_CREATE if writing.is_new else _UPDATE], writing.arguments
+        action, arguments = _CREATE if writing.is_new else _UPDATE, writing.arguments
         request = ActionRequest(
             tenant=self._tenant,
             principal=OPERATOR,
             roles=frozenset((OWNER,)),
-            action=action.name,
+            action=action,
             correlation_id=self._ids.correlation_id(),
         )
         try:
             if writing.is_large:
                 arguments = await self._objects.pass_through(self._tenant, writing.encoded)
-            await self._documents.carry_out(action.make(arguments, request, self._now()), request)
+            await self._documents.carry_out(CHANGES[action](arguments, request, self._now()), request)
         except ToolError as error:
             is_taken = (error.details or {}).get("reason") == "document_exists"
             reason = "its document was deleted, and the id is free only 90 days later" if is_taken else error.message

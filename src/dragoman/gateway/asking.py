@@ -15,7 +15,7 @@ from dragoman.clock import Clock
 from dragoman.errors import Unauthorized
 from dragoman.gateway.credentials import Credential
 from dragoman.gateway.envelope import Envelope22, malformed
-from dragoman.knowledge.actions import ACTIONS, Action, subject_of
+from dragoman.knowledge.actions import ACTIONS, Action
 from dragoman.knowledge.port import ActionRequest, ActionStream
 from dragoman.knowledge.roles import canonical
 from dragoman.knowledge.standing import ActionOrigin, fingerprint_of
@@ -88,7 +88,7 @@ def call_for(
         roles=asked.roles,
         action=action.name,
         correlation_id=envelope.correlation_id,
-        subject=subject_of(args),
+        subject=action.subject(args, caller.principal),
         key=asked.key,
         fingerprint=fingerprint_of(action, args),
         keep_seconds=keep_seconds,

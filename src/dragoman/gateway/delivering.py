@@ -77,9 +77,9 @@ class Deliverer:
             exchange.trace_id = asked.envelope.trace_id
             if delivery.attempt > self._policy.max_attempts:  # It may be what ended the processes that had it.
                 raise InternalFailure("It was delivered too often", {"reason": "too_many_deliveries"})
-            value = await self._carry_out(asked, acceptance)
+            value, hits = await self._carry_out(asked, acceptance)
             latency = max(0, round((self._clock.now().timestamp() - acceptance.accepted_at) * 1000))
-            body = await self._answers.word(asked.envelope.tenant_id, value, latency, asked.web_base)
+            body = await self._answers.word(asked.envelope.tenant_id, value, latency, asked.web_base, hits)
         except REFUSALS as error:
             told = self._exchanges.as_tool_error(exchange, error)
             if isinstance(told, Stopping | Abandoned):
@@ -100,7 +100,8 @@ class Deliverer:
         )
         await self._requests.settle(delivery, settled)
 
-    async def _carry_out(self, asked: AskedAction, acceptance: Acceptance) -> Any:
+    async def _carry_out(self, asked: AskedAction, acceptance: Acceptance) -> tuple[Any, int]:
+        """The value, and how many passages the index has found."""
         if asked.kid is not None:
             await self._exchanges.credentials.check_key(asked.kid)
         arguments, most = asked.envelope.payload.args or {}, None
@@ -113,7 +114,7 @@ class Deliverer:
             outcome = await intake.answer(call, as_it_is)
         if outcome.error is not None:
             raise outcome.error
-        return outcome.value
+        return outcome.value, call.hits
 
     async def _failed(
         self,

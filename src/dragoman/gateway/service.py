@@ -100,7 +100,7 @@ class Gateway:
             if outcome.error is not None:
                 return self._exchanges.refused(exchange, outcome.error)
             latency = round((self._clock.monotonic() - began) * 1000)
-            body = await self._answers.word(asked.envelope.tenant_id, outcome.value, latency, asked.web_base)
+            body = await self._answers.word(asked.envelope.tenant_id, outcome.value, latency, asked.web_base, call.hits)
             return HttpResponse(200, body, exchange.headers)
         except REFUSALS as error:
             return self._exchanges.turned_away(exchange, error)

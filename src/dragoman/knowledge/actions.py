@@ -1,38 +1,53 @@
-"""The actions on documents: their schemas, who may do them, and the change that their arguments ask for."""
+"""The actions on documents: their schemas, who may do them, and the changes that their arguments ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn, TypeAlias
 from uuid import UUID
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.access.callers import Caller
+from dragoman.clock import Clock
 from dragoman.knowledge.changing import FIELDS, check_content, unfit
 from dragoman.knowledge.port import (
     ROOT,
     ActionRequest,
+    Applied,
     CreateDocument,
     DeleteDocument,
     Document,
     DocumentChange,
+    Documents,
     MoveDocument,
     UpdateDocument,
 )
-from dragoman.knowledge.roles import AGENT, EDITOR, OWNER
+from dragoman.knowledge.roles import AGENT, EDITOR, OWNER, VIEWER
 from dragoman.tools.context import ToolContext
 from dragoman.tools.tool import Hints, Tool, ToolDefinition
 
 VERSION = "1.0.0"
+QUERY: Final = "knowledge.query_knowledge"
 _FOLDER = Path(__file__).with_name("schemas") / "mcp"
 _GROUPS = {group: [path for path in FIELDS if path.startswith(f"{group}.")] for group in ("content", "metadata")}
 """What a path in an update mask stands for that is no field itself."""
 
-MakeChange = Callable[[dict[str, Any], ActionRequest, float], DocumentChange]
+MakeChange: TypeAlias = Callable[[dict[str, Any], ActionRequest, float], DocumentChange]
+Perform: TypeAlias = Callable[[dict[str, Any], ActionRequest, ToolContext], Awaitable[Applied]]
+"""Carries an action out, with arguments that fit its schema. Raises `ToolError`s."""
+
+
+def _about_document(arguments: Mapping[str, Any], principal: str) -> str:
+    id = arguments.get("document_id")
+    return id.lower() if isinstance(id, str) else ""
+
+
+def _about_principal(arguments: Mapping[str, Any], principal: str) -> str:
+    return principal
 
 
 class Action(Struct, frozen=True, kw_only=True):
@@ -42,12 +57,14 @@ class Action(Struct, frozen=True, kw_only=True):
     description: str
     roles: frozenset[str]
     """Any of these may."""
-    make: MakeChange
-    """The change for arguments that fit the schema. Raises `InvalidArgument`."""
     hints: Hints
+    subject: Callable[[Mapping[str, Any], str], str] = _about_document
+    """What an idempotency key is about, by arguments and principal; empty for a document's id that is none."""
     version: str = VERSION
     max_payload_bytes: int | None = None
     """Of the arguments; None: as for other tools."""
+    wants_context: bool = False
+    """Whether it tells how far it is, and stops when nobody waits any longer."""
 
     @property
     def schema_bytes(self) -> bytes:
@@ -63,18 +80,19 @@ class Action(Struct, frozen=True, kw_only=True):
             input_schema=msgspec.json.decode(self.schema_bytes),
             hints=self.hints,
         )
-        return Tool(definition, _not_authorized, is_async=True, wants_context=False, speaks=False, is_for=is_for)
+        return Tool(
+            definition,
+            _not_authorized,
+            is_async=True,
+            wants_context=self.wants_context,
+            speaks=False,
+            is_for=is_for,
+        )
 
 
 def _not_authorized(arguments: dict[str, Any], context: ToolContext) -> NoReturn:
     """Runs only if no stage has found out on whose behalf it would."""
     raise LookupError("the action was not authorized")
-
-
-def subject_of(arguments: Mapping[str, Any]) -> str:
-    """What an idempotency key is about; empty for a document's id that is none."""
-    id = arguments.get("document_id")
-    return id.lower() if isinstance(id, str) else ""
 
 
 def _make_create(arguments: dict[str, Any], request: ActionRequest, now: float) -> CreateDocument:
@@ -140,7 +158,6 @@ ACTIONS: Mapping[str, Action] = {
             name="knowledge.create_document",
             description="Adds a document to the tree, below another one or at the top (`root`).",
             roles=frozenset((OWNER, EDITOR, AGENT)),
-            make=_make_create,
             hints=Hints(read_only=False, destructive=False, idempotent=False, open_world=False),
             max_payload_bytes=_SMALL,
         ),
@@ -148,7 +165,6 @@ ACTIONS: Mapping[str, Action] = {
             name="knowledge.update_document",
             description="Changes the fields of a document that `update_mask` names; the earlier revision is kept.",
             roles=frozenset((OWNER, EDITOR)),
-            make=_make_update,
             hints=Hints(read_only=False, destructive=False, idempotent=False, open_world=False),
             max_payload_bytes=_SMALL,
         ),
@@ -156,18 +172,41 @@ ACTIONS: Mapping[str, Action] = {
             name="knowledge.delete_document",
             description="Deletes a document and all below it, now or at a time. It is purged after 90 days.",
             roles=frozenset((OWNER, EDITOR)),
-            make=_make_delete,
             hints=Hints(read_only=False, destructive=True, idempotent=False, open_world=False),
         ),
         Action(
             name="knowledge.move_document",
             description="Moves a document, with all below it, below another one, or to another place there.",
             roles=frozenset((OWNER,)),
-            make=_make_move,
             hints=Hints(read_only=False, destructive=False, idempotent=False, open_world=False),
+        ),
+        Action(
+            name=QUERY,
+            description="Searches the documents, and answers with the passages that fit best and their sources.",
+            roles=frozenset((OWNER, EDITOR, VIEWER, AGENT)),
+            hints=Hints(read_only=True, destructive=False, idempotent=True, open_world=False),
+            subject=_about_principal,
+            max_payload_bytes=65_536,
+            wants_context=True,
         ),
     )
 }
+CHANGES: Mapping[str, MakeChange] = {
+    "knowledge.create_document": _make_create,
+    "knowledge.update_document": _make_update,
+    "knowledge.delete_document": _make_delete,
+    "knowledge.move_document": _make_move,
+}
+"""By action, the change for arguments that fit the schema. Each raises `InvalidArgument`. Other actions only read."""
+
+
+def changing(make: MakeChange, documents: Documents, clock: Clock) -> Perform:
+    """Carries out an action by changing documents."""
+
+    async def perform(arguments: dict[str, Any], request: ActionRequest, _: ToolContext) -> Applied:
+        return await documents.carry_out(make(arguments, request, clock.now().timestamp()), request)
+
+    return perform
 
 
 def _uuid(arguments: dict[str, Any], name: str) -> str:

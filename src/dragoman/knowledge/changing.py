@@ -24,6 +24,7 @@ from dragoman.knowledge.port import (
     DeleteDocument,
     Document,
     DocumentChange,
+    KeepAnswer,
     MoveDocument,
     Revision,
     UpdateDocument,
@@ -44,7 +45,7 @@ def recall(rows: DocumentRows, request: ActionRequest) -> Applied | None:
         if receipt is not None:
             if receipt.fingerprint != request.fingerprint:
                 raise key_conflict()
-            return Applied(receipt.data, is_repeated=True)
+            return Applied(receipt.data, is_repeated=True, hits=receipt.hits)
     if request.stream is not None:
         last = rows.last_seq(request)
         if last is not None and request.stream.seq < last:
@@ -61,11 +62,12 @@ def carry_out(rows: DocumentRows, change: DocumentChange, request: ActionRequest
         for document in due:
             delete_due(rows, document)
     data = _CHANGES[type(change)](rows, change, request, now)
+    applied = Applied(data, hits=change.hits if isinstance(change, KeepAnswer) else 0)
     if request.key is not None:
-        rows.keep_receipt(request, data, now + request.keep_seconds)
+        rows.keep_receipt(request, applied, now + request.keep_seconds)
     if request.stream is not None:
         rows.set_seq(request, now + KEPT_STREAM_SECONDS)
-    return Applied(data)
+    return applied
 
 
 def delete_due(rows: DocumentRows, document: Document) -> None:
@@ -127,7 +129,7 @@ def _update(rows: DocumentRows, change: UpdateDocument, request: ActionRequest, 
     before = _standing(rows, request.tenant, change.id, "document_id")
     expected = before.revision if change.last_known_revision is None else change.last_known_revision
     after = replace(_patched(before, change.fields), revision=before.revision + 1, updated_at=now)
-    if expected != before.revision or not rows.replace(after, expected):
+    if expected != before.revision or not rows.replace(after, before):
         facts = {"reason": "revision_conflict", "expected_revision": expected, "actual": before.revision}
         raise Conflict(f"The document has revision {before.revision}", facts)
     _record(rows, after, request, now, "document.updated", {"fields": sorted(change.fields)})
@@ -143,7 +145,7 @@ def _delete(rows: DocumentRows, change: DeleteDocument, request: ActionRequest, 
         updated_at=now,
         delete_at=change.delete_at if is_later else before.delete_at,
     )
-    rows.replace(after, before.revision)
+    rows.replace(after, before)
     details: dict[str, Any] = {} if change.reason is None else {"reason": change.reason}
     data: dict[str, Any] = {"id": after.id, "revision": after.revision, "deleted": not is_later}
     if is_later:
@@ -163,10 +165,14 @@ def _move(rows: DocumentRows, change: MoveDocument, request: ActionRequest, now:
             raise unfit("new_parent_id", "is the document itself, or below it", "cycle")
     place = _place_for(rows, change, request.tenant)
     after = replace(before, parent=change.parent, place=place, revision=before.revision + 1, updated_at=now)
-    rows.replace(after, before.revision)
+    rows.replace(after, before)
     details = {"from": before.parent, "to": after.parent}
     _record(rows, after, request, now, "document.moved", details)
     return {"id": after.id, "revision": after.revision, "parent_id": after.parent}
+
+
+def _keep(rows: DocumentRows, change: KeepAnswer, request: ActionRequest, now: float) -> dict[str, Any]:
+    return change.data
 
 
 _CHANGES: Mapping[type, Callable[[DocumentRows, Any, ActionRequest, float], dict[str, Any]]] = {
@@ -174,6 +180,7 @@ _CHANGES: Mapping[type, Callable[[DocumentRows, Any, ActionRequest, float], dict
     UpdateDocument: _update,
     DeleteDocument: _delete,
     MoveDocument: _move,
+    KeepAnswer: _keep,
 }
 
 

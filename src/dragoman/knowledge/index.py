@@ -68,6 +68,10 @@ class PassageIndex(Protocol):
         """Passages by their numbers, in this order; those that are gone are left out."""
         ...
 
+    async def catch_up(self, limit: int) -> int:
+        """Index documents from before there was an index, at most `limit`; how many those were."""
+        ...
+
 
 class WantedPassage(Struct, frozen=True):
     """A passage without a vector."""

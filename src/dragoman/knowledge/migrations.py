@@ -88,4 +88,95 @@ CREATE TRIGGER audit_event_is_kept BEFORE DELETE ON audit_event
 BEGIN SELECT raise(ABORT, 'the audit is only added to'); END;
 """
 
-MIGRATIONS = (Migration(PART, 1, "sqlite", _TABLES),)
+TENANT_DIGITS = 8
+"""Each word is indexed behind the number of its tenant, in so many hexadecimal digits."""
+
+_PASSAGES = """
+-- How many passages a tenant has, and how many words these have together.
+CREATE TABLE passage_tenant (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  name TEXT NOT NULL UNIQUE,
+  passages INTEGER NOT NULL,
+  words INTEGER NOT NULL
+);
+
+-- A document that is in the index, and how many passages it has had: no number is used again.
+CREATE TABLE passage_document (
+  document INTEGER PRIMARY KEY,
+  tenant INTEGER NOT NULL,
+  made INTEGER NOT NULL
+);
+
+-- Documents from before there was an index.
+CREATE TABLE passage_missing (
+  document INTEGER PRIMARY KEY
+);
+
+INSERT INTO passage_missing SELECT number FROM document WHERE deleted_at IS NULL;
+
+CREATE TABLE passage_tag (
+  tenant INTEGER NOT NULL,
+  tag TEXT NOT NULL,
+  document INTEGER NOT NULL,
+  PRIMARY KEY (tenant, tag, document)
+) WITHOUT ROWID;
+
+-- The number is the document's and below it, in 25 bits, how many passages the document had before. The first line of
+-- `words` has those that occur once, the second those that occur twice, and so on.
+CREATE TABLE passage (
+  number INTEGER PRIMARY KEY,
+  hash BLOB NOT NULL,
+  length INTEGER NOT NULL,
+  heading TEXT NOT NULL,
+  words TEXT NOT NULL,
+  text TEXT NOT NULL
+);
+
+-- A passage has a row for each line of its `words`; the rowid is the posting that `search.ranking` makes.
+CREATE VIRTUAL TABLE passage_term USING fts5 (
+  terms,
+  content = '',
+  tokenize = 'ascii',
+  columnsize = 0,
+  detail = none
+);
+
+INSERT INTO passage_term (passage_term, rank) VALUES ('usermerge', 2);
+
+CREATE VIRTUAL TABLE passage_term_count USING fts5vocab (passage_term, row);
+
+CREATE TABLE passage_model (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  name TEXT NOT NULL UNIQUE
+);
+
+-- Passages that have no vector of a model that is used.
+CREATE TABLE passage_wanted (
+  model INTEGER NOT NULL,
+  passage INTEGER NOT NULL,
+  PRIMARY KEY (model, passage)
+) WITHOUT ROWID;
+
+-- In the order in which they were stored, so that a process can read what it does not have yet.
+CREATE TABLE passage_vector (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  model INTEGER NOT NULL,
+  tenant INTEGER NOT NULL,
+  passage INTEGER NOT NULL,
+  vector BLOB NOT NULL,
+  UNIQUE (passage, model)
+);
+
+CREATE INDEX passage_vector_of_tenant ON passage_vector (model, tenant, number);
+"""
+
+_HITS = """
+-- How many passages a query had found.
+ALTER TABLE document_receipt ADD COLUMN hits INTEGER NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS = (
+    Migration(PART, 1, "sqlite", _TABLES),
+    Migration(PART, 2, "sqlite", _PASSAGES),
+    Migration(PART, 3, "sqlite", _HITS),
+)

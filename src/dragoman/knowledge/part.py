@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from dragoman.knowledge.actions import ACTIONS
+from dragoman.knowledge.actions import ACTIONS, CHANGES, QUERY, Perform, changing
 from dragoman.knowledge.aliases import AliasUse
+from dragoman.knowledge.answering import AnswerWriter
+from dragoman.knowledge.embedding import Embedder
+from dragoman.knowledge.index import PassageIndex
 from dragoman.knowledge.migrations import MIGRATIONS, PART
 from dragoman.knowledge.port import Audit, Documents
+from dragoman.knowledge.querying import Queries
 from dragoman.knowledge.repeats import ActionRepeats
 from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.knowledge.standing import AuthorizeAction, Standings
@@ -17,8 +21,8 @@ _TIDY_SECONDS = 60.0
 _MOST_AT_ONCE = 200
 
 
-def knowledge_part(web_base: str) -> Part:
-    """Documents have pages at `web_base`."""
+def knowledge_part(web_base: str, embedder: Embedder | None = None, writer: AnswerWriter | None = None) -> Part:
+    """Documents have pages at `web_base`. Without an embedder only words are searched."""
 
     def build(given: Facilities) -> Contribution:
         settings: KnowledgeConfig = given.settings
@@ -26,11 +30,17 @@ def knowledge_part(web_base: str) -> Part:
         standings = Standings(given.is_near)
         repeats = ActionRepeats(documents)
         aliases = AliasUse(given.storage.port(Audit), given.clock)
+        index = given.storage.port(PassageIndex)
+        queries = Queries(documents, index, given.clock, embedder, writer, test_mode=settings.test_mode)
+        performs: dict[str, Perform] = {
+            **{name: changing(make, documents, given.clock) for name, make in CHANGES.items()},
+            QUERY: queries.perform,
+        }
 
         def pipeline(name: str) -> OwnPipeline:
             action = ACTIONS[name]
             stage = AuthorizeAction(
-                action, documents, aliases, standings, given.clock, web_base, settings.idempotency_ttl_ms
+                action, performs[name], aliases, standings, given.clock, web_base, settings.idempotency_ttl_ms
             )
             return OwnPipeline(
                 tools=(name,),

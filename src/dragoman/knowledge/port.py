@@ -79,7 +79,14 @@ class MoveDocument(Struct, frozen=True, kw_only=True):
     before: str | None = None
 
 
-DocumentChange: TypeAlias = CreateDocument | UpdateDocument | DeleteDocument | MoveDocument
+class KeepAnswer(Struct, frozen=True, kw_only=True):
+    """Change no document, and keep what a request that only reads came to, for repeats of it."""
+
+    data: dict[str, Any]
+    hits: int
+
+
+DocumentChange: TypeAlias = CreateDocument | UpdateDocument | DeleteDocument | MoveDocument | KeepAnswer
 
 
 class ActionStream(Struct, frozen=True):
@@ -99,7 +106,7 @@ class ActionRequest(Struct, frozen=True, kw_only=True):
     action: str
     correlation_id: str
     subject: str = ""
-    """What the idempotency key is about: the document."""
+    """What the idempotency key is about: see `Action.subject`."""
     key: str | None = None
     """The idempotency key."""
     fingerprint: bytes = b""
@@ -123,6 +130,8 @@ class Applied(Struct, frozen=True):
     data: dict[str, Any]
     is_repeated: bool = False
     """Whether it is the result of an earlier request, and nothing was changed."""
+    hits: int = 0
+    """How many passages the index has found for it."""
 
 
 class Revision(Struct, frozen=True):

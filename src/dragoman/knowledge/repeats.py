@@ -71,5 +71,5 @@ class ActionRepeats:
 
 
 def _told(call: Call, applied: Applied) -> dict[str, Any]:
-    call.repeated = applied.is_repeated
+    call.repeated, call.hits = applied.is_repeated, applied.hits
     return applied.data

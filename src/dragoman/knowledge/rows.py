@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from dragoman.knowledge.port import ActionRequest, AuditEvent, Document, Revision
+from dragoman.knowledge.port import ActionRequest, Applied, AuditEvent, Document, Revision
 
 
 class Receipt(Struct, frozen=True):
@@ -14,6 +14,7 @@ class Receipt(Struct, frozen=True):
 
     fingerprint: bytes
     data: dict[str, Any]
+    hits: int = 0
 
 
 class DocumentRows(Protocol):
@@ -21,7 +22,7 @@ class DocumentRows(Protocol):
 
     def receipt(self, request: ActionRequest) -> Receipt | None: ...
 
-    def keep_receipt(self, request: ActionRequest, data: dict[str, Any], until: float) -> None: ...
+    def keep_receipt(self, request: ActionRequest, applied: Applied, until: float) -> None: ...
 
     def last_seq(self, request: ActionRequest) -> int | None:
         """The newest of the request's stream."""
@@ -31,10 +32,15 @@ class DocumentRows(Protocol):
 
     def document(self, tenant: str, id: str) -> Document | None: ...
 
-    def add(self, document: Document) -> None: ...
+    def add(self, document: Document) -> None:
+        """Store a new document, and its passages."""
+        ...
 
-    def replace(self, document: Document, revision: int) -> bool:
-        """Store another state of a document, if the stored one has this revision; whether it had."""
+    def replace(self, document: Document, before: Document) -> bool:
+        """Store another state of a document, if the stored one has the revision of `before`; whether it had.
+
+        Passages that are the same as before keep their numbers.
+        """
         ...
 
     def is_within(self, tenant: str, id: str, ancestor: str) -> bool:
@@ -58,7 +64,7 @@ class DocumentRows(Protocol):
         ...
 
     def delete(self, tenant: str, id: str, at: float) -> int:
-        """Mark a document and all below it as deleted; how many those were."""
+        """Mark a document and all below it as deleted, and forget their passages; how many documents those were."""
         ...
 
     def keep_revision(self, revision: Revision) -> None: ...

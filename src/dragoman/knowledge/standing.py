@@ -16,10 +16,11 @@ from dragoman.calls.origin import Origin
 from dragoman.calls.repeats import IDEMPOTENCY_KEY, check_key
 from dragoman.clock import Clock
 from dragoman.errors import Expired, InvalidArgument, NotFound, Unauthorized
-from dragoman.knowledge.actions import Action, subject_of
+from dragoman.knowledge.actions import Action, Perform
 from dragoman.knowledge.aliases import AliasUse
-from dragoman.knowledge.port import ActionRequest, Applied, Documents
+from dragoman.knowledge.port import ActionRequest, Applied
 from dragoman.knowledge.roles import OWNER, canonical
+from dragoman.tools.context import ToolContext
 from dragoman.tools.storage_errors import words_storage_errors
 
 LOCAL_TENANT: Final = "local"
@@ -77,7 +78,7 @@ class AuthorizeAction:
     def __init__(
         self,
         action: Action,
-        documents: Documents,
+        perform: Perform,
         aliases: AliasUse,
         standings: Standings,
         clock: Clock,
@@ -86,7 +87,7 @@ class AuthorizeAction:
     ) -> None:
         self._action = action
         self._aliases = aliases
-        self._documents = documents
+        self._perform = perform
         self._standings = standings
         self._clock = clock
         self._web_base = web_base
@@ -122,7 +123,7 @@ class AuthorizeAction:
             roles=self._standings.roles_of(caller),
             action=self._action.name,
             correlation_id=call.correlation_id,
-            subject=subject_of(call.arguments),
+            subject=self._action.subject(call.arguments, caller.principal),
             key=call.meta.get(IDEMPOTENCY_KEY),
             fingerprint=fingerprint_of(self._action, call.arguments),
             keep_seconds=self._keep_seconds,
@@ -130,10 +131,11 @@ class AuthorizeAction:
         )
 
     @words_storage_errors
-    async def _run(self, request: ActionRequest, roles: Set[str], arguments: dict[str, Any], _: Any) -> Applied:
+    async def _run(
+        self, request: ActionRequest, roles: Set[str], arguments: dict[str, Any], context: ToolContext
+    ) -> Applied:
         await self._aliases.note(roles, request.tenant, request.author)
-        change = self._action.make(arguments, request, self._clock.now().timestamp())
-        return await self._documents.carry_out(change, request)
+        return await self._perform(arguments, request, context)
 
 
 def check_roles(action: Action, roles: frozenset[str]) -> None:

@@ -33,14 +33,15 @@ _HINTS_BY_REASON: Mapping[str, str] = {
     "other_principal": "Let principal.sub be the subject of the credentials.",
     "document_exists": "Update the document, or choose another document_id.",
     "revision_conflict": "Use details.actual as last_known_revision, if the change is still right.",
+    "test_mode_only": "Leave routing.noop_qdrant out: it is for servers with knowledge.test_mode.",
     "idempotency_conflict": "Use another idempotency key for another request.",
 }
 """More particular than those by code."""
 
 
-def word_success(data: Any, latency_ms: int) -> bytes:
-    """The body of an answer."""
-    return encode_json({"ok": True, "data": data, "usage": {"latency_ms": latency_ms, "qdrant_hits": 0}})
+def word_success(data: Any, latency_ms: int, hits: int = 0) -> bytes:
+    """The body of an answer. `hits`: how many passages the index has found for it, whatever index it is."""
+    return encode_json({"ok": True, "data": data, "usage": {"latency_ms": latency_ms, "qdrant_hits": hits}})
 
 
 def word_error(error: ToolError, trace_id: str) -> tuple[int, bytes]:

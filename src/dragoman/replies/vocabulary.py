@@ -91,6 +91,7 @@ VOCABULARY: Mapping[type[ToolError], Words] = {
     errors.MalformedEnvelope: Words(
         EnvelopeCode.INVALID_INPUT, ContractCode.INVALID_ARGUMENT, "Invalid input: {message}"
     ),
+    errors.NotEnabled: Words(EnvelopeCode.INVALID_INPUT, ContractCode.INVALID_ARGUMENT, "Invalid input: {message}"),
     errors.Expired: Words(EnvelopeCode.OPERATION_FAILED, ContractCode.EXPIRED),
     errors.Unanswered: Words(EnvelopeCode.OPERATION_FAILED, ContractCode.FORBIDDEN),
     errors.ResourceExhausted: Words(EnvelopeCode.SERVICE_UNAVAILABLE, ContractCode.RATE_LIMIT_EXCEEDED),

@@ -52,12 +52,17 @@ _LETTERS = _Letters()
 
 def words_in(text: str) -> tuple[str, ...]:
     """The words of `text`, each once, in the order of their first occurrence."""
+    return tuple(dict.fromkeys(all_words_in(text)))
+
+
+def all_words_in(text: str) -> list[str]:
+    """The words of `text`, each as often as it occurs."""
     if text.isascii():
         text = text.lower()
     else:
         text = _ACCENTS.sub("", _normalized("NFKD", text).casefold())
         text = _normalized("NFC", text)
-    return tuple(dict.fromkeys([word[:MOST_LETTERS] for word in text.translate(_LETTERS).split()]))
+    return [word[:MOST_LETTERS] for word in text.translate(_LETTERS).split()]
 
 
 def _normalized(form: Literal["NFC", "NFKD"], text: str) -> str:

@@ -24,7 +24,7 @@ from dragoman.cli.knowledge_import import Import
 from dragoman.cli.main import app
 from dragoman.cli.storage_access import OpenStorage, with_storage
 from dragoman.gateway.keeping import open_objects
-from dragoman.knowledge.actions import ACTIONS
+from dragoman.knowledge.actions import CHANGES
 from dragoman.knowledge.port import ActionRequest, Documents
 from tests.support.document_entries import draft
 from tests.support.gateway import create_args
@@ -91,7 +91,7 @@ def carry_out(action: str, arguments: dict[str, Any], tenant: str = "local") -> 
         request = ActionRequest(
             tenant=tenant, principal="a client", roles=frozenset(("owner",)), action=action, correlation_id="c"
         )
-        change = ACTIONS[action].make(arguments, request, stored.now())
+        change = CHANGES[action](arguments, request, stored.now())
         return (await stored.storage.port(Documents).carry_out(change, request)).data
 
     return with_storage(None, work)

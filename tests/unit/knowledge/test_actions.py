@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidArgument
-from dragoman.knowledge.actions import ACTIONS, subject_of
+from dragoman.knowledge.actions import ACTIONS, CHANGES, QUERY
 from dragoman.knowledge.port import CreateDocument, DeleteDocument, DocumentChange, MoveDocument, UpdateDocument
 from dragoman.schemas.schema import compile_schema
 from tests.support.document_entries import asked, draft
@@ -49,7 +49,7 @@ def make(name: str, arguments: dict[str, Any], *roles: str) -> DocumentChange:
     """The change that arguments ask for, after the schema has seen them."""
     action = ACTIONS[f"knowledge.{name}_document"]
     compile_schema(json.loads(action.schema_bytes)).check(arguments)
-    return action.make(arguments, asked(name, roles=frozenset(roles or ("owner",))), NOW)
+    return CHANGES[action.name](arguments, asked(name, roles=frozenset(roles or ("owner",))), NOW)
 
 
 def update_args(patch: dict[str, Any], *mask: str, **fields: Any) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def test_a_moment_is_a_date_and_a_time_with_an_offset(text: str) -> None:
     for name, path, given in (("create", "created_at", create_args(ID)), ("delete", "delete_at", {"document_id": ID})):
         action = ACTIONS[f"knowledge.{name}_document"]
         with pytest.raises(InvalidArgument) as error:  # Whatever the library that reads the schema takes for a date.
-            action.make({**given, path: text}, asked(name), NOW)
+            CHANGES[action.name]({**given, path: text}, asked(name), NOW)
         assert error.value.details is not None
         assert [each["path"] for each in error.value.details["errors"]] == [path]
         assert refused(name, {**given, path: text}) in ([path], [f"/{path}"])
@@ -281,7 +281,46 @@ def test_arguments_of_a_move() -> None:
 
 
 @pytest.mark.requirement("MC-IDEM-01")
-def test_the_subject_of_a_request_is_its_document() -> None:
-    assert subject_of({"document_id": ID.upper()}) == ID
-    for arguments in ({}, {"document_id": None}, {"document_id": [ID]}):
-        assert subject_of(arguments) == ""
+def test_the_subject_of_a_request_is_its_document_and_of_a_query_the_principal() -> None:
+    for name in CHANGES:
+        subject = ACTIONS[name].subject
+        assert subject({"document_id": ID.upper()}, "ada") == ID
+        for arguments in ({}, {"document_id": None}, {"document_id": [ID]}):
+            assert subject(arguments, "ada") == ""
+    assert ACTIONS[QUERY].subject({"query": "?", "document_id": ID}, "ada") == "ada"
+
+
+@pytest.mark.requirement("MC-QUERY-01")
+def test_a_query_needs_its_text_and_takes_what_the_contract_lists() -> None:
+    schema = compile_schema(json.loads(ACTIONS[QUERY].schema_bytes))
+    full = {
+        "query": "x" * 2048,
+        "filters": {"tags": ["a", "b"], "tenant_id": "acme"},
+        "top_k": 20,
+        "context_hints": {"preferred_format": "plain", "language": "de"},
+        "routing": {"allow_external_search": True, "max_latency_ms": 1000, "noop_qdrant": False},
+    }
+    for good in (
+        {"query": ""},
+        {"query": "?", "top_k": 1},
+        {"query": "?", "routing": {"max_latency_ms": 10_000}},
+        full,
+    ):
+        schema.check(good)
+    for wrong in (
+        {},
+        {"query": "x" * 2049},
+        {"query": 1},
+        *({**full, "top_k": count} for count in (0, 21, 1.5)),
+        *({**full, "routing": {"max_latency_ms": count}} for count in (999, 10_001)),
+        {**full, "routing": {"noop_qdrant": "yes"}},
+        {**full, "filters": {"tags": "a"}},
+        {**full, "context_hints": {"preferred_format": "html"}},
+        {**full, "other": 1},
+    ):
+        with pytest.raises(InvalidArgument):
+            schema.check(wrong)
+    described = json.loads(ACTIONS[QUERY].schema_bytes)["properties"]
+    routing = described["routing"]["properties"]
+    defaults = [routing[name]["default"] for name in ("allow_external_search", "max_latency_ms", "noop_qdrant")]
+    assert (described["top_k"]["default"], defaults, ACTIONS[QUERY].version) == (5, [False, 4000, False], "1.0.0")

@@ -29,4 +29,5 @@ def test_each_action_is_for_some_roles() -> None:
         "update_document": {"owner", "editor"},
         "delete_document": {"owner", "editor"},
         "move_document": {"owner"},
+        "query_knowledge": {"owner", "editor", "viewer", "agent"},
     }

@@ -1,0 +1,184 @@
+"""The rows by which passages are found, written within the transaction that changes a document.
+
+The index of words takes what comes in ascending order of its rowids together, so its rows are written `later`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dragoman.knowledge.indexing import IndexEntry, entries_of
+from dragoman.knowledge.migrations import TENANT_DIGITS
+from dragoman.knowledge.port import Document
+from dragoman.search.ranking import MOST_COUNT, posting
+from dragoman.search.words import all_words_in
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from dragoman.adapters.sqlite_writer import Transaction
+
+MADE_BITS = 25
+MOST_MADE = (1 << MADE_BITS) - 1
+_PAGES_AT_ONCE = 64
+
+_NUMBER = "SELECT number FROM document WHERE tenant = ? AND id = ?"
+_INDEXED = "SELECT tenant, made FROM passage_document WHERE document = ?"
+_TENANT = "SELECT number FROM passage_tenant WHERE name = ?"
+_ADD_TENANT = "INSERT INTO passage_tenant (name, passages, words) VALUES (?, 0, 0)"
+_COUNT = "UPDATE passage_tenant SET passages = passages + ?, words = words + ? WHERE number = ?"
+_KEEP_INDEXED = "INSERT OR REPLACE INTO passage_document (document, tenant, made) VALUES (?, ?, ?)"
+_OLD = "SELECT number, hash, length, words FROM passage WHERE number BETWEEN ? AND ?"
+_ADD = "INSERT INTO passage (number, hash, length, heading, words, text) VALUES (?, ?, ?, ?, ?, ?)"
+_WANT = "INSERT INTO passage_wanted (model, passage) SELECT number, ? FROM passage_model"
+_DROP = (
+    "DELETE FROM passage WHERE number = ?",
+    "DELETE FROM passage_vector WHERE passage = ?",
+    "DELETE FROM passage_wanted WHERE model IN (SELECT number FROM passage_model) AND passage = ?",
+)
+_FOUND = "DELETE FROM passage_missing WHERE document = ?"
+_DROP_DOCUMENT = ("DELETE FROM passage_document WHERE document = ?", _FOUND)
+_ADD_TAG = "INSERT OR IGNORE INTO passage_tag (tenant, tag, document) VALUES (?, ?, ?)"
+_DROP_TAG = "DELETE FROM passage_tag WHERE tenant = ? AND tag = ? AND document = ?"
+_INDEX = [
+    f"INSERT INTO passage_term (rowid, terms) VALUES {', '.join(['(?, ?)'] * rows)}" for rows in range(MOST_COUNT + 1)
+]
+_UNINDEX = "INSERT INTO passage_term (passage_term, rowid, terms) VALUES ('delete', ?, ?)"
+
+_IS_THERE = "SELECT 1 FROM sqlite_master WHERE name = 'passage_term'"  # Servers without documents have none.
+
+_encode = msgspec.json.encode
+
+
+def index_document(writing: Transaction, document: Document, before: Document | None = None) -> None:
+    """Make the passages and tags by which a document is found those of its present state.
+
+    `before` is its last state, which need not be in the index; None for a new document.
+    """
+    (number,) = writing.execute(_NUMBER, (document.tenant, document.id)).fetchone()
+    indexed = None if before is None else writing.execute(_INDEXED, (number,)).fetchone()
+    tenant, made = indexed or (_tenant(writing, document.tenant), 0)
+    _Change(writing, tenant, number, made).to(entries_of(document))
+    if before is not None:
+        _drop_tags(writing, tenant, number, before.tags)
+        writing.execute(_FOUND, (number,))
+    _add_tags(writing, tenant, number, document.tags)
+
+
+def forget_document(writing: Transaction, number: int, tags: Iterable[str]) -> None:
+    """Remove everything by which a document is found."""
+    indexed = writing.execute(_INDEXED, (number,)).fetchone()
+    if indexed is not None:
+        tenant, made = indexed
+        _Change(writing, tenant, number, made).to(())
+        _drop_tags(writing, tenant, number, tags)
+    for statement in _DROP_DOCUMENT:
+        writing.execute(statement, (number,))
+
+
+def merge_passages(connection: sqlite3.Connection) -> bool:
+    """As `merge_index` of the memories."""
+    if not connection.execute(_IS_THERE).fetchone():
+        return False
+    before = connection.total_changes
+    connection.execute(f"INSERT INTO passage_term (passage_term, rank) VALUES ('merge', {_PAGES_AT_ONCE})")
+    return connection.total_changes - before > 1
+
+
+class _Change:
+    """Makes the passages of one document others."""
+
+    def __init__(self, writing: Transaction, tenant: int, document: int, made: int) -> None:
+        self._writing = writing
+        self._execute = writing.execute
+        self._tenant = tenant
+        self._document = document
+        self._made = made
+        self._passages = self._words = 0
+
+    def to(self, entries: Iterable[IndexEntry]) -> None:
+        first = self._document << MADE_BITS
+        old: dict[bytes, list[tuple[int, int, str]]] = {}
+        if self._made:
+            for number, hash, *rest in self._execute(_OLD, (first, first + MOST_MADE)):
+                old.setdefault(hash, []).append((number, *rest))
+        new = []
+        for entry in entries:
+            kept = old.get(entry.hash)
+            if kept:
+                kept.pop()
+            else:
+                new.append(entry)
+        for gone in old.values():
+            for number, length, words in gone:
+                self._drop(number, length, words)
+        for entry in new:
+            self._add(first + self._made, entry)
+        if new:
+            self._execute(_KEEP_INDEXED, (self._document, self._tenant, self._made))
+        self._execute(_COUNT, (self._passages, self._words, self._tenant))
+
+    def _add(self, number: int, entry: IndexEntry) -> None:
+        found = all_words_in(entry.text)
+        words = lines_of(found)
+        heading = _encode(entry.passage.heading).decode()
+        self._execute(_ADD, (number, entry.hash, len(found), heading, words, entry.passage.text))
+        self._execute(_WANT, (number,))
+        rows = [*_rows(self._tenant, number, len(found), words)]
+        if rows:
+            values = [value for row in rows for value in row]
+            self._writing.later.append((rows[0][0], _INDEX[len(rows)], tuple(values)))
+        self._made += 1
+        self._passages += 1
+        self._words += len(found)
+
+    def _drop(self, number: int, length: int, words: str) -> None:
+        for statement in _DROP:
+            self._execute(statement, (number,))
+        for row in _rows(self._tenant, number, length, words):
+            # One by one: a row must not be removed before it is written, and what is written together comes first.
+            self._writing.later.append((row[0], _UNINDEX, row))
+        self._passages -= 1
+        self._words -= length
+
+
+def lines_of(words: list[str]) -> str:
+    """What the column `words` has."""
+    lines: list[list[str]] = [[] for _ in range(MOST_COUNT)]
+    for word, count in Counter(words).items():
+        lines[min(count, MOST_COUNT) - 1].append(word)
+    return "\n".join([" ".join(line) for line in lines]).rstrip("\n")
+
+
+def _rows(tenant: int, number: int, length: int, words: str) -> Iterator[tuple[int, str]]:
+    """The rows of the index of words, in ascending order."""
+    for count, line in enumerate(words.split("\n"), 1):
+        if line:
+            before = term(tenant, "")
+            yield posting(number, count, length), before + line.replace(" ", f" {before}")
+
+
+def term(tenant: int, word: str) -> str:
+    """A word of one tenant: nothing of another's is in the way of a search."""
+    return f"{tenant:0{TENANT_DIGITS}x}{word}"
+
+
+def _tenant(writing: Transaction, name: str) -> int:
+    row = writing.execute(_TENANT, (name,)).fetchone()
+    number: int | None = row[0] if row else writing.execute(_ADD_TENANT, (name,)).lastrowid
+    assert number is not None
+    return number
+
+
+def _add_tags(writing: Transaction, tenant: int, number: int, tags: Iterable[str]) -> None:
+    for tag in tags:
+        writing.execute(_ADD_TAG, (tenant, tag, number))
+
+
+def _drop_tags(writing: Transaction, tenant: int, number: int, tags: Iterable[str]) -> None:
+    for tag in tags:
+        writing.execute(_DROP_TAG, (tenant, tag, number))

@@ -1,0 +1,296 @@
+"""The contract of `PassageIndex` and `PassageVectors`, for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.knowledge.index import FoundPassage, Hit, PassageIndex, PassageQuery
+from dragoman.knowledge.port import KEPT_DELETED_SECONDS, Documents, UpdateDocument
+from dragoman.storage.port import Storage
+from dragoman.testing import ManualClock
+from tests.contract.engines import ENGINES, SHARED, opened_storages
+from tests.support.document_entries import ACME, OTHER, PLENTY, Tree, titled
+
+NOW = ManualClock().now().timestamp()
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def storage(engine: str, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Storage]:
+    async with opened_storages(engine, tmp_path, clock) as (storage,):
+        yield storage
+
+
+@pytest.fixture
+def tree(storage: Storage) -> Tree:
+    return Tree(storage.port(Documents))
+
+
+class Searching:
+    """Searches of one tenant."""
+
+    def __init__(self, storage: Storage, tenant: str = ACME) -> None:
+        self.index = storage.port(PassageIndex)
+        self.tenant = tenant
+
+    async def hits(self, text: str, *tags: str, limit: int = 100) -> list[Hit]:
+        query = PassageQuery(tenant=self.tenant, tags=frozenset(tags), limit=limit)
+        return await self.index.by_words(query, text)
+
+    async def found(self, text: str, *tags: str, limit: int = 100) -> list[FoundPassage]:
+        hits = await self.hits(text, *tags, limit=limit)
+        return await self.index.read(self.tenant, [hit.number for hit in hits])
+
+    async def ids(self, text: str, *tags: str, limit: int = 100) -> list[str]:
+        """The documents of what is found, in order."""
+        return [each.document_id for each in await self.found(text, *tags, limit=limit)]
+
+
+@pytest.fixture
+def searching(storage: Storage) -> Searching:
+    return Searching(storage)
+
+
+def changed(id: str, **fields: object) -> UpdateDocument:
+    return UpdateDocument(id=id, fields={name.replace("__", "."): value for name, value in fields.items()})
+
+
+async def test_a_passage_is_found_by_its_words_and_told_with_its_document(tree: Tree, searching: Searching) -> None:
+    await tree.create("top", title="Handbook")
+    await tree.create("below", "top", title="Travel")
+    body = "# Trains\n\nBook early.\n\n## Night trains\n\n" + "Sleepers leave at nine. " * 9
+    await tree.create("a", "below", title="Rail", mime_type="text/markdown", body=body, tags=("x", "y"))
+    (found,) = await searching.found("sleepers")
+    assert found == FoundPassage(
+        number=found.number,
+        document_id="a",
+        title="Rail",
+        path=("Handbook", "Travel"),
+        heading=("Trains", "Night trains"),
+        text=("Sleepers leave at nine. " * 9),
+        revision=1,
+        tags=("x", "y"),
+        is_human_readable=True,
+    )
+
+
+async def test_titles_and_headings_are_found_too_and_so_is_a_document_without_a_body(
+    tree: Tree, searching: Searching
+) -> None:
+    await tree.create("a", title="Quarterly figures", body="")
+    await tree.create("b", mime_type="text/markdown", body="# Onboarding\n\n" + "text " * 50)
+    assert await searching.ids("quarterly") == ["a"]
+    assert await searching.ids("onboarding") == ["b"]
+
+
+async def test_rarer_words_more_occurrences_and_shorter_passages_count_more(tree: Tree, searching: Searching) -> None:
+    await tree.create("common", body="alpha")
+    await tree.create("both", body="alpha beta")
+    await tree.create("rare", body="beta gamma")
+    for number in range(5):
+        await tree.create(f"other{number}", body="alpha")
+    assert (await searching.ids("alpha gamma"))[0] == "rare"
+    await tree.create("twice", body="delta delta epsilon")
+    await tree.create("once", body="delta zeta epsilon")
+    assert await searching.ids("delta") == ["twice", "once"]
+    await tree.create("long", body="eta " + "filler " * 100)
+    await tree.create("short", body="eta")
+    assert await searching.ids("eta") == ["short", "long"]
+
+
+async def test_a_beginning_finds_longer_words_and_the_word_itself_is_worth_more(
+    tree: Tree, searching: Searching
+) -> None:
+    await tree.create("longer", title="t", body="configuration configurations")
+    await tree.create("exact", title="t", body="config other")
+    assert await searching.ids("config") == ["exact", "longer"]
+    assert sorted(await searching.ids("conf")) == ["exact", "longer"]
+    assert await searching.ids("co") == []
+
+
+async def test_case_accents_and_variants_do_not_matter(tree: Tree, searching: Searching) -> None:
+    await tree.create("a", body="Ünïcode 漢字")
+    for text in ("unicode", "ＵＮＩＣＯＤＥ", "UNICODE?", "字"):
+        assert await searching.ids(text) == ["a"]
+
+
+async def test_ties_are_in_the_order_of_their_numbers(tree: Tree, searching: Searching) -> None:
+    for number in range(30):
+        await tree.create(f"d{number}", title="same", body="words here")
+    hits = await searching.hits("words")
+    assert len({hit.score for hit in hits}) == 1
+    assert [hit.number for hit in hits] == sorted(hit.number for hit in hits)
+    assert await searching.hits("words", limit=7) == hits[:7]
+    assert await searching.ids("words") == [f"d{number}" for number in range(30)]
+
+
+async def test_another_tenant_changes_nothing_not_even_scores(storage: Storage, tree: Tree) -> None:
+    ours, theirs = Searching(storage), Searching(storage, OTHER)
+    await tree.create("a", body="alpha beta")
+    await tree.create("b", body="alpha " * 3)
+    before = await ours.hits("alpha beta")
+    other = Tree(tree.documents, OTHER)
+    for number in range(20):
+        await other.create(f"o{number}", body="alpha beta configuration " * 10, tags=("t",))
+    assert await ours.hits("alpha beta") == before
+    assert await ours.hits("conf") == []
+    assert await ours.hits("alpha", "t") == []
+    numbers = [hit.number for hit in await theirs.hits("alpha")]
+    assert len(numbers) == 20
+    assert await ours.index.read(ACME, numbers) == []
+    for number in range(20):
+        await other.delete(f"o{number}")
+    assert await ours.hits("alpha beta") == before
+
+
+async def test_only_documents_with_all_the_tags_are_found(tree: Tree, searching: Searching) -> None:
+    await tree.create("none", body="word")
+    await tree.create("x", body="word", tags=("x",))
+    await tree.create("xy", body="word", tags=("y", "x", "x", ""))
+    await tree.create("y", body="word", tags=("y",))
+    assert await searching.ids("word", "x") == ["x", "xy"]
+    assert await searching.ids("word", "x", "y") == ["xy"]
+    assert await searching.ids("word", "z") == []
+    assert await searching.ids("word", "") == ["xy"]
+    await tree.do(changed("none", metadata__tags=("x",)))
+    await tree.do(changed("xy", metadata__tags=None))
+    assert await searching.ids("word", "x") == ["none", "x"]
+    assert await searching.ids("word", "x", limit=1) == ["none"]
+
+
+async def test_what_is_changed_is_found_as_it_is_now(tree: Tree, searching: Searching) -> None:
+    await tree.create("a", title="First", body="before")
+    await tree.do(changed("a", content__body="after"))
+    assert (await searching.ids("before"), await searching.ids("after")) == ([], ["a"])
+    await tree.do(titled("a", "Second"))
+    assert (await searching.ids("first"), await searching.ids("second")) == ([], ["a"])
+    await tree.do(changed("a", content__mime_type="text/markdown"))
+    assert [(each.title, each.text, each.revision) for each in await searching.found("after")] == [
+        ("Second", "after", 4)
+    ]
+
+
+async def test_an_edit_keeps_the_numbers_of_the_other_passages(tree: Tree, searching: Searching) -> None:
+    def paragraphs(fifth: str) -> str:
+        return "\n\n".join(f"Number{n} {fifth if n == 5 else 'words'} " + "filler " * 90 for n in range(10))
+
+    await tree.create("a", title="t", body=paragraphs("first"))
+    before = {hit.number for hit in await searching.hits("filler")}
+    await tree.do(changed("a", content__body=paragraphs("second")))
+    after = {hit.number for hit in await searching.hits("filler")}
+    assert len(before) == len(after) == 10
+    assert len(after - before) == 1
+    assert {(await searching.found("second"))[0].number} == after - before
+    await tree.do(changed("a", content__body=paragraphs("first")))
+    assert not {hit.number for hit in await searching.hits("first")} & (before | after)
+
+
+async def test_a_moved_document_keeps_its_passages_and_is_told_where_it_stands(
+    tree: Tree, searching: Searching
+) -> None:
+    await tree.create("a", title="A")
+    await tree.create("b", title="B")
+    await tree.create("c", "a", title="C")
+    await tree.create("d", "c", title="D", body="needle")
+    (before,) = await searching.found("needle")
+    await tree.move("c", "b")
+    (after,) = await searching.found("needle")
+    assert (before.path, after.path) == (("A", "C"), ("B", "C"))
+    assert before.number == after.number
+
+
+@pytest.mark.requirement("MC-DELETE-02")
+async def test_nothing_below_a_deleted_document_is_found(tree: Tree, searching: Searching) -> None:
+    await tree.create("a", body="needle")
+    await tree.create("b", "a", body="needle", tags=("x",))
+    await tree.create("c", "b", body="needle")
+    await tree.create("stays", body="needle")
+    numbers = [hit.number for hit in await searching.hits("needle")]
+    await tree.delete("a")
+    assert await searching.ids("needle") == ["stays"]
+    assert await searching.ids("needle", "x") == []
+    assert [each.document_id for each in await searching.index.read(ACME, numbers)] == ["stays"]
+
+
+@pytest.mark.requirement("MC-DELETE-02")
+async def test_what_is_due_is_not_found_and_a_purged_id_can_be_used_again(
+    tree: Tree, searching: Searching, clock: ManualClock
+) -> None:
+    await tree.create("a", body="needle")
+    (hit,) = await searching.hits("needle")
+    await tree.delete("a", NOW + 10)
+    assert await searching.ids("needle") == ["a"]
+    clock.advance(10)
+    assert await searching.index.read(ACME, [hit.number]) == []
+    assert await searching.hits("needle") == []
+    clock.advance(KEPT_DELETED_SECONDS)
+    assert await tree.documents.tidy(PLENTY) == 1
+    await tree.create("a", body="other")
+    assert (await searching.hits("needle"), await searching.ids("other")) == ([], ["a"])
+
+
+async def test_a_refused_change_leaves_nothing_to_be_found(tree: Tree, searching: Searching) -> None:
+    await tree.create("a", body="first")
+    with pytest.raises(Exception, match="revision"):
+        await tree.do(UpdateDocument(id="a", fields={"content.body": "second"}, last_known_revision=9))
+    with pytest.raises(Exception, match="id"):
+        await tree.create("a", body="third")
+    assert [await searching.ids(text) for text in ("first", "second", "third")] == [["a"], [], []]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", " ", "\0", '"', "'", "*", "()", "a OR", "NEAR(a b", "{terms}: a", "^a", "a:b", "-a", "\u202ea\u202c",
+        "\ufdd0", "\U0010ffff", "a" * 2048, "漢" * 2048, "a\u0301" * 1024, " ".join(f"w{n}" for n in range(500)), "😀",
+    ],
+)  # fmt: skip
+async def test_no_query_is_an_error(tree: Tree, searching: Searching, text: str) -> None:
+    await tree.create("a", title="t", body="needle")
+    assert await searching.hits(text) == []
+
+
+async def test_any_text_can_be_found_by_what_is_around_it(tree: Tree, searching: Searching) -> None:
+    for number, odd in enumerate(("\0", '"', "\u202e", "\U0010ffff", "NEAR(", "' OR 1=1", "\n" * 5000, "x" * 50_000)):
+        await tree.create(f"d{number}", body=f"needle {odd} haystack")
+    assert len(set(await searching.ids("needle"))) == len(set(await searching.ids("haystack"))) == 8
+
+
+async def test_none_are_found_where_there_are_none(searching: Searching) -> None:
+    assert await searching.hits("word") == []
+    assert await searching.index.read(ACME, [1, 0, -1, 2**62]) == []
+    assert await searching.index.catch_up(10) == 0
+
+
+async def test_common_words_do_not_hide_the_rare_one(tree: Tree, searching: Searching) -> None:
+    body = "\n\n".join(f"common words number{n} " + "filler " * 110 for n in range(1200))
+    await tree.create("a", title="t", body=body)
+    await tree.create("b", title="t", body="common needle words " + "filler " * 110)
+    assert len(await searching.hits("common", limit=5000)) == 1201
+    assert (await searching.ids("common words needle filler", limit=1)) == ["b"]
+    few = await searching.hits("number7 number9 needle filler common", limit=3)
+    many = await searching.hits("number7 number9 needle filler common", limit=5000)
+    assert [hit.number for hit in few] == [hit.number for hit in many[:3]]
+    assert [hit.score for hit in few] == pytest.approx([hit.score for hit in many[:3]])
+
+
+@pytest.mark.parametrize("engine", SHARED)
+async def test_what_one_process_stores_another_finds(engine: str, tmp_path: Path) -> None:
+    async with opened_storages(engine, tmp_path, count=2) as (first, second):
+        tree = Tree(first.port(Documents))
+        await tree.create("a", body="needle")
+        assert await Searching(second).ids("needle") == ["a"]
+        await Tree(second.port(Documents)).do(changed("a", content__body="other"))
+        assert (await Searching(first).ids("needle"), await Searching(first).ids("other")) == ([], ["a"])

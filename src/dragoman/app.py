@@ -685,7 +685,8 @@ def _http_parts(runtime: Runtime, siblings: Siblings | None, authenticator: Auth
     if config.gateway.enabled:
         from dragoman.knowledge_page.part import knowledge_page_part
 
-        yield knowledge_page_part(runtime.edge.services)
+        has_answers = config.knowledge.answers_url is not None
+        yield knowledge_page_part(runtime.edge.services, has_answers=has_answers)
 
 
 def _agent_views(runtime: Runtime) -> AgentViews | None:

@@ -27,6 +27,8 @@ LOCAL_TENANT: Final = "local"
 """The tenant of who started the process, and of whoever is on the same machine where nobody is authenticated."""
 TENANT_KEY: Final = "dragoman/tenant"
 """Which tenant is meant, in the `_meta` of a call, for a caller that has several."""
+PASSAGES_KEY: Final = "dragoman/passagesOnly"
+"""Whether a query wants passages and no answer, in the `_meta` of a call: a search while somebody types."""
 
 
 class ActionOrigin(Origin, frozen=True, eq=False):
@@ -128,6 +130,7 @@ class AuthorizeAction:
             fingerprint=fingerprint_of(self._action, call.arguments),
             keep_seconds=self._keep_seconds,
             web_base=self._web_base,
+            passages_only=call.meta.get(PASSAGES_KEY) is True,
         )
 
     @words_storage_errors

@@ -24,7 +24,7 @@ from dragoman.errors import NotFound, Refused, ResourceExhausted, StorageError
 from dragoman.explorer.responses import HARDENED, error_response, json_response, load_page
 from dragoman.explorer.runs import answered_or_gone, by_leaving
 from dragoman.knowledge.port import ROOT
-from dragoman.knowledge.standing import TENANT_KEY, Standings
+from dragoman.knowledge.standing import PASSAGES_KEY, TENANT_KEY, Standings
 from dragoman.knowledge_page.reading import Reading
 from dragoman.knowledge_page.rendering import POLICY, STYLE_HASH, anchor_of, visible
 from dragoman.parts.route import HttpRequest, HttpResponse, Route
@@ -35,6 +35,7 @@ API: Final = f"{PREFIX}/api/"
 QUERY: Final = "knowledge.query_knowledge"
 MOST_FOUND: Final = 20
 LONGEST_QUERY: Final = 2048
+_PLAIN: Final = {"preferred_format": "plain"}
 _PAGE: Final = Path(__file__).with_name("page.html")
 _FRAME: Final = ((b"content-type", b"text/html; charset=utf-8"), (b"content-security-policy", POLICY.encode()))
 _NOT_FOUND: Final = error_response(404, "There is no such document")
@@ -68,10 +69,12 @@ _Answer: TypeAlias = Callable[[PageRequest], Awaitable[HttpResponse]]
 class KnowledgePage:
     """Answers the routes of the page."""
 
-    def __init__(self, reading: Reading, standings: Standings, services: Services) -> None:
+    def __init__(self, reading: Reading, standings: Standings, services: Services, *, has_answers: bool) -> None:
+        """`has_answers`: whether a model writes answers."""
         self._reading = reading
         self._standings = standings
         self._intake, self._catalogue = services.intake, services.catalogue
+        self._has_answers = has_answers
         self._name = services.identity.server_info["name"]
         self._page = HttpResponse(200, *load_page(_PAGE, "img-src data:; frame-src blob:", f" {STYLE_HASH}"))
         self._answers: dict[str, _Answer] = {
@@ -128,6 +131,7 @@ class KnowledgePage:
             "tenants": tenants,
             "isAuthenticated": request.is_authenticated,
             "canSearch": found is not None and found.may_be_called_by(request.caller),
+            "hasAnswers": self._has_answers,
         }
 
     async def _children(self, asked: PageRequest) -> HttpResponse:
@@ -149,14 +153,14 @@ class KnowledgePage:
         return json_response(await self._reading.compare(asked.tenant, asked.id, *numbers))
 
     async def _search(self, asked: PageRequest) -> HttpResponse:
-        """The passages for a question. When the page does not wait any longer, the call is withdrawn."""
+        """The passages for a question, and an answer if one is wanted. It is withdrawn when the page stops waiting."""
         words, tags = asked.text("q")[:LONGEST_QUERY], [each for each in asked.values.get("tag", []) if each]
-        arguments: dict[str, Any] = {"query": words, "top_k": MOST_FOUND}
+        arguments: dict[str, Any] = {"query": words, "top_k": MOST_FOUND, "context_hints": _PLAIN}
         if tags:
             arguments["filters"] = {"tags": tags}
         request = asked.request
         call = self._intake.make_local(QUERY, arguments, Origin(request.caller, "page"), None)
-        call.meta = {TENANT_KEY: asked.tenant}
+        call.meta = {TENANT_KEY: asked.tenant, PASSAGES_KEY: not asked.text("answer")}
         outcome = await answered_or_gone(self._intake.answer(call, _as_it_is, by_leaving), request.receive)
         if outcome.error is None:
             return json_response(_shown(outcome.value))

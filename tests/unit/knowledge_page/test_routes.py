@@ -13,7 +13,7 @@ from dragoman.errors import StorageFailed
 from dragoman.knowledge.port import Document, UpdateDocument
 from dragoman.knowledge.standing import Standings
 from dragoman.knowledge_page.reading import CHILDREN_AT_ONCE, MOST_ABOVE, REVISIONS_AT_ONCE, Reading
-from dragoman.knowledge_page.routes import KnowledgePage
+from dragoman.knowledge_page.routes import QUERY, KnowledgePage
 from dragoman.parts.route import HttpResponse
 from tests.support.document_entries import Tree, titled
 from tests.support.gateway import Signer
@@ -36,7 +36,7 @@ KINDS = ("children", "document", "rendered", "history", "difference", "search")
 
 
 async def ask(gateway: GatewayApp, what: str, token: str | None = VIEWER, **values: Any) -> Response:
-    query = urlencode(values, doseq=True)
+    query = urlencode({name.rstrip("_"): value for name, value in values.items()}, doseq=True)
     return await gateway.get(f"/knowledge/api/{what}?{query}", token=token)
 
 
@@ -83,7 +83,7 @@ async def test_callers_read_in_their_tenants_and_with_a_role_only() -> None:
         assert (await found(gateway, "start", ROLELESS))["tenants"] == []
         refused: list[Response] = []
         for what in KINDS:
-            asked: dict[str, Any] = {"id": "a", "from": 0, "to": 1, "q": "x"}
+            asked: dict[str, Any] = {"id": "a", "from_": 0, "to": 1, "q": "x"}
             refused += [
                 await ask(gateway, what, VIEWER, tenant="other", **asked),
                 await ask(gateway, what, VIEWER, tenant="local", **asked),
@@ -115,7 +115,7 @@ async def test_documents_that_are_not_for_people_are_listed_and_not_shown() -> N
         assert (listed["id"], listed["isReadable"], listed["hasChildren"]) == ("a", False, True)
         assert b"hidden" not in (await ask(gateway, "document", id="a")).body
         for what in ("rendered", "history", "difference"):
-            assert (await ask(gateway, what, **{"id": "a", "from": 0, "to": 1})).status == 404
+            assert (await ask(gateway, what, id="a", from_=0, to=1)).status == 404
 
 
 async def test_deleted_documents_have_neither_text_nor_history() -> None:
@@ -124,7 +124,7 @@ async def test_deleted_documents_have_neither_text_nor_history() -> None:
         await tree.create("a")
         await tree.delete("a")
         for what in ("document", "rendered", "history", "difference"):
-            assert (await ask(gateway, what, **{"id": "a", "from": 0, "to": 1})).status == 404
+            assert (await ask(gateway, what, id="a", from_=0, to=1)).status == 404
         assert await found(gateway, "children") == {"children": [], "next": None}
 
 
@@ -204,16 +204,59 @@ async def test_history_comes_in_pages_the_newest_first_and_differences_between_a
         assert {each["action"] for each in revisions} == {"create", "update"}
         assert {each["by"] for each in revisions} == {"svc:writer"}
 
-        told = await found(gateway, "difference", **{"id": "a", "from": 1, "to": last})
+        told = await found(gateway, "difference", id="a", from_=1, to=last)
         assert [(each["op"], each["text"]) for each in told["rows"]] == [(" ", "one"), ("-", "two"), ("+", "three")]
         assert told["fields"] == [
             {"field": "title", "before": "Title of a", "after": f"Title {last - 1}"},
             {"field": "tags", "before": "", "after": "x, y"},
         ]
-        assert (await found(gateway, "difference", **{"id": "a", "from": 0, "to": 1}))["added"] == 2
+        assert (await found(gateway, "difference", id="a", from_=0, to=1))["added"] == 2
         for wrong in ((2, 2), (3, 2), (-1, 2), (1, last + 1), ("x", 2), ("", "")):
-            asked = {"id": "a", "from": wrong[0], "to": wrong[1]}
-            assert (await ask(gateway, "difference", **asked)).status == 404
+            assert (await ask(gateway, "difference", id="a", from_=wrong[0], to=wrong[1])).status == 404
+
+
+# Search.
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"])
+async def test_a_search_is_a_call_of_the_action_as_the_pages_caller(engine: str, tmp_path: Path) -> None:
+    async with open_gateway(CALLERS, None if engine == "memory" else tmp_path) as gateway:
+        tree, other = Tree(gateway.documents), Tree(gateway.documents, "other")
+        await tree.create("a", title="Manual")
+        first_section = f"# First\n\n{'Many words that nobody looks for. ' * 60}"
+        body = f"{first_section}\n\n# Big Set-up\n\nTurn the red knob\N{RIGHT-TO-LEFT OVERRIDE}."
+        await tree.create("b", "a", title="Setup", mime_type="text/markdown", body=body, tags=("x", "y"))
+        await tree.create("c", title="Another", body="A red knob as well", tags=("x",))
+        await other.create("d", body="The red knob of somebody else")
+        told = await found(gateway, "search", q="red knob")
+        assert told["response"] == ""  # Nobody wants an answer while typing.
+        assert {each["document_id"] for each in told["context"]} == {"b", "c"}
+        (first,) = (await found(gateway, "search", q="kno", tag=["x", "y"]))["context"]
+        wanted = {
+            "document_id": "b",
+            "title": "Setup",
+            "path": ["Manual"],
+            "heading": ["Big Set-up"],
+            "anchor": "big-set-up",
+            "passage": "Turn the red knob[U+202E].",
+        }
+        assert {name: first[name] for name in wanted} == wanted
+        assert "red knob" in (await found(gateway, "search", q="red knob", answer=1))["response"]
+        assert await found(gateway, "search", q="nothing of the kind") == {"response": "", "context": []}
+        assert await found(gateway, "search") == {"response": "", "context": []}
+        assert (await found(gateway, "search", STRANGER, q="red knob"))["context"][0]["document_id"] == "d"
+        assert (await found(gateway, "search", TWO, tenant="acme", q="red knob"))["context"] == told["context"]
+        records = [each for each in gateway.log if each.get("toolName") == QUERY]
+        assert [each["caller"] for each in records] == ["viewer"] * 5 + ["stranger", "two"]
+
+
+async def test_whoever_may_not_call_the_action_cannot_search() -> None:
+    callers = {"narrow": {**internal("viewer", token=VIEWER), "scopes": ["tool:health"]}}
+    async with open_gateway({"auth": {"callers": callers}}) as gateway:
+        assert (await found(gateway, "start"))["canSearch"] is False
+        assert (await ask(gateway, "search", q="x")).status == 400
+    async with open_gateway(CALLERS) as gateway:
+        assert (await found(gateway, "start"))["canSearch"] is True
 
 
 async def test_a_store_that_fails_is_told_without_its_path() -> None:
@@ -223,7 +266,9 @@ async def test_a_store_that_fails_is_told_without_its_path() -> None:
 
     async with open_gateway(CALLERS) as gateway:
         broken = Reading(Broken(gateway.clock, DictAudit()))
-        *_, fetched = KnowledgePage(broken, Standings(lambda: True), gateway.runtime.edge.services).routes()
+        *_, fetched = KnowledgePage(
+            broken, Standings(lambda: True), gateway.runtime.edge.services, has_answers=False
+        ).routes()
         answered = await fetched.handler(request_to("/knowledge/api/document"))
         assert isinstance(answered, HttpResponse)
         assert (answered.status, b"secret" in answered.body) == (503, False)

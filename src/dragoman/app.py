@@ -119,6 +119,7 @@ _TAKEN = frozenset(
         "aacp",
         "tasks",
         "knowledge",
+        "knowledge_page",
         "gateway",
         "jobs",
         "deliveries",
@@ -707,6 +708,11 @@ def _http_parts(
         most_bytes = config.response.max_response_bytes
         views = _agent_views(runtime), _task_views(runtime), _action_letter_views(runtime)
         yield explorer_part(runtime, runtime.edge.services, runtime.runner, runtime.stages, most_bytes, *views)
+    if config.gateway.enabled:
+        from dragoman.knowledge_page.part import knowledge_page_part
+
+        has_answers = config.knowledge.answers_url is not None
+        yield knowledge_page_part(runtime.edge.services, has_answers=has_answers)
 
 
 def _agent_views(runtime: Runtime) -> AgentViews | None:

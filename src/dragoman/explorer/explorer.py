@@ -13,11 +13,8 @@
 from __future__ import annotations
 
 import hmac
-import re
 import secrets
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
@@ -27,13 +24,13 @@ import msgspec
 from dragoman.access.callers import Caller
 from dragoman.calls.call import Call, Stage
 from dragoman.calls.tracing import name_of
-from dragoman.edge.asgi import MOST_READ_AT_ONCE, Bodies, Header, Headers
+from dragoman.edge.asgi import MOST_READ_AT_ONCE, Bodies, Headers
 from dragoman.edge.connection import Services
 from dragoman.edge.peer import log_refusal
 from dragoman.errors import InvalidArgument, InvalidRequest, NotFound, ProtocolError, ToolError
 from dragoman.explorer.explained import fields_of, first_words
 from dragoman.explorer.recent_calls import RecentCalls
-from dragoman.explorer.responses import DATA, HARDENED, error_response, json_response
+from dragoman.explorer.responses import DATA, HARDENED, error_response, json_response, load_page
 from dragoman.explorer.runs import PageRuns
 from dragoman.explorer.settings import ExplorerConfig
 from dragoman.parts.route import HttpRequest, HttpResponse, Route
@@ -87,7 +84,7 @@ class Explorer:
         self._stages, self._load = stages, load
         self._agents, self._tasks, self._letters = agents, tasks, letters
         self._read_answer = Bodies(MOST_ANSWER, MOST_READ_AT_ONCE).read
-        self._page = HttpResponse(200, *_load_page())
+        self._page = HttpResponse(200, *load_page(_PAGE, "img-src data: blob:; media-src data: blob:"))
         self._runs = runs
         self._reader = modern_reader(services.identity, services.ids.connection_correlation_id())
 
@@ -256,23 +253,6 @@ def _meta_in(headers: Headers) -> dict[str, str]:
 class _Given(msgspec.Struct):
     id: int
     result: dict[str, Any]
-
-
-def _load_page() -> tuple[bytes, tuple[Header, ...]]:
-    """The page, and the headers that let its own script and style run, and no others."""
-    page = _PAGE.read_bytes()
-    policy = (
-        f"default-src 'none'; script-src {_hashes(page, b'script')}; style-src {_hashes(page, b'style')}; "
-        "img-src data: blob:; media-src data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
-        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-    )
-    kind = (b"content-type", b"text/html; charset=utf-8")
-    return page, (kind, (b"content-security-policy", policy.encode()), *HARDENED)
-
-
-def _hashes(page: bytes, element: bytes) -> str:
-    contents = re.findall(rb"<%b>(.*?)</%b>" % (element, element), page, re.DOTALL)
-    return " ".join(f"'sha256-{b64encode(sha256(content).digest()).decode()}'" for content in contents)
 
 
 def _summary(definition: ToolDefinition) -> dict[str, Any]:

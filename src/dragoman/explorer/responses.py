@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from dragoman.edge.asgi import JSON, Header
@@ -26,3 +30,23 @@ def json_response(value: Any, status: int = 200) -> HttpResponse:
 def error_response(status: int, message: str) -> HttpResponse:
     """An error, in the one form that all of them have."""
     return json_response({"error": message}, status)
+
+
+def load_page(path: Path, rules: str, styles: str = "") -> tuple[bytes, tuple[Header, ...]]:
+    """A page, and the headers that let its own script and style run, and no others.
+
+    `rules` say what else it may load; `styles` are the hashes of those that documents in its frames have.
+    """
+    page = path.read_bytes()
+    policy = (
+        f"default-src 'none'; script-src {_hashes(page, b'script')}; style-src {_hashes(page, b'style')}{styles}; "
+        f"{rules}; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    kind = (b"content-type", b"text/html; charset=utf-8")
+    return page, (kind, (b"content-security-policy", policy.encode()), *HARDENED)
+
+
+def _hashes(page: bytes, element: bytes) -> str:
+    contents = re.findall(rb"<%b>(.*?)</%b>" % (element, element), page, re.DOTALL)
+    return " ".join(f"'sha256-{b64encode(sha256(content).digest()).decode()}'" for content in contents)

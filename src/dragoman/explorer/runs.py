@@ -141,9 +141,9 @@ class PageRuns:
         call = self._intake.make_local(name, arguments, origin, correlation_id)
         call.progress, call.trace = run.progress, []
         is_first = self._open.setdefault(call.correlation_id, run) is run
-        answer = self._intake.answer(call, self._finished, _by_leaving)
+        answer = self._intake.answer(call, self._finished, by_leaving)
         try:
-            outcome, encoded, stages = await _answered_or_gone(answer, receive)
+            outcome, encoded, stages = await answered_or_gone(answer, receive)
         finally:
             run.close()
             if is_first:
@@ -188,11 +188,12 @@ class PageRuns:
         self._details.put(call.run_id, (call.origin.caller, details), len(encode_json(details)))
 
 
-def _by_leaving() -> Withdrawal:
+def by_leaving() -> Withdrawal:
+    """Why a call is withdrawn that nobody waits for any longer."""
     return "disconnect"
 
 
-async def _answered_or_gone(answer: Coroutine[Any, Any, T], receive: Receive) -> T:
+async def answered_or_gone(answer: Coroutine[Any, Any, T], receive: Receive) -> T:
     """Wait for the answer. When nobody else waits for it any longer, stop and raise `Disconnected`."""
     answering, watching = asyncio.create_task(answer), asyncio.create_task(until_gone(receive))
     try:

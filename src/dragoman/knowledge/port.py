@@ -116,6 +116,8 @@ class ActionRequest(Struct, frozen=True, kw_only=True):
     stream: ActionStream | None = None
     web_base: str = ""
     """Before the path of a document's page."""
+    passages_only: bool = False
+    """Whether a query is to find passages, and no answer is to be made of them."""
     known_as: str | None = None
     """What the principal is called in the history and in the audit, if that is another name."""
 

@@ -141,7 +141,7 @@ class Queries:
             so_far.notes.append("noop_qdrant: nothing was searched")
         elif query.query.strip():
             await self._search(query, request.tenant, budget, so_far)
-        if so_far.context:
+        if so_far.context and not request.passages_only:
             await self._respond(query, budget, so_far, progress)
         return Applied(_data(so_far, request), hits=so_far.hits)
 

@@ -27,6 +27,8 @@ LOCAL_TENANT: Final = "local"
 """The tenant of who started the process, and of whoever is on the same machine where nobody is authenticated."""
 TENANT_KEY: Final = "dragoman/tenant"
 """Which tenant is meant, in the `_meta` of a call, for a caller that has several."""
+PASSAGES_KEY: Final = "dragoman/passagesOnly"
+"""Whether a query wants passages and no answer, in the `_meta` of a call: a search while somebody types."""
 
 
 class ActionOrigin(Origin, frozen=True, eq=False):
@@ -46,11 +48,15 @@ class Standings:
 
     def has_tenant(self, caller: Caller) -> bool:
         """Whether there are documents that the caller may know of."""
-        return bool(caller.tenants) or self._is_owner(caller)
+        return bool(self.tenants_of(caller))
+
+    def tenants_of(self, caller: Caller) -> frozenset[str]:
+        """Whose documents the caller may know of."""
+        return caller.tenants or (frozenset((LOCAL_TENANT,)) if self._is_owner(caller) else caller.tenants)
 
     def tenant_of(self, caller: Caller, wanted: Any = None) -> str:
         """The caller's tenant, or the one of several that is wanted. Raises `Unauthorized` and `InvalidArgument`."""
-        tenants = caller.tenants or (frozenset((LOCAL_TENANT,)) if self._is_owner(caller) else caller.tenants)
+        tenants = self.tenants_of(caller)
         if wanted is not None:
             if not isinstance(wanted, str) or wanted not in tenants:
                 raise Unauthorized("The caller does not belong to this tenant", {"reason": "other_tenant"})
@@ -124,6 +130,7 @@ class AuthorizeAction:
             fingerprint=fingerprint_of(self._action, call.arguments),
             keep_seconds=self._keep_seconds,
             web_base=self._web_base,
+            passages_only=call.meta.get(PASSAGES_KEY) is True,
         )
 
     @words_storage_errors

@@ -1,0 +1,1 @@
+"""The page to read documents with: the tree, each document and its history, and search."""

@@ -1,0 +1,73 @@
+"""What two texts differ in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.knowledge_page.differences import LONGEST_LINE, MOST_COMPARED, MOST_ROWS, difference
+
+LINES = st.lists(st.sampled_from(["", "a", "b", "a b", "c d e"]), max_size=30).map("\n".join)
+
+
+def rows(before: str, after: str) -> list[tuple[Any, ...]]:
+    return [tuple(each.values()) for each in difference(before, after)["rows"]]
+
+
+def test_changed_words_are_marked_and_lines_around_them_are_shown() -> None:
+    before = "\n".join(["1", "2", "3", "4", "5", "the old word is here", "6", "7", "8", "9", "10"])
+    after = before.replace("old word", "new thing")
+    assert rows(before, after) == [
+        ("…", 2),
+        (" ", 3, 3, "3"),
+        (" ", 4, 4, "4"),
+        (" ", 5, 5, "5"),
+        ("-", 6, "the old word is here", [[4, 12]]),
+        ("+", 6, "the new thing is here", [[4, 13]]),
+        (" ", 7, 7, "6"),
+        (" ", 8, 8, "7"),
+        (" ", 9, 9, "8"),
+        ("…", 2),
+    ]
+
+
+def test_lines_that_come_and_go_are_counted() -> None:
+    found = difference("a\nb\nc", "a\nc\nd\ne")
+    assert (found["added"], found["removed"], found["isCut"]) == (2, 1, False)
+    assert rows("", "a\nb") == [("+", 1, "a"), ("+", 2, "b")]
+    assert rows("a", "") == [("-", 1, "a")]
+    assert rows("", "") == []
+    assert rows("a\nb", "a\nb") == [("…", 2)]
+
+
+@given(LINES, LINES)
+def test_the_rows_lead_from_one_text_to_the_other(before: str, after: str) -> None:
+    old, new = ([] if not text else text.split("\n") for text in (before, after))
+    found = difference(before, after)["rows"]
+    assert [each["text"] for each in found if each["op"] == "-"] == [
+        old[each["old"] - 1] for each in found if each["op"] == "-"
+    ]
+    left_out = sum(each["count"] for each in found if each["op"] == "…")
+    kept = left_out + sum(each["op"] == " " for each in found)
+    assert kept + sum(each["op"] == "-" for each in found) == len(old)
+    assert kept + sum(each["op"] == "+" for each in found) == len(new)
+    for each in found:
+        if each["op"] in " +":
+            assert new[each["new"] - 1] == each["text"]
+        for start, end in each.get("marks", ()):
+            assert 0 <= start <= end <= len(each["text"])
+
+
+def test_texts_of_any_length_are_compared_in_bounded_space() -> None:
+    line = "x" * 1_000_000
+    found = rows(line, line + "y")
+    assert [len(each[2]) for each in found] == [LONGEST_LINE + 1] * 2
+    many = [str(number) for number in range(3 * MOST_COMPARED)]
+    found_all = difference("\n".join(many), "\n".join(f"{each} more" for each in many))
+    assert (len(found_all["rows"]), found_all["isCut"], found_all["added"]) == (MOST_ROWS, True, len(many))
+    # What is the same at both ends does not count.
+    edited = [*many]
+    edited[MOST_COMPARED] = "another"
+    assert [each[0] for each in rows("\n".join(many), "\n".join(edited))] == ["…", *"   -+   ", "…"]

@@ -1,0 +1,280 @@
+"""What the page fetches: who may read what, page by page, and nothing of anybody else's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from dragoman.adapters.dict_documents import DictAudit, DictDocuments
+from dragoman.errors import StorageFailed
+from dragoman.knowledge.port import Document, UpdateDocument
+from dragoman.knowledge.standing import Standings
+from dragoman.knowledge_page.reading import CHILDREN_AT_ONCE, MOST_ABOVE, REVISIONS_AT_ONCE, Reading
+from dragoman.knowledge_page.routes import QUERY, KnowledgePage
+from dragoman.parts.route import HttpResponse
+from tests.support.document_entries import Tree, titled
+from tests.support.gateway import Signer
+from tests.support.gateway_serving import NOBODY, GatewayApp, internal, keep_keys, open_gateway
+from tests.support.http_wire import Response, request
+from tests.support.route_requests import request_to
+
+VIEWER, TWO, ROLELESS, STRANGER = (f"a-token-of-the-{each}" for each in ("viewer", "two", "roleless", "stranger"))
+CALLERS: dict[str, Any] = {
+    "auth": {
+        "callers": {
+            "viewer": internal("viewer", token=VIEWER),
+            "two": internal("viewer", token=TWO, tenants=("acme", "a/ü")),
+            "roleless": internal("admin", token=ROLELESS),
+            "stranger": internal("owner", token=STRANGER, tenants=("other",)),
+        }
+    }
+}
+KINDS = ("children", "document", "rendered", "history", "difference", "search")
+
+
+async def ask(gateway: GatewayApp, what: str, token: str | None = VIEWER, **values: Any) -> Response:
+    query = urlencode({name.rstrip("_"): value for name, value in values.items()}, doseq=True)
+    return await gateway.get(f"/knowledge/api/{what}?{query}", token=token)
+
+
+async def found(gateway: GatewayApp, what: str, token: str | None = VIEWER, **values: Any) -> Any:
+    answered = await ask(gateway, what, token, **values)
+    assert answered.status == 200, answered
+    return answered.json
+
+
+# The page itself.
+
+
+async def test_the_page_is_one_file_under_a_policy_that_names_its_script() -> None:
+    async with open_gateway(CALLERS) as gateway:
+        answered = await gateway.get("/knowledge/")
+        assert answered.status == 200
+        policy = dict(each.split(" ", 1) for each in answered.headers["content-security-policy"].split("; "))
+        assert policy["default-src"] == "'none'"
+        assert policy["script-src"].startswith("'sha256-")
+        assert policy["style-src"].count("'sha256-") == 2  # The page's own, and that of the documents in its frame.
+        assert policy["connect-src"] == "'self'"
+        assert policy["frame-src"] == "blob:"
+        assert policy["frame-ancestors"] == "'none'"
+        assert (policy["require-trusted-types-for"], policy["trusted-types"]) == ("'script'", "'none'")
+        assert "unsafe" not in str(policy)
+        assert (await gateway.get("/knowledge")).headers["location"] == "knowledge/"
+        assert gateway.driver.app.pages == ("/knowledge/",)
+        posted = await gateway.driver.ask(request(b"{}", {}, path="/knowledge/"))
+        assert posted.status == 405
+
+
+# Who may read.
+
+
+async def test_callers_read_in_their_tenants_and_with_a_role_only() -> None:
+    async with open_gateway(CALLERS) as gateway:
+        for tenant in ("acme", "other", "a/ü", "local"):
+            await Tree(gateway.documents, tenant).create("a", title=f"In {tenant}")
+        for token in (None, "no-such-token"):
+            for what in (*KINDS, "start", "nothing"):
+                assert (await ask(gateway, what, token, id="a")).status == 401
+        assert (await found(gateway, "start"))["tenants"] == ["acme"]
+        assert (await found(gateway, "start", TWO))["tenants"] == ["a/ü", "acme"]
+        assert (await found(gateway, "start", ROLELESS))["tenants"] == []
+        refused: list[Response] = []
+        for what in KINDS:
+            asked: dict[str, Any] = {"id": "a", "from_": 0, "to": 1, "q": "x"}
+            refused += [
+                await ask(gateway, what, VIEWER, tenant="other", **asked),
+                await ask(gateway, what, VIEWER, tenant="local", **asked),
+                await ask(gateway, what, STRANGER, tenant="acme", **asked),
+                await ask(gateway, what, ROLELESS, **asked),
+                await ask(gateway, what, TWO, **asked),  # It has two, and has named none.
+            ]
+        refused.append(await ask(gateway, "document", id="no such document"))
+        refused.append(await ask(gateway, "nothing"))
+        assert {(each.status, each.body) for each in refused} == {(404, b'{"error":"There is no such document"}')}
+        assert (await found(gateway, "document", TWO, tenant="a/ü", id="A"))["title"] == "In a/ü"
+
+
+async def test_whoever_is_near_an_open_server_reads_what_is_local(tmp_path: Path) -> None:
+    await keep_keys(tmp_path, Signer())
+    for is_near, tenants in ((True, ["local"]), (False, [])):
+        async with open_gateway(NOBODY, tmp_path, is_near=is_near) as gateway:
+            start = await found(gateway, "start", None)
+            assert (start["tenants"], start["isAuthenticated"]) == (tenants, False)
+            assert (await ask(gateway, "children", None)).status == (200 if is_near else 404)
+
+
+async def test_documents_that_are_not_for_people_are_listed_and_not_shown() -> None:
+    async with open_gateway(CALLERS) as gateway:
+        tree = Tree(gateway.documents)
+        await tree.create("a", is_human_readable=False, body="hidden")
+        await tree.create("b", "a")
+        (listed,) = (await found(gateway, "children"))["children"]
+        assert (listed["id"], listed["isReadable"], listed["hasChildren"]) == ("a", False, True)
+        assert b"hidden" not in (await ask(gateway, "document", id="a")).body
+        for what in ("rendered", "history", "difference"):
+            assert (await ask(gateway, what, id="a", from_=0, to=1)).status == 404
+
+
+async def test_deleted_documents_have_neither_text_nor_history() -> None:
+    async with open_gateway(CALLERS) as gateway:
+        tree = Tree(gateway.documents)
+        await tree.create("a")
+        await tree.delete("a")
+        for what in ("document", "rendered", "history", "difference"):
+            assert (await ask(gateway, what, id="a", from_=0, to=1)).status == 404
+        assert await found(gateway, "children") == {"children": [], "next": None}
+
+
+# What there is to read.
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"])
+async def test_children_come_in_pages_in_their_order(engine: str, tmp_path: Path) -> None:
+    async with open_gateway(CALLERS, None if engine == "memory" else tmp_path) as gateway:
+        tree = Tree(gateway.documents)
+        count = 2 * CHILDREN_AT_ONCE + 1
+        for number in range(count):
+            await tree.create(f"d{number}")
+        await tree.create("below", "d7")
+        seen: list[Any] = []
+        after: str | None = ""
+        while after is not None:
+            page = await found(gateway, "children", after=after)
+            seen += page["children"]
+            after = page["next"]
+        assert [each["id"] for each in seen] == [f"d{number}" for number in range(count)]
+        assert [each["id"] for each in seen if each["hasChildren"]] == ["d7"]
+        assert [each["id"] for each in (await found(gateway, "children", id="d7"))["children"]] == ["below"]
+        exact = await found(gateway, "children", id="d7", after="not a number")
+        assert exact["next"] is None
+
+
+async def test_a_document_has_its_facts_and_the_documents_above_it() -> None:
+    async with open_gateway(CALLERS) as gateway:
+        tree = Tree(gateway.documents)
+        await tree.create("a", title="Top\N{RIGHT-TO-LEFT OVERRIDE}")
+        await tree.create("b", "a")
+        await tree.create("c", "b", tags=("x", "y"), mime_type="text/markdown", body="1234", source="s")
+        told = await found(gateway, "document", id="c")
+        assert [each["title"] for each in told["path"]] == ["Top[U+202E]", "Title of b"]
+        wanted = {"tags": ["x", "y"], "length": 4, "revision": 1, "hasChildren": False, "isWhole": True, "source": "s"}
+        assert {name: told[name] for name in wanted} == wanted
+        assert "body" not in told
+
+
+async def test_a_tree_that_is_very_deep_costs_no_more_than_a_deep_one() -> None:
+    async with open_gateway(CALLERS) as gateway:
+        tree = Tree(gateway.documents)
+        for number in range(MOST_ABOVE + 5):
+            await tree.create(f"d{number}", f"d{number - 1}" if number else "root")
+        told = await found(gateway, "document", id=f"d{MOST_ABOVE + 4}")
+        assert (len(told["path"]), told["isWhole"]) == (MOST_ABOVE, False)
+        assert told["path"][-1]["id"] == f"d{MOST_ABOVE + 3}"
+
+
+async def test_a_rendered_document_has_a_policy_of_its_own() -> None:
+    async with open_gateway(CALLERS) as gateway:
+        await Tree(gateway.documents).create("a", mime_type="text/markdown", body="*b* <script>")
+        answered = await ask(gateway, "rendered", id="a")
+        assert b"<em>b</em> &lt;script&gt;" in answered.body
+        policy = answered.headers["content-security-policy"].split("; ")
+        assert policy[:2] == ["sandbox", "default-src 'none'"]
+        assert policy[2].startswith("style-src 'sha256-")
+        assert not any("script" in each for each in policy)
+        assert answered.headers["x-content-type-options"] == "nosniff"
+        assert answered.headers["cache-control"] == "no-store"
+
+
+async def test_history_comes_in_pages_the_newest_first_and_differences_between_any_two() -> None:
+    async with open_gateway(CALLERS) as gateway:
+        tree = Tree(gateway.documents)
+        await tree.create("a", body="one\ntwo")
+        last = REVISIONS_AT_ONCE + 2
+        for number in range(2, last):
+            await tree.do(titled("a", f"Title {number}"))
+        await tree.do(UpdateDocument(id="a", fields={"content.body": "one\nthree", "metadata.tags": ("x", "y")}))
+        first = await found(gateway, "history", id="a")
+        rest = await found(gateway, "history", id="a", before=first["next"])
+        revisions = [*first["revisions"], *rest["revisions"]]
+        assert [each["revision"] for each in revisions] == [*range(last, 0, -1)]
+        assert rest["next"] is None
+        assert {each["action"] for each in revisions} == {"create", "update"}
+        assert {each["by"] for each in revisions} == {"svc:writer"}
+
+        told = await found(gateway, "difference", id="a", from_=1, to=last)
+        assert [(each["op"], each["text"]) for each in told["rows"]] == [(" ", "one"), ("-", "two"), ("+", "three")]
+        assert told["fields"] == [
+            {"field": "title", "before": "Title of a", "after": f"Title {last - 1}"},
+            {"field": "tags", "before": "", "after": "x, y"},
+        ]
+        assert (await found(gateway, "difference", id="a", from_=0, to=1))["added"] == 2
+        for wrong in ((2, 2), (3, 2), (-1, 2), (1, last + 1), ("x", 2), ("", "")):
+            assert (await ask(gateway, "difference", id="a", from_=wrong[0], to=wrong[1])).status == 404
+
+
+# Search.
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"])
+async def test_a_search_is_a_call_of_the_action_as_the_pages_caller(engine: str, tmp_path: Path) -> None:
+    async with open_gateway(CALLERS, None if engine == "memory" else tmp_path) as gateway:
+        tree, other = Tree(gateway.documents), Tree(gateway.documents, "other")
+        await tree.create("a", title="Manual")
+        first_section = f"# First\n\n{'Many words that nobody looks for. ' * 60}"
+        body = f"{first_section}\n\n# Big Set-up\n\nTurn the red knob\N{RIGHT-TO-LEFT OVERRIDE}."
+        await tree.create("b", "a", title="Setup", mime_type="text/markdown", body=body, tags=("x", "y"))
+        await tree.create("c", title="Another", body="A red knob as well", tags=("x",))
+        await other.create("d", body="The red knob of somebody else")
+        told = await found(gateway, "search", q="red knob")
+        assert told["response"] == ""  # Nobody wants an answer while typing.
+        assert {each["document_id"] for each in told["context"]} == {"b", "c"}
+        (first,) = (await found(gateway, "search", q="kno", tag=["x", "y"]))["context"]
+        wanted = {
+            "document_id": "b",
+            "title": "Setup",
+            "path": ["Manual"],
+            "heading": ["Big Set-up"],
+            "anchor": "big-set-up",
+            "passage": "Turn the red knob[U+202E].",
+        }
+        assert {name: first[name] for name in wanted} == wanted
+        assert "red knob" in (await found(gateway, "search", q="red knob", answer=1))["response"]
+        assert await found(gateway, "search", q="nothing of the kind") == {"response": "", "context": []}
+        assert await found(gateway, "search") == {"response": "", "context": []}
+        assert (await found(gateway, "search", STRANGER, q="red knob"))["context"][0]["document_id"] == "d"
+        assert (await found(gateway, "search", TWO, tenant="acme", q="red knob"))["context"] == told["context"]
+        records = [each for each in gateway.log if each.get("toolName") == QUERY]
+        assert [each["caller"] for each in records] == ["viewer"] * 5 + ["stranger", "two"]
+
+
+async def test_whoever_may_not_call_the_action_cannot_search() -> None:
+    callers = {"narrow": {**internal("viewer", token=VIEWER), "scopes": ["tool:health"]}}
+    async with open_gateway({"auth": {"callers": callers}}) as gateway:
+        assert (await found(gateway, "start"))["canSearch"] is False
+        assert (await ask(gateway, "search", q="x")).status == 400
+    async with open_gateway(CALLERS) as gateway:
+        assert (await found(gateway, "start"))["canSearch"] is True
+
+
+async def test_a_store_that_fails_is_told_without_its_path() -> None:
+    class Broken(DictDocuments):
+        async def get(self, tenant: str, id: str) -> Document | None:
+            raise StorageFailed("/secret/path is broken")
+
+    async with open_gateway(CALLERS) as gateway:
+        broken = Reading(Broken(gateway.clock, DictAudit()))
+        *_, fetched = KnowledgePage(
+            broken, Standings(lambda: True), gateway.runtime.edge.services, has_answers=False
+        ).routes()
+        answered = await fetched.handler(request_to("/knowledge/api/document"))
+        assert isinstance(answered, HttpResponse)
+        assert (answered.status, b"secret" in answered.body) == (503, False)
+
+
+async def test_more_parameters_than_anybody_needs_are_none() -> None:
+    async with open_gateway(CALLERS) as gateway:
+        answered = await gateway.get("/knowledge/api/document?" + "&" * 5000 + "id=a", token=VIEWER)
+        assert answered.status == 404

@@ -12,7 +12,6 @@ import pytest
 
 from dragoman.adapters.dict_gateway import DictQuotas
 from dragoman.adapters.engines import ENGINES
-from dragoman.errors import StorageBusy
 from dragoman.gateway.accepting import accepted_again
 from dragoman.gateway.answers import ActionAnswers
 from dragoman.gateway.credentials import Credentials
@@ -21,18 +20,21 @@ from dragoman.gateway.exchanges import Exchanges
 from dragoman.gateway.keeping import open_objects
 from dragoman.gateway.port import Nonce, SigningKey
 from dragoman.gateway.rates import GatewayRates
-from dragoman.gateway.requests import ActionRequests, KeptRequest, RequestStatus, Settled
-from dragoman.knowledge.port import ActionRequest, Applied, Audit, AuditEvent, DocumentChange, Documents
+from dragoman.gateway.requests import ActionRequests, RequestStatus, Settled
+from dragoman.knowledge.port import AuditEvent
 from dragoman.messaging.bus import BusDelivery, BusMessage
 from dragoman.messaging.subjects import accepted_subject, actions_subject, replies_subject
 from dragoman.slo.meter import ActionMeter
 from tests.support.gateway import Signer, as_body, create_args
 from tests.support.gateway_serving import (
     TRANSPORTS,
+    FailingDocuments,
+    FailingStorage,
     GatewayApp,
     HeldDocuments,
     HeldStorage,
     OverBus,
+    advance_until_finished,
     answered,
     open_gateway,
 )
@@ -210,33 +212,6 @@ async def test_a_nonce_that_was_used_refuses_a_request_whatever_else_is_wrong_wi
         token = gateway.token(signer, bad, nonce="another-of-sixteen")
         assert (await answered(gateway.begin(bad, token, prefer=LATER))).status == 400
         assert (await answered(gateway.begin(bad, token, prefer=LATER))).status == 401
-
-
-class FailingDocuments(HeldDocuments):
-    """Documents whose engine fails so many times."""
-
-    failures = 0
-
-    async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
-        if self.failures:
-            self.failures -= 1
-            raise StorageBusy("the storage is busy")
-        return await super().carry_out(change, request)
-
-
-class FailingStorage(HeldStorage):
-    def _make_ports(self) -> dict[type, Any]:
-        ports = super()._make_ports()
-        return {**ports, Documents: FailingDocuments(self._clock, ports[Audit])}
-
-
-async def advance_until_finished(gateway: GatewayApp, signer: Signer, id: str) -> KeptRequest:
-    """Let time pass, until a request has its answer."""
-    finishing = asyncio.create_task(gateway.finished(signer, id))
-    while not finishing.done():
-        gateway.clock.advance(1)
-        await asyncio.sleep(0.001)
-    return await finishing
 
 
 @pytest.mark.requirement("MC-TRANS-04")

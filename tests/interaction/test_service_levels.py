@@ -12,20 +12,22 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from dragoman.adapters.engines import ENGINES
-from dragoman.errors import StorageBusy
 from dragoman.gateway.accepting import accepted_again
-from dragoman.knowledge.port import ActionRequest, Applied, Audit, AuditEvent, DocumentChange, Documents
+from dragoman.knowledge.port import AuditEvent
 from dragoman.slo.meter import ACK, DEAD, DONE, LATENCY, RETRIES
 from dragoman.slo.port import ServiceLevels
 from dragoman.telemetry.figures import MOST_SERIES
 from tests.support.gateway import as_body, create_args
 from tests.support.gateway_serving import (
     WAYS,
+    FailingDocuments,
+    FailingStorage,
     GatewayApp,
     HeldDocuments,
     HeldStorage,
     OverBus,
     OverMcp,
+    advance_until_finished,
     answered,
     open_gateway,
     open_way,
@@ -162,45 +164,19 @@ async def test_a_repeat_of_an_accepted_request_is_the_same_request() -> None:
         assert shown(gateway, "a2a_ack_ms_count", "caller") == {("external",): 1}
 
 
-class BusyDocuments(HeldDocuments):
-    """Documents whose engine fails so many times."""
-
-    failures = 0
-
-    async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
-        if self.failures:
-            self.failures -= 1
-            raise StorageBusy("the storage is busy")
-        return await super().carry_out(change, request)
-
-
-class BusyStorage(HeldStorage):
-    def _make_ports(self) -> dict[type, Any]:
-        ports = super()._make_ports()
-        return {**ports, Documents: BusyDocuments(self._clock, ports[Audit])}
-
-
-async def finished(gateway: GatewayApp, signer: Any, id: str) -> None:
-    finishing = asyncio.create_task(gateway.finished(signer, id))
-    while not finishing.done():
-        gateway.clock.advance(1)
-        await asyncio.sleep(0.001)
-    await finishing
-
-
 @pytest.mark.requirement("MC-METRIC-01")
 @pytest.mark.requirement("MC-METRIC-04")
 async def test_retries_dead_letters_and_redriven_requests_are_counted_and_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(ENGINES, "memory", BusyStorage)
+    monkeypatch.setitem(ENGINES, "memory", FailingStorage)
     async with open_gateway({"gateway": {"enabled": True, "max_attempts": 3}}) as gateway:
-        assert isinstance(gateway.documents, BusyDocuments)
+        assert isinstance(gateway.documents, FailingDocuments)
         gateway.documents.failures = 3
         signer = await gateway.signer("owner")
         envelope = gateway.envelope(signer, CREATE, create_args())
         assert (await gateway.post(signer, envelope, prefer=LATER)).status == 202
-        await finished(gateway, signer, envelope["request_id"])
+        await advance_until_finished(gateway, signer, envelope["request_id"])
         failed = CREATE, "acme", "svc:writer", "FAILED", "UNAVAILABLE"
         await until(lambda: requests(gateway) == {failed: 1})
         assert shown(gateway, "a2a_retries_total", "action", "status", "error_code") == {
@@ -225,14 +201,14 @@ async def test_retries_dead_letters_and_redriven_requests_are_counted_and_stored
 
 
 async def test_an_accepted_request_that_expires_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES, "memory", BusyStorage)
+    monkeypatch.setitem(ENGINES, "memory", FailingStorage)
     async with open_gateway({"gateway": {"enabled": True, "max_attempts": 100, "retry_delay_ms": 60_000}}) as gateway:
-        assert isinstance(gateway.documents, BusyDocuments)
+        assert isinstance(gateway.documents, FailingDocuments)
         gateway.documents.failures = 10**6
         signer = await gateway.signer("owner")
         envelope = gateway.envelope(signer, CREATE, create_args(), ttl_sec=1)
         assert (await gateway.post(signer, envelope, prefer=LATER)).status == 202
-        await finished(gateway, signer, envelope["request_id"])
+        await advance_until_finished(gateway, signer, envelope["request_id"])
         await until(lambda: sum(requests(gateway).values()) == 1)
         assert requests(gateway) == {(CREATE, "acme", "svc:writer", "FAILED", "EXPIRED"): 1}
         late = await gateway.act(signer, "create_document", create_args(), ttl_sec=1, timestamp="2020-01-01T00:00:00Z")
@@ -262,6 +238,23 @@ async def test_an_action_that_is_called_as_a_tool_by_a_caller_without_a_tenant_i
         await gateway.signer("owner")
         assert (await OverMcp(gateway).do("create_document", create_args())).code == "NOT_FOUND"
         assert requests(gateway) == {(CREATE, "", "outsider", "REFUSED", "NOT_FOUND"): 1}
+
+
+async def test_a_tool_call_that_is_answered_at_its_deadline_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "memory", HeldStorage)
+    async with open_gateway() as gateway:
+        assert isinstance(gateway.documents, HeldDocuments)
+        documents = gateway.documents
+        documents.gate.clear()
+        await gateway.signer("owner")
+        asking = asyncio.create_task(OverMcp(gateway).do("create_document", create_args()))
+        await until(lambda: documents.waiting == 1)
+        gateway.clock.advance(31)
+        assert (await asking).code == "TIMEOUT"
+        documents.gate.set()
+        await until(lambda: requests(gateway))
+        assert requests(gateway) == {(CREATE, "acme", "svc:internal", "FAILED", "UNAVAILABLE"): 1}
+        assert shown(gateway, "a2a_latency_ms_sum") == {(): 30_000}
 
 
 async def test_other_tools_are_not_counted() -> None:

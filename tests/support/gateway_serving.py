@@ -19,6 +19,7 @@ from dragoman.app import ServerOptions, configure, create_server
 from dragoman.calls.repeats import IDEMPOTENCY_KEY
 from dragoman.clock import Clock
 from dragoman.edge.http.app import HttpApp
+from dragoman.errors import StorageBusy
 from dragoman.gateway.port import SigningKeys
 from dragoman.gateway.requests import ActionRequests, KeptRequest
 from dragoman.knowledge.port import ActionRequest, Applied, Audit, AuditEvent, DocumentChange, Documents
@@ -228,6 +229,33 @@ class HeldStorage(DictStorage):
     def _make_ports(self) -> dict[type, Any]:
         ports = super()._make_ports()
         return {**ports, Documents: HeldDocuments(self._clock, ports[Audit])}
+
+
+class FailingDocuments(HeldDocuments):
+    """Documents whose engine fails so many times."""
+
+    failures = 0
+
+    async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
+        if self.failures:
+            self.failures -= 1
+            raise StorageBusy("the storage is busy")
+        return await super().carry_out(change, request)
+
+
+class FailingStorage(HeldStorage):
+    def _make_ports(self) -> dict[type, Any]:
+        ports = super()._make_ports()
+        return {**ports, Documents: FailingDocuments(self._clock, ports[Audit])}
+
+
+async def advance_until_finished(gateway: GatewayApp, signer: Signer, id: str) -> KeptRequest:
+    """Let time pass, until a request has its answer."""
+    finishing = asyncio.create_task(gateway.finished(signer, id))
+    while not finishing.done():
+        gateway.clock.advance(1)
+        await asyncio.sleep(0.001)
+    return await finishing
 
 
 # The same actions, asked for in different ways.

@@ -50,6 +50,7 @@ INTERNAL, EXTERNAL = "internal", "external"
 MOST_TENANTS: Final = 200
 """Of the service levels of one process."""
 _LONGEST_NAME: Final = 128
+_FAILURES: Final = frozenset(code for code, status in STATUSES.items() if status >= 500)
 
 
 class Requested(NamedTuple):
@@ -74,8 +75,7 @@ def status_of(code: str, *, was_accepted: bool = False) -> str:
         return SUCCESS
     if code == ABORTED:
         return ABORTED
-    is_late = was_accepted and code == ContractCode.EXPIRED
-    return FAILED if is_late or STATUSES[ContractCode(code)] >= 500 else REFUSED
+    return FAILED if code in _FAILURES or (was_accepted and code == ContractCode.EXPIRED) else REFUSED
 
 
 class ActionMeter:

@@ -33,10 +33,8 @@ class DictPassages:
             for number in shelf.passages
             if len(vectors.get(number, b"")) == len(vector) and shelf.may_find(number)
         ]
-        cache = VectorCache(0)  # All of it is in memory anyway.
-        found = best(
-            cache.scores((0, 0, 0), vector, lambda _: rows), query.limit, lambda _: slice(None), lambda _: True
-        )
+        scores = VectorCache(0).scores((0, 0, len(vector)), vector, lambda _: rows)  # It is in memory anyway.
+        found = best(scores, query.limit, lambda _: slice(None), lambda numbers: numbers)
         return [Hit(*each) for each in found]
 
     async def read(self, tenant: str, numbers: Sequence[int]) -> list[FoundPassage]:

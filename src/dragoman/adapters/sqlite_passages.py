@@ -71,7 +71,8 @@ _NEWER = """
     SELECT number, passage, vector FROM passage_vector
     WHERE model = ? AND tenant = ? AND number > ? AND length(vector) = ? ORDER BY number
     """
-_HAS_VECTOR = "SELECT 1 FROM passage_vector WHERE passage = ? AND model = ?"
+_HAS_VECTOR = "SELECT passage FROM passage_vector WHERE model = ?"
+_AT_ONCE = 500
 _COUNT = "SELECT count(*) FROM passage_vector WHERE model = ? AND tenant = ?"
 _MODELS = """
     SELECT name, (SELECT count(*) FROM passage_vector WHERE model = passage_model.number) AS vectors
@@ -222,10 +223,16 @@ def _by_vector(
             return slice(None)
         return np.isin(numbers >> MADE_BITS, np.array(sorted(words.documents), np.int64))
 
-    def is_there(passage: int) -> bool:
-        return connection.execute(_HAS_VECTOR, (passage, number)).fetchone() is not None
+    def those_there(passages: list[int]) -> set[int]:
+        there: set[int] = set()
+        for begin in range(0, len(passages), _AT_ONCE):
+            some = passages[begin : begin + _AT_ONCE]
+            statement = f"{_HAS_VECTOR} AND passage IN ({', '.join('?' * len(some))})"
+            there.update([passage for (passage,) in connection.execute(statement, (number, *some))])
+        return there
 
-    found = best(cache.scores(key, vector, read_newer), query.limit, may_find, is_there)
+    scores = cache.scores(key, vector, read_newer, words.texts)
+    found = best(scores, query.limit, may_find, those_there)
     return [Hit(*each) for each in found]
 
 

@@ -21,7 +21,7 @@ from dragoman.gateway.keeping import open_objects
 from dragoman.gateway.port import Nonce, SigningKey
 from dragoman.gateway.rates import GatewayRates
 from dragoman.gateway.requests import ActionRequests, RequestStatus, Settled
-from dragoman.knowledge.port import AuditEvent
+from dragoman.knowledge.port import ActionRequest, Applied, Audit, AuditEvent, DocumentChange, Documents
 from dragoman.messaging.bus import BusDelivery, BusMessage
 from dragoman.messaging.subjects import accepted_subject, actions_subject, replies_subject
 from dragoman.slo.meter import ActionMeter

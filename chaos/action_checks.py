@@ -4,6 +4,7 @@
 2. Each request is in the audit once, with the revision that its client was told, and nothing else is.
 3. The revisions of a document are 1, 2, 3 and so on; the newest is the document's, and the audit has an event for each.
 4. The sequence number of a stream is the newest that was used, and a request with an older one was told so.
+5. The index has the passages and words of each document, and nothing of those that were deleted.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class ActionsFound:
     """The revisions that are kept of each document."""
     seqs: Mapping[str, int]
     """By context, the newest sequence number."""
+    passages: Sequence[str] = ()
+    """What is wrong with the index, in words."""
 
 
 def problems_with_actions(found: ActionsFound) -> list[str]:
@@ -37,6 +40,7 @@ def problems_with_actions(found: ActionsFound) -> list[str]:
         *_wrong_answers(found),
         *wrong_documents(found.events, found.documents, found.revisions),
         *_wrong_streams(found),
+        *found.passages,
     ]
 
 

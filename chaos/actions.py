@@ -112,8 +112,10 @@ class ActionLoad:
         action = self._chance.choice(("update", "update", "move", "delete"))
         args: dict[str, Any] = {"document_id": id}
         if action == "update":
-            args["patch"] = {"metadata": {"title": f"Revision {lane.documents[id] + 1}"}}
-            args |= {"update_mask": ["metadata.title"], "last_known_revision": lane.documents[id]}
+            revision = lane.documents[id]
+            args["patch"] = {"metadata": {"title": f"Revision {revision + 1}"}, "content": {"body": self._body()}}
+            mask = self._chance.choice((["metadata.title"], ["content.body"]))
+            args |= {"update_mask": mask, "last_known_revision": revision}
         elif action == "move":
             args["new_parent_id"] = self._chance.choice(("root", lane.folder))
         return self._asked(lane, action, args)
@@ -124,6 +126,10 @@ class ActionLoad:
         asked = Asked(name, args, lane.context_id, lane.seq, f"key-{self._id()}", self._id())
         self.asked.append(asked)
         return asked
+
+    def _body(self) -> str:
+        """Some paragraphs, of which many are those of another text."""
+        return "\n\n".join(f"Paragraph {self._chance.randrange(20)} " + "of words " * 50 for _ in range(5))
 
     def _id(self) -> str:
         return str(uuid.UUID(int=self._chance.getrandbits(128), version=4))

@@ -26,6 +26,7 @@ from dragoman.knowledge.port import Audit, AuditEvent
 from dragoman.storage.migrations import migrations_for
 from dragoman.storage.settings import StorageConfig
 from tests.support.gateway import Signer
+from tests.support.passage_rows import problems_with_passages
 
 if TYPE_CHECKING:
     import sqlite3
@@ -103,12 +104,15 @@ async def keep_key(place: Place, signer: Signer) -> None:
 async def actions_found_in(place: Place, asked: Sequence[Asked], late: Sequence[Late]) -> ActionsFound:
     """What clients were told, beside the content of the database."""
 
-    def read(connection: sqlite3.Connection) -> tuple[dict[str, int], dict[str, list[int]], dict[str, int]]:
+    def read(
+        connection: sqlite3.Connection,
+    ) -> tuple[dict[str, int], dict[str, list[int]], dict[str, int], list[str]]:
         documents = dict(connection.execute("SELECT id, revision FROM document"))
         revisions: dict[str, list[int]] = defaultdict(list)
         for id, revision in connection.execute("SELECT id, revision FROM document_revision"):
             revisions[id].append(revision)
-        return documents, revisions, dict(connection.execute("SELECT context_id, seq FROM document_stream"))
+        seqs = dict(connection.execute("SELECT context_id, seq FROM document_stream"))
+        return documents, revisions, seqs, problems_with_passages(connection)
 
     async with _opened(place) as database:
         return ActionsFound(asked, late, await events_at(place), *await database.read(read))

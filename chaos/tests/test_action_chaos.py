@@ -87,6 +87,7 @@ def test_healthy_actions_have_no_problems() -> None:
         (with_facts(events=[event(2), event(1), event(3)]), "nobody asked for x of a"),
         (with_facts(revisions={"a": [1, 3]}), "document a has revision 2, and [1, 3] are kept"),
         (with_facts(revisions={"a": [1]}), "document a has revision 2, and [1] are kept"),
+        (with_facts(passages=["a passage is missing"]), "a passage is missing"),
         (with_facts(documents={}), "document a has revision 0, and [1, 2] are kept"),
         (with_facts(events=[event(2)]), "document a has revision 2, and the audit has 1 events"),
         (with_facts(seqs={"lane": 1}), "lane has come to 2, and 1 is stored"),

@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from dragoman.explorer.agents import AgentViews
     from dragoman.explorer.tasks import TaskViews
     from dragoman.gateway.keeping import ArtifactBucket
+    from dragoman.knowledge.embedding import Embedders
     from dragoman.memories.port import Memories
 
 _LAST_WORDS = 0.5  # Seconds that the database is given to close.
@@ -392,7 +393,7 @@ def _own_parts(
         from dragoman.knowledge.part import knowledge_part
 
         writer = make_writer(config.knowledge, os.environ)
-        yield knowledge_part(config.gateway.public_url or "", writer=writer)
+        yield knowledge_part(config.gateway.public_url or "", _make_embedders(config, options.clock), writer)
         yield _deliveries_part(config)
     if scheduler is not None and (config.gateway.enabled or coordinator is not None):
         from dragoman.jobs.part import jobs_part
@@ -430,6 +431,15 @@ def _make_bucket(config: Config, clock: Clock) -> ArtifactBucket | None:
     from dragoman.adapters.buckets import find_bucket
 
     return find_bucket(config.gateway, data_directory(config.storage, os.environ), clock)
+
+
+def _make_embedders(config: Config, clock: Clock) -> Embedders | None:
+    """What makes vectors of passages; None if nothing does."""
+    if config.knowledge.embedder == "none":
+        return None
+    from dragoman.adapters.embedders import ChosenEmbedders
+
+    return ChosenEmbedders(config.knowledge, data_directory(config.storage, os.environ), os.environ, clock)
 
 
 def _most_action_bytes(config: Config) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from dragoman.knowledge.index import FoundPassage, Hit, PassageIndex, PassageQuery
+from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, PassageIndex, PassageQuery, PassageVectors
 from dragoman.knowledge.port import KEPT_DELETED_SECONDS, Documents, UpdateDocument
 from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
@@ -294,3 +296,182 @@ async def test_what_one_process_stores_another_finds(engine: str, tmp_path: Path
         assert await Searching(second).ids("needle") == ["a"]
         await Tree(second.port(Documents)).do(changed("a", content__body="other"))
         assert (await Searching(first).ids("needle"), await Searching(first).ids("other")) == ([], ["a"])
+
+
+# Vectors.
+
+MODEL = "test-2"
+
+
+def unit(degrees: float) -> bytes:
+    return struct.pack("<2f", math.cos(math.radians(degrees)), math.sin(math.radians(degrees)))
+
+
+class Embedding:
+    """Gives each passage that wants one the vector that its text names, in degrees."""
+
+    def __init__(self, storage: Storage, tenant: str = ACME) -> None:
+        self.vectors = storage.port(PassageVectors)
+        self.index = storage.port(PassageIndex)
+        self.tenant = tenant
+
+    async def embed(self, model: str = MODEL) -> int:
+        wanted = await self.vectors.wanted(model, PLENTY)
+        await self.vectors.put(model, {each.number: unit(float(each.text.split()[-1])) for each in wanted})
+        return len(wanted)
+
+    async def hits(self, degrees: float, *tags: str, model: str = MODEL, limit: int = 100) -> list[Hit]:
+        query = PassageQuery(tenant=self.tenant, tags=frozenset(tags), limit=limit)
+        return await self.index.by_vector(query, model, unit(degrees))
+
+    async def ids(self, degrees: float, *tags: str, model: str = MODEL, limit: int = 100) -> list[str]:
+        hits = await self.hits(degrees, *tags, model=model, limit=limit)
+        return [each.document_id for each in await self.index.read(self.tenant, [hit.number for hit in hits])]
+
+
+@pytest.fixture
+def embedding(storage: Storage) -> Embedding:
+    return Embedding(storage)
+
+
+async def test_passages_want_vectors_of_title_headings_and_text_until_they_have_them(
+    tree: Tree, embedding: Embedding
+) -> None:
+    assert await embedding.vectors.wanted(MODEL, 10) == []
+    body = "# Heading\n\n" + "text " * 20 + "30"
+    await tree.create("a", title="Title", body=body, mime_type="text/markdown")
+    await tree.create("b", title="Other", body="60")
+    wanted = await embedding.vectors.wanted(MODEL, 10)
+    assert [each.text for each in wanted] == ["Title\nHeading\n" + "text " * 20 + "30", "Other\n60"]
+    assert await embedding.vectors.wanted(MODEL, 1) == wanted[:1]
+    assert await embedding.vectors.status(MODEL) == IndexStatus(2, 0)
+    await embedding.vectors.put(MODEL, {wanted[0].number: unit(30)})
+    assert await embedding.vectors.wanted(MODEL, 10) == wanted[1:]
+    assert await embedding.vectors.status(MODEL) == IndexStatus(2, 1)
+    assert await embedding.embed() == 1
+    assert await embedding.embed() == 0
+
+
+async def test_the_most_alike_vectors_are_found_first_and_ties_are_in_order(tree: Tree, embedding: Embedding) -> None:
+    for number, degrees in enumerate((0, 90, 30, 60, 30)):
+        await tree.create(f"d{number}", body=str(degrees))
+    assert await embedding.hits(0) == []
+    await embedding.embed()
+    hits = await embedding.hits(31)
+    assert [hit.score for hit in hits] == pytest.approx(
+        [math.cos(math.radians(each)) for each in (1, 1, 29, 31, 59)], abs=1e-5
+    )
+    assert await embedding.ids(31) == ["d2", "d4", "d3", "d0", "d1"]
+    assert await embedding.hits(31, limit=1) == hits[:1]
+    assert await embedding.hits(31, limit=0) == []
+
+
+async def test_vectors_of_other_models_tenants_and_lengths_are_left_out(
+    storage: Storage, tree: Tree, embedding: Embedding
+) -> None:
+    other = Tree(tree.documents, OTHER)
+    await tree.create("a", body="10", tags=("x",))
+    await tree.create("b", body="20", tags=("x", "y"))
+    await other.create("c", body="10", tags=("x",))
+    await embedding.embed()
+    assert await embedding.ids(0) == ["a", "b"]
+    assert await embedding.ids(0, "x", "y") == ["b"]
+    assert await embedding.ids(0, "z") == []
+    assert await embedding.ids(0, model="other-2") == []
+    assert await Embedding(storage, OTHER).ids(0) == ["c"]
+    assert await embedding.vectors.status(MODEL, ACME) == IndexStatus(2, 2)
+    assert await embedding.vectors.status(MODEL) == IndexStatus(3, 3)
+    assert await embedding.vectors.status(MODEL, "nobody") == IndexStatus(0, 0)
+    query = PassageQuery(tenant=ACME, limit=10)
+    for odd in (b"", b"123", unit(0) * 2):
+        assert await embedding.index.by_vector(query, MODEL, odd) == []
+
+
+async def test_an_edit_keeps_the_vectors_of_the_other_passages(tree: Tree, embedding: Embedding) -> None:
+    def body(first: int) -> str:
+        return "\n\n".join("filler " * 100 + str(degrees) for degrees in (first, 40, 50, 60))
+
+    await tree.create("a", title="t", body=body(10))
+    assert await embedding.embed() == 4
+    before = await embedding.hits(50)
+    await tree.do(changed("a", content__body=body(80)))
+    assert len(await embedding.hits(50)) == 3
+    assert await embedding.embed() == 1
+    after = await embedding.hits(50)
+    assert after[:3] == before[:3]
+    await tree.do(titled("a", "u"))
+    assert await embedding.hits(50) == []
+    assert await embedding.embed() == 4
+
+
+async def test_vectors_of_what_is_gone_are_gone(tree: Tree, embedding: Embedding, clock: ManualClock) -> None:
+    for number in range(4):
+        await tree.create(f"d{number}", body=str(number))
+    wanted = await embedding.vectors.wanted(MODEL, 10)
+    await tree.delete("d3")
+    await embedding.vectors.put(MODEL, {each.number: unit(float(each.text.split()[-1])) for each in wanted})
+    assert await embedding.ids(0) == ["d0", "d1", "d2"]
+    await tree.delete("d0")
+    assert await embedding.ids(0) == ["d1", "d2"]
+    assert await embedding.ids(0, limit=1) == ["d1"]
+    await tree.delete("d1", NOW + 5)
+    clock.advance(5)
+    assert await embedding.ids(0) == ["d2"]
+    assert await embedding.vectors.models() == {MODEL: 1}
+
+
+async def test_a_vector_that_is_there_stays(tree: Tree, embedding: Embedding) -> None:
+    await tree.create("a", body="10")
+    (wanted,) = await embedding.vectors.wanted(MODEL, 1)
+    await embedding.vectors.put(MODEL, {wanted.number: unit(10)})
+    await embedding.vectors.put(MODEL, {wanted.number: unit(80), 2**40: unit(0), 0: unit(0)})
+    assert [hit.score for hit in await embedding.hits(10)] == pytest.approx([1.0])
+
+
+async def test_one_model_serves_until_another_is_done_and_it_is_forgotten(tree: Tree, embedding: Embedding) -> None:
+    for number in range(3):
+        await tree.create(f"d{number}", body=str(number))
+    await embedding.embed()
+    assert len(await embedding.vectors.wanted("new", 10)) == 3
+    await embedding.embed("new")
+    assert await embedding.vectors.models() == {MODEL: 3, "new": 3}
+    assert len(await embedding.hits(0)) == 3
+    assert await embedding.vectors.forget(MODEL, 2) == 2
+    assert len(await embedding.hits(0)) == 1
+    assert await embedding.vectors.forget(MODEL, 2) == 1
+    assert await embedding.vectors.forget(MODEL, 2) == 0
+    assert (await embedding.hits(0), len(await embedding.hits(0, model="new"))) == ([], 3)
+    assert await embedding.vectors.models() == {"new": 3}
+    await tree.create("later", body="5")
+    assert await embedding.embed("new") == 1
+
+
+async def test_many_vectors_that_come_and_go(tree: Tree, embedding: Embedding) -> None:
+    for turn in range(4):
+        paragraphs = [f"n{n} " + "filler " * 105 + str((n * 37 + turn) % 360) for n in range(200)]
+        change = changed("a", content__body="\n\n".join(paragraphs))
+        await (tree.do(change) if turn else tree.create("a", title="t", body="\n\n".join(paragraphs)))
+        await embedding.embed()
+        hits = await embedding.hits(turn, limit=400)
+        assert len(hits) == 200
+        assert hits[0].score == pytest.approx(1.0)
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+@pytest.mark.parametrize("engine", SHARED)
+async def test_vectors_that_one_process_stores_another_finds(engine: str, tmp_path: Path) -> None:
+    async with opened_storages(engine, tmp_path, count=2) as (first, second):
+        trees = [Tree(storage.port(Documents)) for storage in (first, second)]
+        embeddings = [Embedding(storage) for storage in (first, second)]
+        await trees[0].create("a", body="10")
+        await embeddings[0].embed()
+        assert [await each.ids(0) for each in embeddings] == [["a"], ["a"]]
+        await trees[1].create("b", body="5")
+        await embeddings[1].embed()
+        assert [await each.ids(0) for each in embeddings] == [["b", "a"], ["b", "a"]]
+        await trees[1].do(changed("a", content__body="2"))
+        assert [await each.ids(0) for each in embeddings] == [["b"], ["b"]]
+        await embeddings[0].embed()
+        assert [await each.ids(0) for each in embeddings] == [["a", "b"], ["a", "b"]]
+        await trees[0].delete("b")
+        assert [await each.ids(0) for each in embeddings] == [["a"], ["a"]]

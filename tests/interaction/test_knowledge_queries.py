@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from dragoman.knowledge.index import PassageVectors
 from tests.support.gateway import create_args
 from tests.support.gateway_serving import (
     TENANT,
@@ -27,7 +28,7 @@ from tests.support.gateway_serving import (
 )
 from tests.support.http_wire import modern
 from tests.support.model_server import serving_model
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 every_way = pytest.mark.parametrize("name", WAYS)
 HANDBOOK = "This handbook says how we work together."
@@ -225,6 +226,43 @@ async def test_external_search_changes_nothing_and_a_note_says_so(gateway: Gatew
     assert found(answer) == found(await ask(way, "vacation"))
 
 
+# Vectors.
+
+
+async def embed_all(gateway: GatewayApp) -> None:
+    """Let time pass until every passage has its vector."""
+    vectors = gateway.runtime.facilities.storage.port(PassageVectors)
+    async with asyncio.timeout(PATIENCE):
+        while (await vectors.status("openai/scripted")).with_vector < 4:
+            gateway.clock.advance(1)
+            await asyncio.sleep(0.002)
+
+
+@pytest.mark.requirement("MC-QUERY-02")
+@every_way
+async def test_a_passage_is_found_by_its_meaning_and_without_the_embedder_by_words(tmp_path: Path, name: str) -> None:
+    async with serving_model() as model, open_gateway({"knowledge": model.embeddings}, tmp_path) as gateway:
+        way = await open_way(gateway, name)
+        await write_handbook(way)
+        assert found(await ask(way, "railway")) == []  # No passage has the word, and none has a vector yet.
+        await embed_all(gateway)
+        way = await open_way(gateway, name)  # So much time has passed that a session may have ended.
+        assert found(await ask(way, "railway")) == [(["Handbook"], "Travel")]
+        both = await ask(way, "holidays until March")
+        assert found(both)[0] == (["Handbook", "Vacation"], "Carrying over")  # Found by words and by its vector.
+        assert has_hits(name, both, 2)
+
+        model.gate.clear()
+        asked = len(model.requests)
+        asking = asyncio.ensure_future(ask(way, "March railway"))
+        await until(lambda: len(model.requests) > asked)
+        gateway.clock.advance(4)
+        partial = await asking
+        assert partial.data is not None
+        assert (partial.data["partial"], partial.data["missing"]) == (True, ["vectors"])
+        assert found(partial) == [(["Handbook", "Vacation"], "Carrying over")]
+
+
 # Answers that a model writes.
 
 
@@ -263,6 +301,8 @@ async def test_the_passages_alone_are_the_answer_when_the_model_fails(name: str)
         assert (answer.data["partial"], answer.data["missing"]) == (True, ["answer"])
         assert answer.data["notes"] == ["the model cannot be used now: the passages are quoted instead"]
         assert answer.data["response"].startswith(f"> {CARRIED}")
+        (logged,) = [entry for entry in gateway.log if entry["message"] == "a model cannot be used"]
+        assert logged["reason"] == f"{model.url}/chat/completions answered with status 503"
 
 
 @every_way

@@ -11,16 +11,21 @@ from typing import Any
 
 from msgspec import Struct, field
 
+MEANINGS = (("vacation", "holiday"), ("train", "railway"))
+
 
 class ModelServer(Struct):
-    """Answers every request with `pieces`, one event of a stream each, unless it is told otherwise."""
+    """Answers every request with `pieces`, one event of a stream each, or with vectors, unless it is told otherwise.
+
+    The vector of a text says which of its `MEANINGS` it has.
+    """
 
     url: str = ""
     pieces: Iterable[str] = ("Owls hunt ", "at night [1].")
     raw: bytes | None = None
     """A whole response in place of them."""
     gate: asyncio.Event = field(default_factory=asyncio.Event)
-    """Waited for before the last piece."""
+    """Waited for before the last piece, and before vectors."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
 
@@ -28,6 +33,11 @@ class ModelServer(Struct):
     def settings(self) -> dict[str, Any]:
         """The settings of a server whose answers it writes."""
         return {"answers_url": self.url, "answers_model": "scripted"}
+
+    @property
+    def embeddings(self) -> dict[str, Any]:
+        """The settings of a server whose vectors it makes."""
+        return {"embedder": "openai", "embeddings_url": self.url, "embeddings_model": "scripted"}
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -49,6 +59,11 @@ class ModelServer(Struct):
         if self.raw is not None:
             yield self.raw
             return
+        if "input" in self.requests[-1]:
+            made = [{"index": i, "embedding": vector_of(text)} for i, text in enumerate(self.requests[-1]["input"])]
+            await self.gate.wait()
+            yield whole("200 OK", json.dumps({"data": made}).encode())
+            return
         yield b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: hello\n\n"
         *first, last = self.pieces
         for piece in first:
@@ -56,6 +71,11 @@ class ModelServer(Struct):
         await self.gate.wait()
         yield event(last)
         yield b'data: {"choices":[]}\n\ndata: [DONE]\n\n'
+
+
+def vector_of(text: str) -> list[float]:
+    """Texts with words of the same meaning have vectors that are alike."""
+    return [0.01, *(float(any(word in text.lower() for word in words)) for words in MEANINGS)]
 
 
 def event(piece: str) -> bytes:

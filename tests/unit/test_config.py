@@ -705,8 +705,9 @@ def test_a_file_that_may_not_be_read_is_refused_by_name(tmp_path: Path) -> None:
 NOT_SECRET = {
     "tools.admin_policy.token_env_var",
     "auth.callers.<name>.token_env_var",
-    "logging.redact_keys",
     "knowledge.answers_key_variable",
+    "knowledge.embeddings_key_variable",
+    "logging.redact_keys",
 }
 
 

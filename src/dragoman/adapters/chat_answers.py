@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
@@ -65,15 +65,17 @@ class ChatAnswers:
         self._url = f"{url.rstrip('/')}/chat/completions"
         self._model = model
         self._key = key
-        self._tls: ssl.SSLContext | None = None
+        self._verify: ssl.SSLContext | bool | None = None
 
     async def write(self, messages: Sequence[dict[str, str]], tell: Tell) -> str:
         """See `AnswerWriter`."""
-        import httpx2  # Most servers never need it.
+        # On a thread: what is loaded for the first answer would keep the event loop from other calls.
+        client = await asyncio.to_thread(self._open)
+        import httpx2
 
         try:
-            async with asyncio.timeout(_TIMEOUT_SECONDS):
-                return await self._write(messages, tell)
+            async with asyncio.timeout(_TIMEOUT_SECONDS), client:
+                return await self._write(client, messages, tell)
         except TimeoutError:
             raise ModelUnavailable(f"{self._url} did not finish within {_TIMEOUT_SECONDS:g} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
@@ -81,21 +83,22 @@ class ChatAnswers:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ModelUnavailable(f"{self._url} gave no completion") from error
 
-    async def _write(self, messages: Sequence[dict[str, str]], tell: Tell) -> str:
-        import httpx2
+    def _open(self) -> httpx2.AsyncClient:
+        import httpx2  # Most servers never need it.
 
-        # As for `WebDocuments`: proxies, certificates and compression are for what is elsewhere, or not at all.
-        is_local = self._url.startswith("http:")
+        is_local = self._url.startswith("http:")  # Without TLS there is no certificate, and no proxy on the way.
+        if self._verify is None:
+            self._verify = False if is_local else ssl.create_default_context()
+        return httpx2.AsyncClient(timeout=None, trust_env=not is_local, verify=self._verify)
+
+    async def _write(self, client: httpx2.AsyncClient, messages: Sequence[dict[str, str]], tell: Tell) -> str:
+        # Not compressed: a small answer could unpack to a huge one.
         headers = {"accept": "text/event-stream, application/json", "accept-encoding": "identity"}
         headers["content-type"] = "application/json"
         if self._key is not None:
             headers["authorization"] = f"Bearer {self._key}"
         body = msgspec.json.encode({"model": self._model, "messages": messages, "stream": True})
-        verify: Any = False if is_local else await self._certificates()
-        async with (
-            httpx2.AsyncClient(timeout=None, trust_env=not is_local, verify=verify) as client,
-            client.stream("POST", self._url, headers=headers, content=body) as response,
-        ):
+        async with client.stream("POST", self._url, headers=headers, content=body) as response:
             if response.status_code != 200:
                 raise ModelUnavailable(f"{self._url} answered with status {response.status_code}")
             text = ""
@@ -105,12 +108,6 @@ class ChatAnswers:
                     raise ModelUnavailable(f"{self._url} wrote more than {MOST_CHARACTERS} characters")
                 tell(len(text))
             return text
-
-    async def _certificates(self) -> ssl.SSLContext:
-        """Loaded once, on a thread: it takes longer than the event loop may be kept."""
-        if self._tls is None:
-            self._tls = await asyncio.to_thread(ssl.create_default_context)
-        return self._tls
 
 
 async def _pieces(response: httpx2.Response) -> AsyncIterator[str]:

@@ -23,6 +23,8 @@ class KeptPassage(Struct, frozen=True):
     document_id: str
     hash: bytes
     passage: Passage
+    text: str
+    """The title, the headings and the text."""
     length: int
     words: Mapping[str, int]
     """The posting of each."""
@@ -61,7 +63,7 @@ class Shelf:
     def add(self, number: int, document_id: str, entry: IndexEntry) -> None:
         found = all_words_in(entry.text)
         words = {word: posting(number, many, len(found)) for word, many in Counter(found).items()}
-        self.passages[number] = KeptPassage(document_id, entry.hash, entry.passage, len(found), words)
+        self.passages[number] = KeptPassage(document_id, entry.hash, entry.passage, entry.text, len(found), words)
         self.words += len(found)
         for word, posted in words.items():
             if word not in self._postings:

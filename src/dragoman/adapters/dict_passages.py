@@ -1,18 +1,21 @@
-"""The `PassageIndex` of a process that keeps nothing."""
+"""The `PassageIndex` and the `PassageVectors` of a process that keeps nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
+from itertools import islice
 
 from dragoman.adapters.dict_documents import DictDocuments
 from dragoman.adapters.dict_passage_rows import Shelf
-from dragoman.knowledge.index import FoundPassage, Hit, PassageQuery
+from dragoman.adapters.vector_cache import VectorCache, best
+from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, PassageQuery, WantedPassage
 from dragoman.knowledge.port import ROOT
 from dragoman.search.ranking import POSTING_BITS, rank
 
 
 class DictPassages:
-    """Implements `PassageIndex`."""
+    """Implements `PassageIndex` and `PassageVectors`."""
 
     def __init__(self, documents: DictDocuments) -> None:
         self._documents = documents
@@ -22,6 +25,18 @@ class DictPassages:
         found = rank(_Filtered(self._documents, query), text, query.limit)
         return [Hit(number, score) for number, score in found]
 
+    async def by_vector(self, query: PassageQuery, model: str, vector: bytes) -> list[Hit]:
+        self._documents.delete_due()
+        shelf, vectors = _Filtered(self._documents, query), self._vectors(model)
+        rows = [
+            (0, number, vectors[number])
+            for number in shelf.passages
+            if len(vectors.get(number, b"")) == len(vector) and shelf.may_find(number)
+        ]
+        scores = VectorCache(0).scores((0, 0, len(vector)), vector, lambda _: rows)  # It is in memory anyway.
+        found = best(scores, query.limit, lambda _: slice(None), lambda numbers: numbers)
+        return [Hit(*each) for each in found]
+
     async def read(self, tenant: str, numbers: Sequence[int]) -> list[FoundPassage]:
         self._documents.delete_due()
         shelf = shelf_of(self._documents, tenant)
@@ -29,6 +44,47 @@ class DictPassages:
 
     async def catch_up(self, limit: int) -> int:
         return 0
+
+    async def wanted(self, model: str, limit: int) -> list[WantedPassage]:
+        vectors = self._vectors(model)
+        missing = [
+            (number, tenant)
+            for tenant, shelf in self._shelves.items()
+            for number in shelf.passages
+            if number not in vectors
+        ]
+        return [
+            WantedPassage(number, self._shelves[tenant].passages[number].text)
+            for number, tenant in nsmallest(limit, missing)
+        ]
+
+    async def put(self, model: str, vectors: Mapping[int, bytes]) -> None:
+        there = {number for shelf in self._shelves.values() for number in shelf.passages}
+        kept = self._documents.rows.passages.vectors.setdefault(model, {})
+        for number in vectors.keys() & there:
+            kept.setdefault(number, vectors[number])
+
+    async def status(self, model: str, tenant: str | None = None) -> IndexStatus:
+        vectors = self._vectors(model)
+        numbers = [each for name, shelf in self._shelves.items() if tenant in (None, name) for each in shelf.passages]
+        return IndexStatus(len(numbers), sum(number in vectors for number in numbers))
+
+    async def models(self) -> dict[str, int]:
+        return {model: len(kept) for model, kept in self._documents.rows.passages.vectors.items() if kept}
+
+    async def forget(self, model: str, limit: int) -> int:
+        vectors = self._vectors(model)
+        gone = [*islice(vectors, limit)]
+        for number in gone:
+            del vectors[number]
+        return len(gone)
+
+    @property
+    def _shelves(self) -> Mapping[str, Shelf]:
+        return self._documents.rows.passages.shelves
+
+    def _vectors(self, model: str) -> dict[int, bytes]:
+        return self._documents.rows.passages.vectors.get(model, {})
 
 
 class _Filtered(Shelf):

@@ -50,7 +50,7 @@ class DictStorage:
         from dragoman.gateway.port import Quotas, SigningKeys
         from dragoman.gateway.requests import ActionRequests
         from dragoman.jobs.port import Registry, Schedule
-        from dragoman.knowledge.index import PassageIndex
+        from dragoman.knowledge.index import PassageIndex, PassageVectors
         from dragoman.knowledge.port import Audit, Documents
         from dragoman.memories.port import Memories
         from dragoman.messaging.bus import Bus, DeadLetters
@@ -60,13 +60,15 @@ class DictStorage:
         books, audit = DictBooks(), DictAudit(bus)
         dead, keys = DictDeadLetters(bus), DictSigningKeys(audit)
         artifacts, documents = DictObjectRecords(), DictDocuments(self._clock, audit)
+        passages = DictPassages(documents)
         return {
             Memories: DictMemories(self._config.max_bytes_per_caller, self._clock),
             Ledger: DictLedger(books),
             LedgerAdmin: DictLedgerAdmin(books),
             Runs: DictRuns(books),
             Documents: documents,
-            PassageIndex: DictPassages(documents),
+            PassageIndex: passages,
+            PassageVectors: passages,
             Audit: audit,
             SigningKeys: keys,
             ActionRequests: DictActionRequests(bus, dead, keys, audit, self._clock),

@@ -10,7 +10,7 @@ import msgspec
 
 from dragoman.adapters.sqlite_bus import SqliteBus
 from dragoman.adapters.sqlite_database import SqliteDatabase
-from dragoman.adapters.sqlite_passage_rows import forget_document, index_document
+from dragoman.adapters.sqlite_passage_rows import forget_document, index_changed, index_new
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import Clock
 from dragoman.knowledge import changing
@@ -155,7 +155,7 @@ class SqliteDocuments:
             for each in missing:
                 document = rows.document(*each)
                 assert document is not None
-                index_document(transaction, document, document)
+                index_changed(transaction, document, document)
             return len(missing)
 
         return await self._database.write(write)
@@ -255,15 +255,16 @@ class _Rows:
         return next(_documents(self.connection, _ONE, tenant, id), None)
 
     def add(self, document: Document) -> None:
-        self._execute(_ADD, (document.tenant, document.id, *_changing(document)))
-        index_document(self._writing, document)
+        number = self._execute(_ADD, (document.tenant, document.id, *_changing(document))).lastrowid
+        assert number is not None
+        index_new(self._writing, number, document)
 
     def replace(self, document: Document, before: Document) -> bool:
         values = (*_changing(document), document.tenant, document.id, before.revision)
         if self._execute(_REPLACE, values).rowcount != 1:
             return False
         if is_found_otherwise(document, before):
-            index_document(self._writing, document, before)
+            index_changed(self._writing, document, before)
         return True
 
     def is_within(self, tenant: str, id: str, ancestor: str) -> bool:

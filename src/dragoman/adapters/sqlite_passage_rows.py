@@ -34,7 +34,10 @@ _COUNT = "UPDATE passage_tenant SET passages = passages + ?, words = words + ? W
 _KEEP_INDEXED = "INSERT OR REPLACE INTO passage_document (document, tenant, made) VALUES (?, ?, ?)"
 _OLD = "SELECT number, hash, length, words FROM passage WHERE number BETWEEN ? AND ?"
 _ADD = "INSERT INTO passage (number, hash, length, heading, words, text) VALUES (?, ?, ?, ?, ?, ?)"
-_WANT = "INSERT INTO passage_wanted (model, passage) SELECT number, ? FROM passage_model"
+_WANT = """
+    INSERT INTO passage_wanted (model, passage) SELECT passage_model.number, passage.number
+    FROM passage_model CROSS JOIN passage ON passage.number >= ? AND passage.number < ?
+    """
 _DROP = (
     "DELETE FROM passage WHERE number = ?",
     "DELETE FROM passage_vector WHERE passage = ?",
@@ -44,9 +47,8 @@ _FOUND = "DELETE FROM passage_missing WHERE document = ?"
 _DROP_DOCUMENT = ("DELETE FROM passage_document WHERE document = ?", _FOUND)
 _ADD_TAG = "INSERT OR IGNORE INTO passage_tag (tenant, tag, document) VALUES (?, ?, ?)"
 _DROP_TAG = "DELETE FROM passage_tag WHERE tenant = ? AND tag = ? AND document = ?"
-_INDEX = [
-    f"INSERT INTO passage_term (rowid, terms) VALUES {', '.join(['(?, ?)'] * rows)}" for rows in range(MOST_COUNT + 1)
-]
+# One row at a time: of a statement that inserts several, the index writes out what it holds before.
+_INDEX = "INSERT INTO passage_term (rowid, terms) VALUES (?, ?)"
 _UNINDEX = "INSERT INTO passage_term (passage_term, rowid, terms) VALUES ('delete', ?, ?)"
 
 _IS_THERE = "SELECT 1 FROM sqlite_master WHERE name = 'passage_term'"  # Servers without documents have none.
@@ -54,19 +56,22 @@ _IS_THERE = "SELECT 1 FROM sqlite_master WHERE name = 'passage_term'"  # Servers
 _encode = msgspec.json.encode
 
 
-def index_document(writing: Transaction, document: Document, before: Document | None = None) -> None:
-    """Make the passages and tags by which a document is found those of its present state.
+def index_new(writing: Transaction, number: int, document: Document) -> None:
+    """Make a new document one that is found."""
+    tenant = _tenant(writing, document.tenant)
+    _Change(writing, tenant, number, 0).to(entries_of(document))
+    _add_tags(writing, tenant, number, document.tags)
 
-    `before` is its last state, which need not be in the index; None for a new document.
-    """
+
+def index_changed(writing: Transaction, document: Document, before: Document) -> None:
+    """Make what a document is found by that of its present state; the last one need not be in the index."""
     (number,) = writing.execute(_NUMBER, (document.tenant, document.id)).fetchone()
-    indexed = None if before is None else writing.execute(_INDEXED, (number,)).fetchone()
+    indexed = writing.execute(_INDEXED, (number,)).fetchone()
     tenant, made = indexed or (_tenant(writing, document.tenant), 0)
     _Change(writing, tenant, number, made).to(entries_of(document))
-    if before is not None:
-        _drop_tags(writing, tenant, number, before.tags)
-        writing.execute(_FOUND, (number,))
+    _drop_tags(writing, tenant, number, before.tags)
     _add_tags(writing, tenant, number, document.tags)
+    writing.execute(_FOUND, (number,))
 
 
 def forget_document(writing: Transaction, number: int, tags: Iterable[str]) -> None:
@@ -116,10 +121,12 @@ class _Change:
         for gone in old.values():
             for number, length, words in gone:
                 self._drop(number, length, words)
-        for entry in new:
-            self._add(first + self._made, entry)
         if new:
+            added = first + self._made
+            for entry in new:
+                self._add(first + self._made, entry)
             self._execute(_KEEP_INDEXED, (self._document, self._tenant, self._made))
+            self._execute(_WANT, (added, first + self._made))
         self._execute(_COUNT, (self._passages, self._words, self._tenant))
 
     def _add(self, number: int, entry: IndexEntry) -> None:
@@ -127,11 +134,8 @@ class _Change:
         words = lines_of(found)
         heading = _encode(entry.passage.heading).decode()
         self._execute(_ADD, (number, entry.hash, len(found), heading, words, entry.passage.text))
-        self._execute(_WANT, (number,))
-        rows = [*_rows(self._tenant, number, len(found), words)]
-        if rows:
-            values = [value for row in rows for value in row]
-            self._writing.later.append((rows[0][0], _INDEX[len(rows)], tuple(values)))
+        rows = _rows(self._tenant, number, len(found), words)
+        self._writing.later += [(row[0], _INDEX, row) for row in rows]
         self._made += 1
         self._passages += 1
         self._words += len(found)
@@ -139,9 +143,8 @@ class _Change:
     def _drop(self, number: int, length: int, words: str) -> None:
         for statement in _DROP:
             self._execute(statement, (number,))
-        for row in _rows(self._tenant, number, length, words):
-            # One by one: a row must not be removed before it is written, and what is written together comes first.
-            self._writing.later.append((row[0], _UNINDEX, row))
+        rows = _rows(self._tenant, number, length, words)
+        self._writing.later += [(row[0], _UNINDEX, row) for row in rows]
         self._passages -= 1
         self._words -= length
 

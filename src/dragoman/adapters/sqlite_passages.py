@@ -1,20 +1,25 @@
-"""The `PassageIndex` of `dragoman.db`."""
+"""The `PassageIndex` and the `PassageVectors` of `dragoman.db`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_documents import SqliteDocuments
 from dragoman.adapters.sqlite_passage_rows import MADE_BITS, term
-from dragoman.knowledge.index import FoundPassage, Hit, PassageQuery
+from dragoman.adapters.vector_cache import VectorCache, best
+from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, Passage, PassageQuery, WantedPassage
+from dragoman.knowledge.indexing import whole_text
 from dragoman.search.ranking import POSTING_BITS, posting, rank
 
 if TYPE_CHECKING:
     import sqlite3
+
+    from dragoman.adapters.sqlite_writer import Transaction
 
 _TENANT = "SELECT number, passages, words FROM passage_tenant WHERE name = ?"
 _TAGGED = "SELECT document FROM passage_tag WHERE tenant = ? AND tag = ?"
@@ -46,16 +51,51 @@ _ABOVE = """
     )
     SELECT title FROM above ORDER BY level DESC
     """
+_MODEL = "SELECT number FROM passage_model WHERE name = ?"
+_ADD_MODEL = "INSERT INTO passage_model (name) VALUES (?)"
+_WANT_ALL = "INSERT INTO passage_wanted (model, passage) SELECT ?, number FROM passage"
+_WANTED = f"""
+    SELECT passage.number, document.title, passage.heading, passage.text
+    FROM passage_wanted JOIN passage ON passage.number = passage_wanted.passage
+    JOIN document ON document.number = passage.number >> {MADE_BITS}
+    WHERE passage_wanted.model = (SELECT number FROM passage_model WHERE name = ?)
+    ORDER BY passage_wanted.passage LIMIT ?
+    """
+_PUT = f"""
+    INSERT OR IGNORE INTO passage_vector (model, tenant, passage, vector)
+    SELECT ?, tenant, passage.number, ? FROM passage JOIN passage_document ON document = passage.number >> {MADE_BITS}
+    WHERE passage.number = ?
+    """
+_HAS = "DELETE FROM passage_wanted WHERE model = ? AND passage = ?"
+_NEWER = """
+    SELECT number, passage, vector FROM passage_vector
+    WHERE model = ? AND tenant = ? AND number > ? AND length(vector) = ? ORDER BY number
+    """
+_HAS_VECTOR = "SELECT passage FROM passage_vector WHERE model = ?"
+_AT_ONCE = 500
+_COUNT = "SELECT count(*) FROM passage_vector WHERE model = ? AND tenant = ?"
+_MODELS = """
+    SELECT name, (SELECT count(*) FROM passage_vector WHERE model = passage_model.number) AS vectors
+    FROM passage_model WHERE vectors > 0
+    """
+_FORGET = "DELETE FROM passage_vector WHERE number IN (SELECT number FROM passage_vector WHERE model = ? LIMIT ?)"
+_FORGET_MODEL = (
+    "DELETE FROM passage_wanted WHERE model = ?",
+    "DELETE FROM passage_model WHERE number = ?",
+)
+_MOST_TIMES_KEPT, _MORE_KEPT = 2, 4096
 _LAST_CHARACTER = "\U0010ffff"
 
 _decode_texts = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 class SqlitePassages:
-    """Implements `PassageIndex`."""
+    """Implements `PassageIndex` and `PassageVectors`."""
 
-    def __init__(self, documents: SqliteDocuments) -> None:
+    def __init__(self, database: SqliteDatabase, documents: SqliteDocuments, vector_cache_bytes: int) -> None:
+        self._database = database
         self._documents = documents
+        self._cache = VectorCache(vector_cache_bytes)
 
     async def by_words(self, query: PassageQuery, text: str) -> list[Hit]:
         def read(connection: sqlite3.Connection) -> list[Hit]:
@@ -64,11 +104,42 @@ class SqlitePassages:
 
         return await self._documents.read_tree(read)
 
+    async def by_vector(self, query: PassageQuery, model: str, vector: bytes) -> list[Hit]:
+        return await self._documents.read_tree(partial(_by_vector, self._cache, query, model, vector))
+
     async def read(self, tenant: str, numbers: Sequence[int]) -> list[FoundPassage]:
         return await self._documents.read_tree(lambda connection: [*_read(connection, tenant, numbers)])
 
     async def catch_up(self, limit: int) -> int:
         return await self._documents.catch_up(limit)
+
+    async def wanted(self, model: str, limit: int) -> list[WantedPassage]:
+        if not await self._database.read(lambda connection: _number_of(connection, model)):
+            await self._database.write(partial(_use_model, model))
+        rows = await self._database.read(lambda connection: connection.execute(_WANTED, (model, limit)).fetchall())
+        return [
+            WantedPassage(number, whole_text(title, Passage(_decode_texts(heading), text)))
+            for number, title, heading, text in rows
+        ]
+
+    async def put(self, model: str, vectors: Mapping[int, bytes]) -> None:
+        await self._database.write(partial(_put, model, vectors))
+
+    async def status(self, model: str, tenant: str | None = None) -> IndexStatus:
+        def read(connection: sqlite3.Connection) -> IndexStatus:
+            names = connection.execute("SELECT number, name, passages FROM passage_tenant")
+            tenants = [(number, passages) for number, name, passages in names if tenant in (None, name)]
+            used = _number_of(connection, model)
+            counts = [connection.execute(_COUNT, (used, number)).fetchone()[0] for number, _ in tenants]
+            return IndexStatus(sum(passages for _, passages in tenants), sum(counts))
+
+        return await self._database.read(read)
+
+    async def models(self) -> dict[str, int]:
+        return dict(await self._database.read(lambda connection: connection.execute(_MODELS).fetchall()))
+
+    async def forget(self, model: str, limit: int) -> int:
+        return await self._database.write(partial(_forget, model, limit))
 
 
 class TenantWords:
@@ -78,7 +149,7 @@ class TenantWords:
         self, connection: sqlite3.Connection, tenant: int, texts: int, words: int, tags: frozenset[str]
     ) -> None:
         self._connection = connection
-        self._tenant = tenant
+        self.tenant = tenant
         self._tags = tags
         self.texts = texts
         self.words = words
@@ -98,20 +169,20 @@ class TenantWords:
             return None
         tags = sorted(self._tags)
         statement = " AND ".join([_TAGGED, *([_HAS_TAG] * (len(tags) - 1))])
-        rows = self._connection.execute(statement, (self._tenant, *tags))
+        rows = self._connection.execute(statement, (self.tenant, *tags))
         return frozenset([number for (number,) in rows])
 
     def texts_with(self, word: str) -> int:
-        row = self._connection.execute(_TEXTS_WITH, (term(self._tenant, word),)).fetchone()
+        row = self._connection.execute(_TEXTS_WITH, (term(self.tenant, word),)).fetchone()
         return row[0] if row else 0
 
     def longer_words(self, word: str, most: int) -> list[tuple[str, int]]:
-        first = term(self._tenant, word)
+        first = term(self.tenant, word)
         values = len(first) - len(word) + 1, first, first + _LAST_CHARACTER, most
         return self._connection.execute(_LONGER, values).fetchall()
 
     def postings(self, word: str) -> Iterable[int]:
-        (found,) = self._connection.execute(_POSTINGS, (f'"{term(self._tenant, word)}"',)).fetchone()
+        (found,) = self._connection.execute(_POSTINGS, (f'"{term(self.tenant, word)}"',)).fetchone()
         postings = map(int, found.split(",")) if found else ()
         documents = self.documents
         if documents is None:
@@ -130,6 +201,70 @@ class TenantWords:
                     for word in line.split()
                 },
             )
+
+
+def _by_vector(
+    cache: VectorCache, query: PassageQuery, model: str, vector: bytes, connection: sqlite3.Connection
+) -> list[Hit]:
+    words, number = TenantWords.find(connection, query), _number_of(connection, model)
+    if words is None or number is None:
+        return []
+    key = words.tenant, number, len(vector)
+    if cache.count(key) > _MOST_TIMES_KEPT * words.texts + _MORE_KEPT:  # Most of them are gone.
+        cache.forget(key)
+
+    def read_newer(last: int) -> Iterator[tuple[int, int, bytes]]:
+        return connection.execute(_NEWER, (number, words.tenant, last, len(vector)))
+
+    def may_find(numbers: Any) -> Any:
+        import numpy as np
+
+        if words.documents is None:
+            return slice(None)
+        return np.isin(numbers >> MADE_BITS, np.array(sorted(words.documents), np.int64))
+
+    def those_there(passages: list[int]) -> set[int]:
+        there: set[int] = set()
+        for begin in range(0, len(passages), _AT_ONCE):
+            some = passages[begin : begin + _AT_ONCE]
+            statement = f"{_HAS_VECTOR} AND passage IN ({', '.join('?' * len(some))})"
+            there.update([passage for (passage,) in connection.execute(statement, (number, *some))])
+        return there
+
+    scores = cache.scores(key, vector, read_newer, words.texts)
+    found = best(scores, query.limit, may_find, those_there)
+    return [Hit(*each) for each in found]
+
+
+def _number_of(connection: sqlite3.Connection | Transaction, model: str) -> int | None:
+    row = connection.execute(_MODEL, (model,)).fetchone()
+    return row[0] if row else None
+
+
+def _use_model(model: str, writing: Transaction) -> int:
+    """Note that passages want vectors of a model, from now on."""
+    number = _number_of(writing, model)
+    if number is None:
+        number = writing.execute(_ADD_MODEL, (model,)).lastrowid
+        writing.execute(_WANT_ALL, (number,))
+    assert number is not None
+    return number
+
+
+def _put(model: str, vectors: Mapping[int, bytes], writing: Transaction) -> None:
+    number = _use_model(model, writing)
+    for passage, vector in vectors.items():
+        writing.execute(_PUT, (number, vector, passage))
+        writing.execute(_HAS, (number, passage))
+
+
+def _forget(model: str, limit: int, writing: Transaction) -> int:
+    number = _number_of(writing, model)
+    count = writing.execute(_FORGET, (number, limit)).rowcount
+    if count < limit and number is not None:
+        for statement in _FORGET_MODEL:
+            writing.execute(statement, (number,))
+    return count
 
 
 def _read(connection: sqlite3.Connection, tenant: str, numbers: Sequence[int]) -> Iterator[FoundPassage]:

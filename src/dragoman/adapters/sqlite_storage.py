@@ -67,7 +67,7 @@ class SqliteStorage:
         from dragoman.gateway.port import Quotas, SigningKeys
         from dragoman.gateway.requests import ActionRequests
         from dragoman.jobs.port import Registry, Schedule
-        from dragoman.knowledge.index import PassageIndex
+        from dragoman.knowledge.index import PassageIndex, PassageVectors
         from dragoman.knowledge.port import Audit, Documents
         from dragoman.memories.port import Memories
         from dragoman.messaging.bus import Bus, DeadLetters
@@ -81,13 +81,15 @@ class SqliteStorage:
         self._bus = bus = SqliteBus(self._database, process, self._clock)
         dead, keys = SqliteDeadLetters(self._database, self._clock, bus.wake_in), SqliteSigningKeys(self._database)
         artifacts, documents = SqliteObjectRecords(self._database), SqliteDocuments(self._database, self._clock)
+        passages = SqlitePassages(self._database, documents, self._config.vector_cache_bytes)
         return {
             Memories: SqliteMemories(self._database, self._config.max_bytes_per_caller, self._clock),
             Ledger: SqliteLedger(self._database, space, process),
             LedgerAdmin: SqliteLedgerAdmin(self._database, space),
             Runs: SqliteRuns(self._database, space, process),
             Documents: documents,
-            PassageIndex: SqlitePassages(documents),
+            PassageIndex: passages,
+            PassageVectors: passages,
             Audit: SqliteAudit(self._database, bus),
             SigningKeys: keys,
             ActionRequests: SqliteActionRequests(self._database, bus, dead, keys, self._clock),

@@ -13,6 +13,7 @@ from typing import Any
 
 from dragoman import errors
 from dragoman.adapters.buckets import examine_bucket
+from dragoman.adapters.embedders import examine_embedder
 from dragoman.adapters.engines import make_storage
 from dragoman.adapters.sqlite_ledger_overview import spaces_in
 from dragoman.app import parts_of
@@ -20,7 +21,7 @@ from dragoman.cli.clients import CLIENTS, ClientProgram, EntryScope, is_command,
 from dragoman.cli.options import load_settings
 from dragoman.cli.trial import first_answer, is_protocol_line
 from dragoman.clock import SystemClock
-from dragoman.config import Settings
+from dragoman.config import Config, Settings
 from dragoman.edge.settings import HttpConfig
 from dragoman.findings import Finding
 from dragoman.memories.migrations import MIGRATIONS
@@ -41,6 +42,7 @@ def all_findings(config: Path | None) -> Iterator[Finding]:
         yield from make_storage(settings.config.storage, SystemClock(), MIGRATIONS).examine()
         yield from ledger(settings.config.storage)
         yield from examine_bucket(settings.config.gateway, os.environ)
+        yield from embedder(settings.config)
         yield trial_start([*own_command(), "serve", *(("--config", str(config)) if config is not None else ())])
         yield port(settings.config.http)
         yield from of_parts(settings)
@@ -120,6 +122,15 @@ def ledger(config: StorageConfig) -> Iterator[Finding]:
         return
     count = f"{len(spaces)} {'space' if len(spaces) == 1 else 'spaces'}" if spaces else "no messages and no tasks"
     yield Finding("agents", "ok", f"the ledger has {count}")
+
+
+def embedder(config: Config) -> Iterator[Finding]:
+    """Whether passages can get vectors, if they are to."""
+    try:
+        folder = data_directory(config.storage, os.environ)
+    except errors.ConfigError:
+        return  # The storage's own check says so.
+    yield from examine_embedder(config.knowledge, folder, os.environ)
 
 
 def trial_start(command: list[str]) -> Finding:

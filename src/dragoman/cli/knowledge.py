@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from dragoman.cli.knowledge_index import index
 from dragoman.cli.knowledge_query import query
 from dragoman.cli.ledger_access import note, print_shown
 from dragoman.cli.options import AsJson, ConfigFile
@@ -44,6 +45,7 @@ Below: TypeAlias = Annotated[
 
 app = typer.Typer(no_args_is_help=True, help="Import and export documents, search them, and look at them.")
 app.command()(query)
+app.command()(index)
 
 
 @app.command("import")

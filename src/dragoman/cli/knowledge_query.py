@@ -10,7 +10,7 @@ import typer
 from dragoman.cli.ledger_access import note, print_shown
 from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.storage_access import OPERATOR, OfTenant, OpenStorage, with_storage
-from dragoman.telemetry.clean import show_all
+from dragoman.telemetry.clean import sanitize, show_all
 
 if TYPE_CHECKING:
     from dragoman.knowledge.port import Applied
@@ -39,16 +39,26 @@ def query(
 
     async def ask(stored: OpenStorage) -> Applied:
         from dragoman.adapters.chat_answers import make_writer
+        from dragoman.adapters.embedders import ChosenEmbedders
         from dragoman.ids import RandomIds
         from dragoman.knowledge.actions import QUERY
-        from dragoman.knowledge.index import PassageIndex
+        from dragoman.knowledge.index import PassageIndex, PassageVectors
         from dragoman.knowledge.port import ActionRequest, Documents
         from dragoman.knowledge.querying import KnowledgeQuery, Queries
         from dragoman.knowledge.roles import OWNER
+        from dragoman.knowledge.vectors import embedder_of_queries
 
         port = stored.storage.port
         writer = make_writer(stored.config.knowledge, os.environ) if answer else None
-        queries = Queries(port(Documents), port(PassageIndex), stored.clock, writer=writer)
+        embedders = ChosenEmbedders(stored.config.knowledge, stored.folder, os.environ, stored.clock)
+        queries = Queries(
+            port(Documents),
+            port(PassageIndex),
+            stored.clock,
+            embedder_of_queries(embedders, port(PassageVectors), stored.clock),
+            writer,
+            on_failure=lambda error: note(sanitize(str(error))),
+        )
         request = ActionRequest(
             tenant=tenant,
             principal=OPERATOR,
@@ -78,10 +88,13 @@ def query(
 
 
 def _print_passage(number: int, found: dict[str, Any]) -> None:
-    heading = found["heading"][1:] if found["heading"][:1] == [found["title"]] else found["heading"]
-    where = " › ".join(show_all(each) for each in (*found["path"], found["title"], *heading))
+    from dragoman.knowledge.answering import place_of
+
+    where = show_all(place_of(found["path"], found["title"], found["heading"]))
     facts = [found["document_id"], f"revision {found['revision']}", f"score {found['score']:.3f}"]
     if found["tags"]:
         facts.append(f"tags {', '.join(map(show_all, found['tags']))}")
     lines = show_all(found["passage"].strip(), keep="\n\t").splitlines()
-    typer.echo("\n".join((f"[{number}] {where}", f"    {'  '.join(facts)}", *(f"    {line}" for line in lines), "")))
+    typer.echo(
+        "\n".join((f"[{number}] {where}", f"    {'  '.join(facts)}", *(f"    {line}".rstrip() for line in lines), ""))
+    )

@@ -8,7 +8,21 @@ import sys
 import typer
 
 from dragoman import __version__
-from dragoman.cli import actions, agents, audit, config, jobs, keys, knowledge, ledger, messages, offers, tasks, tools
+from dragoman.cli import (
+    actions,
+    agents,
+    audit,
+    config,
+    jobs,
+    keys,
+    knowledge,
+    ledger,
+    messages,
+    models,
+    offers,
+    tasks,
+    tools,
+)
 from dragoman.cli.call import call
 from dragoman.cli.doctor import doctor
 from dragoman.cli.guards import guards
@@ -63,6 +77,7 @@ app.add_typer(messages.app, name="messages")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(knowledge.app, name="knowledge")
+app.add_typer(models.app, name="models")
 app.add_typer(keys.app, name="keys")
 app.command()(token)
 app.add_typer(actions.app, name="actions")

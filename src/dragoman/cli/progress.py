@@ -8,15 +8,23 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress_bar(words: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress_bar(words: str, total: int, *, in_bytes: bool = False) -> Iterator[Callable[[int], None]]:
     """A bar on stderr, if that is a terminal; call what it yields with how much more is done."""
     if not sys.stderr.isatty():
         yield lambda more: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    count = DownloadColumn() if in_bytes else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), count, TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         shown = progress.add_task(words, total=total)
         yield lambda more: progress.advance(shown, more)

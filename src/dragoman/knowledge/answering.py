@@ -75,10 +75,14 @@ def _quoted(number: int, passage: FoundPassage, format: Format) -> str:
 
 
 def source_of(passage: FoundPassage) -> str:
-    """Where a passage stands, from the top of the tree down to the heading: on one line."""
-    # A document's first heading is often its title again.
-    heading = passage.heading[1:] if passage.heading[:1] == (passage.title,) else passage.heading
-    return " › ".join(" ".join(each.split()) for each in (*passage.path, passage.title, *heading))
+    """Where a passage stands, on one line."""
+    return place_of(passage.path, passage.title, passage.heading)
+
+
+def place_of(path: Sequence[str], title: str, heading: Sequence[str]) -> str:
+    """From the top of the tree down to the heading. A document's first heading is often its title again."""
+    is_again = bool(heading) and heading[0].casefold() == title.casefold()
+    return " › ".join(" ".join(each.split()) for each in (*path, title, *heading[is_again:]))
 
 
 def conversation(wanted: WantedAnswer) -> list[dict[str, str]]:

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from dragoman.knowledge.actions import ACTIONS, CHANGES, QUERY, Perform, changing
 from dragoman.knowledge.aliases import AliasUse
 from dragoman.knowledge.answering import AnswerWriter
-from dragoman.knowledge.embedding import Embedder
-from dragoman.knowledge.index import PassageIndex
+from dragoman.knowledge.embedding import Embedders
+from dragoman.knowledge.index import PassageIndex, PassageVectors
 from dragoman.knowledge.migrations import MIGRATIONS, PART
 from dragoman.knowledge.port import Audit, Documents
 from dragoman.knowledge.querying import Queries
 from dragoman.knowledge.repeats import ActionRepeats
 from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.knowledge.standing import AuthorizeAction, Standings
-from dragoman.parts.part import Contribution, Facilities, OwnPipeline, Part, ScheduledJob
+from dragoman.knowledge.vectors import EVERY_SECONDS, JOB, VectorWork, embedder_of_queries
+from dragoman.parts.part import Contribution, Facilities, Loop, OwnPipeline, Part, ScheduledJob
 
 _TIDY_SECONDS = 60.0
 _MOST_AT_ONCE = 200
+_INDEXED_AT_ONCE = 10
 
 
-def knowledge_part(web_base: str, embedder: Embedder | None = None, writer: AnswerWriter | None = None) -> Part:
-    """Documents have pages at `web_base`. Without an embedder only words are searched."""
+def knowledge_part(web_base: str, embedders: Embedders | None = None, writer: AnswerWriter | None = None) -> Part:
+    """Documents have pages at `web_base`. Without embedders, passages are found by their words alone."""
 
     def build(given: Facilities) -> Contribution:
         settings: KnowledgeConfig = given.settings
-        documents = given.storage.port(Documents)
+        documents, passages = given.storage.port(Documents), given.storage.port(PassageIndex)
         standings = Standings(given.is_near)
         repeats = ActionRepeats(documents)
         aliases = AliasUse(given.storage.port(Audit), given.clock)
-        index = given.storage.port(PassageIndex)
-        queries = Queries(documents, index, given.clock, embedder, writer, test_mode=settings.test_mode)
+        queries = Queries(
+            documents,
+            passages,
+            given.clock,
+            embedder_of_queries(embedders, given.storage.port(PassageVectors), given.clock),
+            writer,
+            on_failure=lambda error: given.logger.warn("a model cannot be used", {"reason": str(error)}),
+            test_mode=settings.test_mode,
+        )
         performs: dict[str, Perform] = {
             **{name: changing(make, documents, given.clock) for name, make in CHANGES.items()},
             QUERY: queries.perform,
@@ -53,10 +63,21 @@ def knowledge_part(web_base: str, embedder: Embedder | None = None, writer: Answ
         return Contribution(
             tools=tuple(action.tool(standings.has_tenant) for action in ACTIONS.values()),
             pipelines=tuple(map(pipeline, ACTIONS)),
-            loops=(given.scheduled(ScheduledJob("knowledge.tidy", _TIDY_SECONDS, partial(tidy, documents))),),
+            loops=(
+                given.scheduled(ScheduledJob("knowledge.tidy", _TIDY_SECONDS, partial(tidy, documents))),
+                given.scheduled(ScheduledJob("knowledge.index", _TIDY_SECONDS, partial(catch_up, passages))),
+                *_vector_loops(given, embedders),
+            ),
         )
 
     return Part(name=PART, settings=KnowledgeConfig, migrations=MIGRATIONS, build=build)
+
+
+def _vector_loops(given: Facilities, embedders: Embedders | None) -> Iterator[Loop]:
+    embedder = None if embedders is None else embedders.make(is_patient=True)
+    if embedder is not None:
+        work = VectorWork(given.storage.port(PassageVectors), embedder, given.clock)
+        yield given.scheduled(ScheduledJob(JOB, EVERY_SECONDS, work.run))
 
 
 async def tidy(documents: Documents) -> dict[str, int]:
@@ -66,3 +87,11 @@ async def tidy(documents: Documents) -> dict[str, int]:
         done = await documents.tidy(_MOST_AT_ONCE)
         tidied += done
     return {"tidied": tidied}
+
+
+async def catch_up(passages: PassageIndex) -> dict[str, int]:
+    """Index documents from before there was an index, a few at a time: a document may have thousands of passages."""
+    indexed = 0
+    while done := await passages.catch_up(_INDEXED_AT_ONCE):
+        indexed += done
+    return {"indexed": indexed}

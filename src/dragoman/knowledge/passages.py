@@ -35,7 +35,7 @@ _MOST_FRONT_LINES = 100
 _MOST_LINES = 20_000
 """Of Markdown, a second's work at the worst; what follows is taken as plain text."""
 _PARAGRAPHS = re.compile(r"\n[^\S\n]*\n\s*")
-_MARKUP = re.compile(r"[*`_]+")
+_MARKUP = re.compile(r"(?<!\w)[*`_]+|[*`_]+(?!\w)")
 _WHOLE = frozenset(("fence", "code_block", "table_open"))
 
 
@@ -164,7 +164,8 @@ def _add_markdown(joiner: _Joiner, body: str) -> None:
             path.pop()
         above = tuple(title for _, title in path[:_MOST_HEADINGS])
         text = "\n".join(lines[section.begin : section.end])
-        if section.level and not section.is_followed_by_deeper and _size(text) <= _SMALL_SECTION:
+        is_small = not section.blocks or _size(text) <= _SMALL_SECTION
+        if section.level and is_small and not section.is_followed_by_deeper:
             joiner.add(above, text)
             continue
         if section.level:

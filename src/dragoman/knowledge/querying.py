@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -27,7 +27,7 @@ from dragoman.knowledge.answering import (
 )
 from dragoman.knowledge.budget import Budget
 from dragoman.knowledge.changing import page_of
-from dragoman.knowledge.embedding import Embedder
+from dragoman.knowledge.embedding import GetEmbedder
 from dragoman.knowledge.fusing import VECTORS_WEIGHT, WORDS_WEIGHT, Ranked, fuse
 from dragoman.knowledge.index import FoundPassage, Hit, PassageIndex, PassageQuery
 from dragoman.knowledge.port import ActionRequest, Applied, Documents, KeepAnswer
@@ -40,6 +40,7 @@ LEAST_ALIKE: Final = 0.15
 _TOLD_EVERY: Final = 200
 """Characters of an answer between two messages about its progress."""
 
+OnFailure: TypeAlias = Callable[[ModelUnavailable], None]
 Missing: TypeAlias = Literal["words", "vectors", "answer"]
 
 
@@ -89,17 +90,22 @@ class Queries:
         documents: Documents,
         index: PassageIndex,
         clock: Clock,
-        embedder: Embedder | None = None,
+        get_embedder: GetEmbedder | None = None,
         writer: AnswerWriter | None = None,
         *,
+        on_failure: OnFailure = lambda _: None,
         test_mode: bool = False,
     ) -> None:
-        """`documents` keeps the answers of requests that can be repeated. `test_mode`: queries may be no-ops."""
+        """`documents` keeps the answers of requests that can be repeated. `test_mode`: queries may be no-ops.
+
+        `on_failure` is told why a model could not be used; callers are not.
+        """
         self._documents = documents
         self._index = index
         self._clock = clock
-        self._embedder = embedder
+        self._get_embedder = get_embedder
         self._writer = writer
+        self._on_failure = on_failure
         self._test_mode = test_mode
 
     async def perform(self, arguments: dict[str, Any], request: ActionRequest, context: ToolContext) -> Applied:
@@ -142,8 +148,8 @@ class Queries:
     async def _search(self, query: KnowledgeQuery, tenant: str, budget: Budget, so_far: _Answering) -> None:
         asked = PassageQuery(tenant=tenant, tags=query.tags, limit=CANDIDATES)
         searches = [self._by_words(asked, query.query, budget, so_far)]
-        if self._embedder is not None:
-            searches.append(self._by_vector(asked, query.query, self._embedder, budget, so_far))
+        if self._get_embedder is not None:
+            searches.append(self._by_vector(asked, query.query, self._get_embedder, budget, so_far))
         left = fuse(*(ranked for ranked in await asyncio.gather(*searches) if ranked is not None))
         so_far.hits = len(left)
         while left and (wanted := query.top_k - len(so_far.context)):  # Again only if some were deleted meanwhile.
@@ -159,9 +165,10 @@ class Queries:
             return None
 
     async def _by_vector(
-        self, asked: PassageQuery, text: str, embedder: Embedder, budget: Budget, so_far: _Answering
+        self, asked: PassageQuery, text: str, get_embedder: GetEmbedder, budget: Budget, so_far: _Answering
     ) -> Ranked | None:
         async def search() -> list[Hit]:
+            embedder = await get_embedder()
             (vector,) = await embedder.embed([text])
             return await self._index.by_vector(asked, embedder.model, vector)
 
@@ -169,7 +176,8 @@ class Queries:
             hits = await budget.within(search())
         except TimeoutError:
             so_far.notes.append("the embedder was too slow: only words were searched")
-        except ModelUnavailable:
+        except ModelUnavailable as error:
+            self._on_failure(error)
             so_far.notes.append("the embedder cannot be used now: only words were searched")
         else:
             return Ranked([hit for hit in hits if hit.score >= LEAST_ALIKE], VECTORS_WEIGHT)
@@ -204,7 +212,8 @@ class Queries:
             text = await budget.within(writer.write(conversation(wanted), tell))
         except TimeoutError:
             so_far.notes.append("the model was too slow: the passages are quoted instead")
-        except ModelUnavailable:
+        except ModelUnavailable as error:
+            self._on_failure(error)
             so_far.notes.append("the model cannot be used now: the passages are quoted instead")
         else:
             return _usable(text, wanted.passages, so_far)

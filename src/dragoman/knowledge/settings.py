@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -23,6 +23,22 @@ class KnowledgeConfig(Section, frozen=True):
         Annotated[int, Meta(ge=_DAY_MS, le=365 * _DAY_MS)],
         about("How long an action that is repeated with the same idempotency key gets the first result."),
     ] = _DAY_MS
+    embedder: Annotated[
+        Literal["none", "minilm", "openai"],
+        about(
+            "What makes vectors of passages, for a search by meaning: nothing, a small model on this machine "
+            "(`dragoman models install minilm`), or a server with OpenAI's API, which is sent every passage."
+        ),
+    ] = "none"
+    embeddings_url: Annotated[
+        str | None, about("The address of that API: `/embeddings` is added. With https, or on this machine.")
+    ] = None
+    embeddings_model: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=200)] | None, about("What the model is called there.")
+    ] = None
+    embeddings_key_variable: Annotated[
+        Annotated[str, Meta(min_length=1)] | None, about("The environment variable that holds the key for it.")
+    ] = None
     answers_url: Annotated[
         str | None,
         about(
@@ -39,6 +55,12 @@ class KnowledgeConfig(Section, frozen=True):
     ] = False
 
     def conflicts(self) -> Iterator[Problem]:
+        if self.embeddings_url is not None and not is_secure_url(self.embeddings_url):
+            yield "embeddings_url", "must be a URL with https, or with http on this machine"
+        if self.embedder == "openai":
+            for name in ("embeddings_url", "embeddings_model"):
+                if getattr(self, name) is None:
+                    yield name, "must be set, as embedder is openai"
         if self.answers_url is not None:
             if not is_secure_url(self.answers_url):
                 yield "answers_url", "must be a URL with https, or with http on this machine"

@@ -35,6 +35,9 @@ class StorageConfig(Section, frozen=True):
     max_bytes_per_caller: Annotated[
         Bytes, about("The most that one caller may keep with the memory_* tools.", is_limit=True)
     ] = 268_435_456
+    vector_cache_bytes: Annotated[
+        Bytes, about("The most memory that a process uses for the vectors of documents.", is_limit=True)
+    ] = 268_435_456
 
 
 def data_directory(config: StorageConfig, environ: Mapping[str, str], platform: str = sys.platform) -> Path:

@@ -34,8 +34,8 @@ def test_three_passages_at_most_are_quoted_each_with_its_source() -> None:
 
 
 def test_a_source_is_one_line_and_does_not_say_the_title_twice() -> None:
-    found = passage(1, "x", path=("All\nbirds",), title="Owls", heading=("Owls", "At night"))
-    assert quoted(WantedAnswer(question="?", passages=[found])) == "> x\n\n[1] All birds › Owls › At night"
+    found = passage(1, "x", path=("All\nbirds",), title="owls", heading=("Owls", "At night"))
+    assert quoted(WantedAnswer(question="?", passages=[found])) == "> x\n\n[1] All birds › owls › At night"
 
 
 # What a model is sent.

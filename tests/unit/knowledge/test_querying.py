@@ -88,7 +88,7 @@ async def test_a_passage_is_told_with_its_document_and_its_source_is_quoted() ->
 async def test_nothing_found_is_an_empty_response_without_context(query: str) -> None:
     embedder = Held()
     embedder.gate.set()
-    asking = Asking(FewPassages(*OWLS, alike=[Hit(1, 0.1)]), embedder=embedder)  # Hardly alike at all.
+    asking = Asking(FewPassages(*OWLS, alike=[Hit(1, 0.1)]), get_embedder=embedder.get)  # Hardly alike at all.
     assert await asking.ask(query) == {"response": "", "context": [], "hits": 0}
 
 
@@ -132,7 +132,7 @@ async def test_another_tenant_in_the_filters_is_forbidden() -> None:
 async def test_words_and_vectors_are_fused() -> None:
     embedder = Held()
     embedder.gate.set()
-    asking = Asking(FewPassages(*OWLS, alike=[Hit(3, 0.9), Hit(2, 0.8)]), embedder=embedder)
+    asking = Asking(FewPassages(*OWLS, alike=[Hit(3, 0.9), Hit(2, 0.8)]), get_embedder=embedder.get)
     data = await asking.ask()
     assert (passages_in(data), data["hits"]) == (["owls sleep", "owls hunt", "mice hide"], 3)
 
@@ -142,7 +142,7 @@ async def test_words_and_vectors_are_fused() -> None:
 
 async def test_a_slow_embedder_leaves_the_words() -> None:
     embedder = Held()
-    asking = Asking(FewPassages(*OWLS, alike=[Hit(3, 0.9)]), embedder=embedder)
+    asking = Asking(FewPassages(*OWLS, alike=[Hit(3, 0.9)]), get_embedder=embedder.get)
     data = await asking.after(1.0, embedder, asking.ask(routing={"max_latency_ms": 1000}))
     assert (passages_in(data), data["partial"], data["missing"]) == (["owls hunt", "owls sleep"], True, ["vectors"])
     assert data["notes"] == ["the embedder was too slow: only words were searched"]
@@ -151,7 +151,7 @@ async def test_a_slow_embedder_leaves_the_words() -> None:
 
 async def test_an_embedder_that_is_quick_enough_is_waited_for() -> None:
     embedder = Held()
-    asking = Asking(FewPassages(*OWLS, alike=[Hit(3, 0.9)]), embedder=embedder)
+    asking = Asking(FewPassages(*OWLS, alike=[Hit(3, 0.9)]), get_embedder=embedder.get)
     task = asyncio.ensure_future(asking.ask())
     await until(lambda: embedder.waiting)
     asking.clock.advance(3.999)
@@ -162,7 +162,7 @@ async def test_an_embedder_that_is_quick_enough_is_waited_for() -> None:
 async def test_an_embedder_that_fails_leaves_the_words() -> None:
     embedder = Held(error=ModelUnavailable("no"))
     embedder.gate.set()
-    data = await Asking(embedder=embedder).ask()
+    data = await Asking(get_embedder=embedder.get).ask()
     assert (len(data["context"]), data["missing"]) == (2, ["vectors"])
 
 
@@ -183,7 +183,7 @@ async def test_a_slow_model_leaves_the_passages() -> None:
 
 async def test_all_steps_share_one_budget() -> None:
     embedder, model = Held(), Held("Owls hunt [1].")
-    asking = Asking(embedder=embedder, writer=model)
+    asking = Asking(get_embedder=embedder.get, writer=model)
     task = asyncio.ensure_future(asking.ask())
     await until(lambda: embedder.waiting)
     asking.clock.advance(3)

@@ -1,0 +1,227 @@
+"""What only a database can get wrong about passages: the rows of the index, old databases, vectors in memory."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import struct
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+import pytest
+
+from dragoman.adapters import sqlite_passages
+from dragoman.adapters.sqlite_database import FILE_NAME
+from dragoman.adapters.sqlite_storage import SqliteStorage
+from dragoman.adapters.vector_cache import Row, VectorCache, best
+from dragoman.knowledge.index import PassageIndex, PassageQuery, PassageVectors
+from dragoman.knowledge.migrations import MIGRATIONS
+from dragoman.knowledge.part import catch_up
+from dragoman.knowledge.port import ROOT, Documents, UpdateDocument
+from dragoman.storage.settings import StorageConfig
+from dragoman.testing import ManualClock
+from tests.support.document_entries import ACME, OTHER, Tree, titled
+from tests.support.passage_rows import problems_with_passages
+
+MODEL = "test"
+QUERY = PassageQuery(tenant=ACME, limit=10)
+
+
+def storage_in(folder: Path, migrations: int = len(MIGRATIONS)) -> SqliteStorage:
+    return SqliteStorage(StorageConfig(data_dir=str(folder)), ManualClock(), MIGRATIONS[:migrations])
+
+
+@pytest.fixture
+async def storage(tmp_path: Path) -> AsyncIterator[SqliteStorage]:
+    storage = storage_in(tmp_path)
+    yield storage
+    await storage.close()
+
+
+def problems_in(folder: Path) -> list[str]:
+    connection = sqlite3.connect(folder / FILE_NAME)
+    try:
+        return problems_with_passages(connection)
+    finally:
+        connection.close()
+
+
+# The rows.
+
+
+async def _change_something(chance: random.Random, tree: Tree, ids: list[str]) -> None:
+    kind = chance.choice(("create", "create", "body", "body", "title", "tags", "move", "delete"))
+    words = " ".join(chance.choices(["alpha", "beta", "gamma", "delta", "epsilon"], k=chance.randint(0, 300)))
+    body = f"{words}\n\n# {kind}\n\nend {chance.random()}"
+    tags = tuple(chance.choices("xyz", k=chance.randint(0, 2)))
+    if kind == "create" or not ids:
+        ids.append(f"d{chance.random()}")
+        await tree.create(ids[-1], chance.choice([ROOT, *ids[:-1]]), body=body, mime_type="text/markdown", tags=tags)
+        return
+    id = chance.choice(ids)
+    if kind == "delete":
+        await tree.delete(id)
+        ids[:] = [each for each in ids if await tree.is_there(each)]
+    elif kind == "move":
+        await tree.move(id)
+    elif kind == "title":
+        await tree.do(titled(id, f"Title {chance.random()}"))
+    else:
+        value = {"body": ("content.body", body), "tags": ("metadata.tags", tags)}[kind]
+        await tree.do(UpdateDocument(id=id, fields=dict([value])))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_after_any_changes_the_rows_are_those_of_the_documents(
+    storage: SqliteStorage, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    trees = {name: (Tree(storage.port(Documents), name), list[str]()) for name in (ACME, OTHER)}
+    vectors = storage.port(PassageVectors)
+    for number in range(80):
+        await _change_something(chance, *trees[chance.choice((ACME, OTHER))])
+        if number % 10 == 0:
+            wanted = await vectors.wanted(MODEL, chance.randint(0, 20))
+            await vectors.put(MODEL, {each.number: struct.pack("<2f", 1, 0) for each in wanted})
+    assert problems_in(tmp_path) == []
+    assert (await vectors.status(MODEL)).with_vector > 0
+    for tree, ids in trees.values():
+        for id in ids:
+            if await tree.is_there(id):
+                await tree.delete(id)
+    assert problems_in(tmp_path) == []
+
+
+async def test_a_wrong_row_would_be_noticed(storage: SqliteStorage, tmp_path: Path) -> None:
+    await Tree(storage.port(Documents)).create("a", body="words", tags=("x",))
+    for statement in (
+        "DELETE FROM passage",
+        "INSERT INTO passage_term (rowid, terms) VALUES (9, '00000001more')",
+        "UPDATE passage_tenant SET words = words + 1",
+        "DELETE FROM passage_tag",
+        "INSERT INTO passage_vector (model, tenant, passage, vector) VALUES (1, 1, 1, '')",
+    ):
+        connection = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+        connection.execute("BEGIN")
+        connection.execute(statement)
+        assert len(problems_with_passages(connection)) >= 1, statement
+        connection.close()
+
+
+async def test_the_documents_of_an_older_database_are_indexed_step_by_step(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    storage = storage_in(tmp_path)
+    await Tree(storage.port(Documents)).create("other")
+    await storage.close()
+    # As it was before: documents, and none of the tables of passages.
+    names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'passage%'")]
+    tables = [each for each in names if "_term_" not in each and not each.endswith("of_tenant")]
+    for name in ("passage_term_count", *tables):
+        connection.execute(f"DROP TABLE {name}")
+    connection.execute("DELETE FROM migration WHERE part = 'knowledge' AND version = 2")
+    row = "INSERT INTO document SELECT NULL, tenant, ?, parent, 0, 1, title, mime_type, '[\"x\"]', NULL, NULL, 1, 0, 0, NULL, ?, ? FROM document WHERE id = 'other'"  # noqa: E501
+    for number in range(25):
+        connection.execute(row, (f"d{number}", 1.0 if number == 7 else None, f"needle number{number}"))
+    connection.commit()
+    connection.close()
+    storage = storage_in(tmp_path)
+    index, tree = storage.port(PassageIndex), Tree(storage.port(Documents))
+    assert await index.by_words(QUERY, "needle") == []
+    await tree.do(UpdateDocument(id="d1", fields={"content.body": "needle changed"}))
+    await tree.do(UpdateDocument(id="d2", fields={"metadata.tags": ()}))
+    await tree.move("d3", "d4")
+    await tree.delete("d5")
+    assert len(await index.by_words(QUERY, "needle")) == 2
+    assert await catch_up(index) == {"indexed": 22}
+    assert await catch_up(index) == {"indexed": 0}
+    assert len(await index.by_words(PassageQuery(tenant=ACME, limit=99, tags=frozenset("x")), "needle")) == 22
+    assert len(await index.by_words(PassageQuery(tenant=ACME, limit=99), "number7")) == 0
+    await storage.close()
+    assert problems_in(tmp_path) == []
+
+
+# Vectors in memory.
+
+ROW_BYTES = 16
+
+
+def rows_of(*numbers: int) -> list[Row]:
+    return [(number, number, struct.pack("<2f", number / 1000, 0)) for number in numbers]
+
+
+class Table:
+    """Rows, and how many of them were read."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.rows = [*rows]
+        self.read = 0
+
+    def __call__(self, last: int) -> Iterable[Row]:
+        for row in self.rows:
+            if row[0] > last:
+                self.read += 1
+                yield row
+
+    def found(self, cache: VectorCache, tenant: int = 1, limit: int = 3) -> list[int]:
+        scores = cache.scores((tenant, 1, 8), struct.pack("<2f", 1, 0), self, len(self.rows))
+        return [number for number, _ in best(scores, limit, lambda _: slice(None), lambda numbers: numbers)]
+
+
+def test_only_what_was_stored_since_is_read() -> None:
+    cache, table = VectorCache(1 << 20), Table(rows_of(*range(1, 501)))
+    assert table.found(cache) == [500, 499, 498]
+    assert table.found(cache) == [500, 499, 498]
+    assert table.read == 500
+    for number in range(501, 1501):
+        table.rows += rows_of(number)
+        assert table.found(cache, limit=1) == [number]
+    assert table.read == 1500
+    assert cache.count((1, 1, 8)) == 1500
+
+
+def test_the_bytes_are_bounded_and_what_does_not_fit_is_read_each_time() -> None:
+    cache, table = VectorCache(100 * ROW_BYTES), Table(rows_of(*range(1, 9001)))
+    assert table.found(cache) == [9000, 8999, 8998]
+    assert cache.used_bytes == 100 * ROW_BYTES
+    assert table.found(cache) == [9000, 8999, 8998]
+    assert table.read == 9000 + 8900
+    assert Table(rows_of(1, 2)).found(VectorCache(0)) == [2, 1]
+
+
+def test_the_tenant_that_was_not_searched_for_the_longest_time_is_dropped() -> None:
+    cache = VectorCache(250 * ROW_BYTES)
+    tables = {tenant: Table(rows_of(*range(1, 101))) for tenant in (1, 2, 3)}
+    for tenant in (1, 2, 1, 3, 1):
+        assert tables[tenant].found(cache, tenant) == [100, 99, 98]
+    assert [table.read for table in tables.values()] == [100, 100, 100]
+    assert cache.used_bytes == 200 * ROW_BYTES
+    assert tables[2].found(cache, 2) == [100, 99, 98]
+    assert [table.read for table in tables.values()] == [100, 200, 100]
+    cache.forget((1, 1, 8))
+    cache.forget((1, 1, 8))
+    assert cache.used_bytes == 100 * ROW_BYTES
+
+
+def test_what_is_gone_is_passed_over_until_enough_is_found() -> None:
+    cache, table = VectorCache(1 << 20), Table(rows_of(*range(1, 301)))
+    scores = cache.scores((1, 1, 8), struct.pack("<2f", 1, 0), table)
+    found = best(scores, 2, lambda _: slice(None), lambda numbers: {each for each in numbers if each < 100})
+    assert found == [(99, 0.099), (98, 0.098)]
+
+
+async def test_vectors_that_are_gone_do_not_stay_in_memory_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_passages, "_MORE_KEPT", 10)
+    caches: list[VectorCache] = []
+    monkeypatch.setattr(sqlite_passages, "VectorCache", lambda size: caches.append(VectorCache(size)) or caches[0])
+    storage = storage_in(tmp_path)
+    tree, index, vectors = Tree(storage.port(Documents)), storage.port(PassageIndex), storage.port(PassageVectors)
+    await tree.create("a", title="t", body="first")
+    for number in range(60):
+        await tree.do(UpdateDocument(id="a", fields={"content.body": f"edit {number}"}))
+        (wanted,) = await vectors.wanted(MODEL, 10)
+        await vectors.put(MODEL, {wanted.number: struct.pack("<2f", 1, 0)})
+        assert [hit.number for hit in await index.by_vector(QUERY, MODEL, struct.pack("<2f", 1, 0))] == [wanted.number]
+        assert caches[0].count((1, 1, 8)) <= 13
+    await storage.close()

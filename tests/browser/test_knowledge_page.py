@@ -377,6 +377,7 @@ def test_the_page_asks_for_a_token_and_shows_only_the_callers_tenants(pages: Ope
         page = pages(server.url("/knowledge/"))
         page.get_by_label("Bearer token").fill("wrong")
         page.get_by_role("button", name="Go on").click()
+        expect(page.get_by_text("This token was refused.")).to_be_visible()
         page.get_by_label("Bearer token").fill(TOKEN)
         page.get_by_role("button", name="Go on").click()
         item(page, "Of acme").click()

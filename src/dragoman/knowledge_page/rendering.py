@@ -97,7 +97,7 @@ def render(tenant: str, title: str, mime_type: str, body: str) -> str:
     """A document of a tenant as a page of HTML. It takes its time: run it in a thread."""
     shown, note = None, ""
     if mime_type == "text/markdown":
-        shown = _markdown(tenant, title, visible(body))
+        shown = _markdown(tenant, title, body)
         note = "" if shown is not None else "This document is too long, or too complex, to be laid out. "
     if shown is None:
         text = _indented(body) if mime_type == "application/json" else body
@@ -139,7 +139,7 @@ def _markdown(tenant: str, title: str, body: str) -> str | None:
     if len(body) > MOST_MARKDOWN or body.count("\n") > MOST_LINES:
         return None
     try:
-        return str(_parser().render(body, {"tenant": tenant, "title": title, "steps": 0}))
+        return str(_parser().render(visible(body), {"tenant": tenant, "title": title, "steps": 0}))
     except (TooCostly, RecursionError):
         return None
 

@@ -23,6 +23,7 @@ from dragoman.knowledge.port import UpdateDocument
 from tests.support.document_entries import Tree
 from tests.support.gateway import Signer
 from tests.support.gateway_process import GatewayProcess, add_keys
+from tests.support.model_server import model_on_a_thread
 from tests.support.pages import PHONE, Opener, violations
 
 pytestmark = pytest.mark.slow
@@ -320,6 +321,27 @@ def test_a_tag_narrows_the_search(read: Opener) -> None:
     assert {title.split(" ›")[0] for title in titles} <= {"Weather", "Landing"}
     page.get_by_role("button", name="Search without the tag sky").click()
     expect(page.get_by_role("combobox", name="Search the documents")).to_have_value("wind")
+
+
+def test_a_model_is_asked_for_an_answer_only_when_somebody_wants_one(pages: Opener, tmp_path: Path) -> None:
+    async def grow(tree: Tree) -> None:
+        await tree.create(id_of("owls"), title="Owls", body="Owls hunt at night, and sleep by day.")
+
+    apart(add_keys, tmp_path, Signer("local", "owner"))
+    planted(tmp_path, "local", grow)
+    with model_on_a_thread() as model:
+        settings = {f"knowledge.{name}": value for name, value in model.settings.items()}
+        with GatewayProcess(tmp_path, settings=settings) as server:
+            page = pages(server.url("/knowledge/"))
+            expect(item(page, "Owls")).to_be_visible()
+            search(page, "when do owls hunt")
+            assert model.requests == []
+            page.get_by_role("button", name="Answer this").click()
+            answer = page.get_by_role("region", name="Answer")
+            expect(answer).to_have_text("Owls hunt at night [1].")
+            assert len(model.requests) == 1
+            answer.get_by_role("link", name="[1]").click()
+            expect(page.get_by_role("heading", level=2)).to_have_text("Owls")
 
 
 # Everybody can use it.

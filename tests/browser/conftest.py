@@ -51,20 +51,18 @@ def axe() -> str:
 
 
 @pytest.fixture
-def visit(browser: Browser, site: Site) -> Iterator[Opener]:
-    """Opens pages, and fails when one of them ran into an error, or ran anything that a tool returned."""
+def pages(browser: Browser) -> Iterator[Opener]:
+    """Opens pages, and fails when one of them ran into an error, or ran anything that was shown in it."""
     contexts, problems = [], []
 
-    def open_page(address: str | None = None, *, tool: str | None = None, **options: Any) -> Page:
+    def open_page(address: str, **options: Any) -> Page:
         context = browser.new_context(**{"viewport": DESK, **options})
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(1000 * PATIENCE)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("dialog", lambda dialog: problems.append(dialog.message))
-        page.goto(address or site.address)
-        if tool is not None:
-            choose(page, tool)
+        page.goto(address)
         return page
 
     yield open_page
@@ -73,3 +71,16 @@ def visit(browser: Browser, site: Site) -> Iterator[Opener]:
         context.close()
     assert problems == []
     assert [each for each in ran if each is not None] == []
+
+
+@pytest.fixture
+def visit(pages: Opener, site: Site) -> Opener:
+    """Opens pages of the explorer."""
+
+    def open_page(address: str | None = None, *, tool: str | None = None, **options: Any) -> Page:
+        page = pages(address or site.address, **options)
+        if tool is not None:
+            choose(page, tool)
+        return page
+
+    return open_page

@@ -7,6 +7,8 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
+from dragoman.knowledge_page.rendering import visible
+
 MOST_COMPARED: Final = 2_000
 """Lines of either text that are compared with each other. Of more, all are removed and all are added."""
 MOST_ROWS: Final = 1_000
@@ -72,14 +74,15 @@ def _unchanged(
 
 
 def _shown(line: str) -> str:
-    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
+    return visible(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…")
 
 
 def _marked(line: str, other: str | None) -> dict[str, Any]:
     """A line, and the places in it whose words the other one does not have."""
     if other is None or max(len(line), len(other)) > LONGEST_LINE:
         return {"text": _shown(line)}
-    words, others = line.split(" "), other.split(" ")
+    line = visible(line)
+    words, others = line.split(" "), visible(other).split(" ")
     marks, position = [], 0
     for tag, start, end, _, _ in SequenceMatcher(None, words, others).get_opcodes():
         length = sum(map(len, words[start:end])) + max(0, end - start - 1)

@@ -53,8 +53,8 @@ class Reading:
             "tags": [*map(visible, found.tags)],
             "mimeType": found.mime_type,
             "length": len(found.body),
-            "source": found.source,
-            "lastEditor": found.last_editor,
+            "source": visible(found.source or ""),
+            "lastEditor": visible(found.last_editor or ""),
             "createdAt": found.created_at,
             "updatedAt": found.updated_at,
             "deleteAt": found.delete_at,
@@ -86,9 +86,9 @@ class Reading:
             raise _unknown()
         after = await self._revision(tenant, id, new)
         before = None if old == 0 else await self._revision(tenant, id, old)
-        texts = "" if before is None else visible(before.document.body), visible(after.document.body)
         async with self._turns:
-            found = await asyncio.to_thread(difference, *texts)
+            text = "" if before is None else before.document.body
+            found = await asyncio.to_thread(difference, text, after.document.body)
         return {"from": old, "to": _worded(after), "fields": _changed(before, after), **found}
 
     async def _find(self, tenant: str, id: str) -> Document:

@@ -37,6 +37,7 @@ PAGE_MARK: Final = "dragoman-page:"
 """What links within the tree begin with. The page, which knows its own address, puts that in its place."""
 
 _DEEPEST_JSON: Final = 32
+_DEEPEST_MARKDOWN: Final = 20
 _SCHEMES: Final = re.compile(r"(?:https?://|mailto:)[^\s<>\"'`]+", re.IGNORECASE)
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _DOCUMENT: Final = re.compile(rf"(?:{PAGES}/(?P<tenant>[^/]+)/)?(?P<id>{_UUID})", re.IGNORECASE)
@@ -89,14 +90,14 @@ _FRAME: Final = """<!doctype html>
 
 
 class TooCostly(Exception):
-    """The parser has taken more steps than it may."""
+    """The parser has taken more steps than it may, or gone deeper."""
 
 
 def render(tenant: str, title: str, mime_type: str, body: str) -> str:
     """A document of a tenant as a page of HTML. It takes its time: run it in a thread."""
     shown, note = None, ""
     if mime_type == "text/markdown":
-        shown = _markdown(tenant, title, visible(body))
+        shown = _markdown(tenant, title, body)
         note = "" if shown is not None else "This document is too long, or too complex, to be laid out. "
     if shown is None:
         text = _indented(body) if mime_type == "application/json" else body
@@ -138,7 +139,7 @@ def _markdown(tenant: str, title: str, body: str) -> str | None:
     if len(body) > MOST_MARKDOWN or body.count("\n") > MOST_LINES:
         return None
     try:
-        return str(_parser().render(body, {"tenant": tenant, "title": title, "steps": 0}))
+        return str(_parser().render(visible(body), {"tenant": tenant, "title": title, "steps": 0}))
     except (TooCostly, RecursionError):
         return None
 
@@ -147,7 +148,9 @@ def _markdown(tenant: str, title: str, body: str) -> str | None:
 def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt  # Most servers never show a document.
 
-    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable(["table", "strikethrough"])
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _DEEPEST_MARKDOWN}).enable(
+        ["table", "strikethrough"]
+    )
     parser.validateLink = lambda url: True  # type: ignore[method-assign]  # `_check` decides, and keeps the words.
     parser.block.ruler.before("table", "spend", _spend_block)
     parser.inline.ruler.before("text", "spend", _spend_inline)
@@ -164,6 +167,8 @@ def _spend(env: MutableMapping[str, Any]) -> bool:
 
 
 def _spend_block(state: Any, start: int, end: int, silent: bool) -> bool:
+    if state.level >= _DEEPEST_MARKDOWN - 2:
+        raise TooCostly  # The parser would leave out what is deeper; an item of a list is two levels down.
     return _spend(state.env)
 
 

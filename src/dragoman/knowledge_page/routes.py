@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -35,6 +36,7 @@ API: Final = f"{PREFIX}/api/"
 QUERY: Final = "knowledge.query_knowledge"
 MOST_FOUND: Final = 20
 LONGEST_QUERY: Final = 2048
+_HEADING: Final = re.compile(r"#{1,6} +(.+)")
 _PLAIN: Final = {"preferred_format": "plain"}
 _PAGE: Final = Path(__file__).with_name("page.html")
 _FRAME: Final = ((b"content-type", b"text/html; charset=utf-8"), (b"content-security-policy", POLICY.encode()))
@@ -180,10 +182,16 @@ def _shown(data: dict[str, Any]) -> dict[str, Any]:
             **each,
             "title": visible(each["title"]),
             "path": [*map(visible, each["path"])],
-            "heading": [*map(visible, each.get("heading", ()))],
+            "heading": [*map(visible, each["heading"])],
             "passage": visible(each["passage"]),
-            "anchor": anchor_of(each["heading"][-1]) if each.get("heading") else "",
+            "anchor": _anchor_in(each["heading"], each["passage"]),
         }
         for each in data["context"]
     ]
     return {**data, "context": context}
+
+
+def _anchor_in(headings: list[str], passage: str) -> str:
+    """Where a passage is: at the heading that it begins with, or else at the last one above it."""
+    begins = _HEADING.match(passage)
+    return anchor_of(begins[1] if begins else headings[-1]) if begins or headings else ""

@@ -42,6 +42,12 @@ def test_lines_that_come_and_go_are_counted() -> None:
     assert rows("a\nb", "a\nb") == [("…", 2)]
 
 
+def test_characters_that_turn_others_around_are_named_in_what_is_shown() -> None:
+    turned = "a \N{RIGHT-TO-LEFT OVERRIDE}b"
+    assert rows("a", turned) == [("-", 1, "a", []), ("+", 1, "a [U+202E]b", [[2, 11]])]
+    assert rows("", turned) == [("+", 1, "a [U+202E]b")]
+
+
 @given(LINES, LINES)
 def test_the_rows_lead_from_one_text_to_the_other(before: str, after: str) -> None:
     old, new = ([] if not text else text.split("\n") for text in (before, after))

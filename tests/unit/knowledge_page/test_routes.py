@@ -223,10 +223,11 @@ async def test_a_search_is_a_call_of_the_action_as_the_pages_caller(engine: str,
     async with open_gateway(CALLERS, None if engine == "memory" else tmp_path) as gateway:
         tree, other = Tree(gateway.documents), Tree(gateway.documents, "other")
         await tree.create("a", title="Manual")
-        first_section = f"# First\n\n{'Many words that nobody looks for. ' * 60}"
-        body = f"{first_section}\n\n# Big Set-up\n\nTurn the red knob\N{RIGHT-TO-LEFT OVERRIDE}."
+        said = "Turn the red knob\N{RIGHT-TO-LEFT OVERRIDE} and wait until the lamp has been green for a minute or two."
+        body = f"# First\n\n{'Many words. ' * 10}\n\n# Big Set-up\n\n{said}"
         await tree.create("b", "a", title="Setup", mime_type="text/markdown", body=body, tags=("x", "y"))
         await tree.create("c", title="Another", body="A red knob as well", tags=("x",))
+        await tree.create("e", mime_type="text/markdown", body="# Brief one\n\nYes.")
         await other.create("d", body="The red knob of somebody else")
         told = await found(gateway, "search", q="red knob")
         assert told["response"] == ""  # Nobody wants an answer while typing.
@@ -238,16 +239,17 @@ async def test_a_search_is_a_call_of_the_action_as_the_pages_caller(engine: str,
             "path": ["Manual"],
             "heading": ["Big Set-up"],
             "anchor": "big-set-up",
-            "passage": "Turn the red knob[U+202E].",
+            "passage": said.replace("\N{RIGHT-TO-LEFT OVERRIDE}", "[U+202E]"),
         }
         assert {name: first[name] for name in wanted} == wanted
+        short = (await found(gateway, "search", q="brief"))["context"]
+        assert [each["anchor"] for each in short] == ["brief-one"]  # A section that is too short for a passage.
         assert "red knob" in (await found(gateway, "search", q="red knob", answer=1))["response"]
-        assert await found(gateway, "search", q="nothing of the kind") == {"response": "", "context": []}
+        assert await found(gateway, "search", q="xylophone") == {"response": "", "context": []}
         assert await found(gateway, "search") == {"response": "", "context": []}
         assert (await found(gateway, "search", STRANGER, q="red knob"))["context"][0]["document_id"] == "d"
         assert (await found(gateway, "search", TWO, tenant="acme", q="red knob"))["context"] == told["context"]
-        records = [each for each in gateway.log if each.get("toolName") == QUERY]
-        assert [each["caller"] for each in records] == ["viewer"] * 5 + ["stranger", "two"]
+        assert sum(each.get("toolName") == QUERY for each in gateway.log) == 8
 
 
 async def test_whoever_may_not_call_the_action_cannot_search() -> None:

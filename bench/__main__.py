@@ -30,6 +30,7 @@ from bench.later import later
 from bench.over_http import over_http
 from bench.page import page
 from bench.process import BenchError
+from bench.queries import queries
 from bench.rounds import ENOUGH_ROUNDS, Figures, Plan, plan_for
 from bench.tasks import tasks
 
@@ -52,6 +53,7 @@ _ALL: tuple[Callable[[Plan], Figures], ...] = (
     actions,
     later,
     artifacts,
+    queries,
     page,
 )
 SECTIONS = {section.__name__: section for section in _ALL}

@@ -185,10 +185,12 @@ def memories(plan: Plan) -> Figures:
     return figures
 
 
-def in_a_process(plan: Plan, module: str, *arguments: object, environment: Mapping[str, str] | None = None) -> Figures:
-    """What a module of ours prints as JSON, in a process that does nothing else."""
+def in_a_process(
+    plan: Plan, module: str, *arguments: object, environment: Mapping[str, str] | None = None, more_seconds: float = 0.0
+) -> Figures:
+    """What a module of ours prints as JSON, in a process that does nothing else, and may take `more_seconds`."""
     argv = [sys.executable, "-m", f"bench.{module}", *map(str, arguments)]
-    limit = 120 + 4 * plan.rounds * plan.seconds
+    limit = 120 + 4 * plan.rounds * plan.seconds + more_seconds
     try:
         env = os.environ | (environment or {})
         done = subprocess.run(argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, timeout=limit, check=True)

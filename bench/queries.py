@@ -1,4 +1,4 @@
-"""Searches among few passages and many, beside bare statements: `python -m bench.queries`.
+"""Searches among few passages and many, beside bare statements: `python -m bench queries`.
 
 1. One tenant has the passages that are searched; others have a hundred each. All of it is stored as actions store it.
 2. A query has three words, drawn as often as they occur in texts. Vectors are made up: 384 numbers.
@@ -27,7 +27,9 @@ from typing import Any
 import numpy as np
 import psutil
 
+from bench.measure import in_a_process
 from bench.rounds import Figures
+from bench.rounds import Plan as BenchPlan
 from dragoman.adapters.sqlite_storage import SqliteStorage
 from dragoman.clock import SystemClock
 from dragoman.knowledge.index import PassageIndex, PassageQuery, PassageVectors
@@ -48,6 +50,7 @@ _PER_DOCUMENT = 10
 _OTHERS_HAVE = 100
 _AT_ONCE = 2_000
 _MB = 1 << 20
+_MORE_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
@@ -185,6 +188,18 @@ def _figures(pairs: Sequence[tuple[float, float]]) -> Figures:
         "bare_p95_ms": statistics.quantiles(bare, n=20)[-1],
         "ratio": statistics.median(mine / theirs for mine, theirs in pairs),
     }
+
+
+def queries(plan: BenchPlan) -> Figures:
+    """Run in a process of its own, whose memory is measured."""
+    plan.say("queries: filling the index")
+    # A multiplication is quick enough on one core, and threads of the library would be measured with all else.
+    environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    short = ["--short"] if plan.is_short else []
+    figures = in_a_process(plan, "queries", *short, environment=environment, more_seconds=_MORE_SECONDS)
+    for size, found in figures.items():
+        plan.say(f"queries, {int(size):,} passages: {found['per_second']:,.0f} indexed/s")
+    return figures
 
 
 async def measure(plan: Plan) -> Figures:

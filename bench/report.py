@@ -219,6 +219,25 @@ def _memories(memories: Figures) -> str:
     return _table(("memories, operations/s", f"of {memories['few']:,}", f"of {memories['many']:,}", "ratio"), rows)
 
 
+def _queries(figures: Figures) -> str:
+    rows = [
+        (
+            f"{int(size):,} passages, {tenants} tenant{'s' * (tenants != '1')}: {kind}",
+            *(f"{found[kind][key]:,.2f}" for key in ("p50_ms", "p95_ms", "bare_p50_ms", "bare_p95_ms")),
+            number(found[kind]["ratio"]),
+        )
+        for size, measured in figures.items()
+        for tenants, found in measured["tenants"].items()
+        for kind in ("words", "vectors")
+    ]
+    table = _table(("queries", "p50 ms", "p95 ms", "bare p50 ms", "bare p95 ms", "ratio"), rows)
+    filled = [
+        f"queries, {int(size):,} passages: {each['per_second']:,.0f} indexed/s; {each['grown_mb']:,.0f} MB for vectors"
+        for size, each in figures.items()
+    ]
+    return "\n".join([table, *filled])
+
+
 def _page(figures: Figures) -> str:
     rows = [(f"{int(count):,} tools", _spread(each)) for count, each in figures.items()]
     return _table(("the explorer's page", "usable after ms"), rows or [("no browser here", "")])
@@ -246,6 +265,7 @@ _BY_SECTION: dict[str, Callable[[Figures], str]] = {
     "actions": _actions,
     "later": _later,
     "artifacts": _artifacts,
+    "queries": _queries,
     "cache": _cache,
     "protection": _protection,
     "memories": _memories,

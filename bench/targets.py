@@ -245,6 +245,20 @@ def _artifacts(figures: Figures) -> list[Target]:
     return [Target.once(f"artifacts: memory growth over {growth['uploaded_mb']:,} MiB of uploads", grown, 10, "MB")]
 
 
+def _queries(figures: Figures) -> list[Target]:
+    """Beside the bare statements, and beside the same tenant when it is alone."""
+    found = []
+    for size, measured in figures.items():
+        alone, *_, many = measured["tenants"].items()
+        for kind in ("words", "vectors"):
+            name = f"queries by {kind}, {int(size):,} passages"
+            found.append(Target.once(f"{name}: against the bare statement's", alone[1][kind]["ratio"], 2))
+            # By what each took more than the bare statement did at the same time.
+            among = many[1][kind]["ratio"] / alone[1][kind]["ratio"]
+            found.append(Target.once(f"{name}: among {many[0]} tenants against {alone[0]}", among, 1.25))
+    return found
+
+
 _BY_SECTION: dict[str, Callable[[Figures], list[Target]]] = {
     "over_stdio": _over_stdio,
     "many_tools": _many_tools,
@@ -261,6 +275,7 @@ _BY_SECTION: dict[str, Callable[[Figures], list[Target]]] = {
     "actions": _actions,
     "later": _later,
     "artifacts": _artifacts,
+    "queries": _queries,
 }
 
 

@@ -1,7 +1,8 @@
 """The limit of actions: `http_actions_bare.py FOLDER PORT`. One handler that does what cannot be left out.
 
 It checks the signature and what it is about, and decodes the envelope; then one transaction, which shares its commit
-with others, executes the statements of a create or an update. There are no rates, roles, schemas, slots and records.
+with others, executes the statements of a create or an update, those of the index among them. There are no rates,
+roles, schemas, slots and records.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from dragoman.adapters import sqlite_documents as documents
 from dragoman.adapters import sqlite_gateway as gateway
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
+from dragoman.adapters.sqlite_passage_rows import index_changed, index_new
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.gateway.migrations import MIGRATIONS as GATEWAY_MIGRATIONS
 from dragoman.knowledge.migrations import MIGRATIONS as KNOWLEDGE_MIGRATIONS
+from dragoman.knowledge.passages import passages_of
 from dragoman.storage.migrations import migrations_for
 
 DAY = 86_400.0
@@ -80,7 +83,7 @@ class Handler:
         last = execute(documents._SEQ, (tenant, sub, envelope["context_id"])).fetchone()
         assert last is None or last[0] <= envelope["seq"]
         change = _create if action == "knowledge.create_document" else _update
-        revision, document = change(execute, tenant, id, args, now)
+        revision, document = change(transaction, tenant, id, args, now)
         execute(documents._KEEP_REVISION, (tenant, id, revision, now, action, sub, encode(document)))
         details = encode({"revision": revision, "correlation_id": envelope["correlation_id"]})
         execute(documents._NOTE, (tenant, f"document.{action}", sub, id, now, details, None))
@@ -90,21 +93,27 @@ class Handler:
         return data
 
 
-def _create(execute: Any, tenant: str, id: str, args: dict[str, Any], now: float) -> tuple[int, Any]:
+def _create(transaction: Transaction, tenant: str, id: str, args: dict[str, Any], now: float) -> tuple[int, Any]:
+    execute = transaction.execute
     parent, content = args["parent_id"], args["content"]
     assert parent == "root" or execute(documents._ONE, (tenant, parent)).fetchone() is not None
     last = execute(documents._LAST_PLACE, (tenant, parent)).fetchone()[0] or 0
     mine = (parent, last + 1, 1, args["metadata"]["title"], content["mime_type"], "[]", None, None, True)
     row = (tenant, id, *mine, now, now, None, None, content["body"])
-    execute(documents._ADD, row)
+    number = execute(documents._ADD, row).lastrowid
+    assert number is not None
+    document = documents._document(row)
+    index_new(transaction, number, document, passages_of(document.mime_type, document.body))
     return 1, row
 
 
-def _update(execute: Any, tenant: str, id: str, args: dict[str, Any], now: float) -> tuple[int, Any]:
-    row = list(execute(documents._ONE, (tenant, id)).fetchone())
-    known = args["last_known_revision"]
+def _update(transaction: Transaction, tenant: str, id: str, args: dict[str, Any], now: float) -> tuple[int, Any]:
+    row = list(transaction.execute(documents._ONE, (tenant, id)).fetchone())
+    before, known = documents._document(tuple(row)), args["last_known_revision"]
     row[4], row[5], row[12] = known + 1, args["patch"]["metadata"]["title"], now
-    assert execute(documents._REPLACE, (*row[2:], tenant, id, known)).rowcount == 1
+    assert transaction.execute(documents._REPLACE, (*row[2:], tenant, id, known)).rowcount == 1
+    document = documents._document(tuple(row))
+    index_changed(transaction, document, before, passages_of(document.mime_type, document.body))
     return known + 1, row
 
 

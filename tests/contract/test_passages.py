@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.errors import NotFound
 from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, PassageIndex, PassageQuery, PassageVectors
 from dragoman.knowledge.port import KEPT_DELETED_SECONDS, Documents, UpdateDocument
 from dragoman.storage.port import Storage
@@ -197,6 +198,22 @@ async def test_an_edit_keeps_the_numbers_of_the_other_passages(tree: Tree, searc
     assert {(await searching.found("second"))[0].number} == after - before
     await tree.do(changed("a", content__body=paragraphs("first")))
     assert not {hit.number for hit in await searching.hits("first")} & (before | after)
+
+
+async def test_large_documents_are_found_after_each_kind_of_change(tree: Tree, searching: Searching) -> None:
+    def large(word: str) -> str:
+        return f"# {word}\n\n" + "\n\n".join(f"{word} {number} " + "filler " * 50 for number in range(200))
+
+    await tree.create("a", body=large("first"), mime_type="text/markdown")
+    assert (await searching.found("first", limit=1))[0].heading == ("first",)
+    await tree.do(changed("a", content__body=large("second")))
+    assert ((await searching.found("second", limit=1))[0].heading, await searching.ids("first")) == (("second",), [])
+    await tree.do(changed("a", content__body=large("third"), content__mime_type="text/plain"))
+    assert (await searching.found("third", limit=1))[0].heading == ()
+    await tree.create("b", body="first")
+    assert await searching.ids("first") == ["b"]
+    with pytest.raises(NotFound):
+        await tree.do(changed("missing", content__body=large("fourth")))
 
 
 async def test_a_moved_document_keeps_its_passages_and_is_told_where_it_stands(

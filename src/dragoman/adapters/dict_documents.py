@@ -12,7 +12,7 @@ from dragoman.adapters.dict_bus import DictBus
 from dragoman.adapters.dict_passage_rows import PassageShelves
 from dragoman.clock import Clock
 from dragoman.knowledge import changing
-from dragoman.knowledge.indexing import is_found_otherwise
+from dragoman.knowledge.indexing import CutAhead, is_found_otherwise
 from dragoman.knowledge.port import (
     KEPT_DELETED_SECONDS,
     ActionRequest,
@@ -78,6 +78,7 @@ class DictDocuments:
         return changing.recall(self.rows, request)
 
     async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
+        self.rows.passages.cut = await CutAhead.of(change, request.tenant, self)
         return changing.carry_out(self.rows, change, request, self._now())
 
     async def get(self, tenant: str, id: str) -> Document | None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from dragoman.adapters.dict_index import SortedRuns
 from dragoman.knowledge.index import Passage
-from dragoman.knowledge.indexing import IndexEntry, entries_of
+from dragoman.knowledge.indexing import CutAhead, IndexEntry, entries_of
 from dragoman.knowledge.port import Document
 from dragoman.search.ranking import posting
 from dragoman.search.words import all_words_in
@@ -88,11 +88,14 @@ class PassageShelves:
         self.shelves: dict[str, Shelf] = {}
         self.vectors: dict[str, dict[int, bytes]] = {}
         """By model and number."""
+        self.cut = CutAhead()
+        """Of the change that is being made."""
         self._numbers = count(1)
 
     def index(self, document: Document) -> None:
         """Make the passages of a document those of its present state."""
-        self._change(self.shelves.setdefault(document.tenant, Shelf()), document.id, entries_of(document))
+        entries = entries_of(document.title, self.cut.passages_of(document))
+        self._change(self.shelves.setdefault(document.tenant, Shelf()), document.id, entries)
 
     def forget(self, tenant: str, id: str) -> None:
         """Remove everything by which a document is found."""

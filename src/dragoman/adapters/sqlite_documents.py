@@ -14,7 +14,7 @@ from dragoman.adapters.sqlite_passage_rows import forget_document, index_changed
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import Clock
 from dragoman.knowledge import changing
-from dragoman.knowledge.indexing import is_found_otherwise
+from dragoman.knowledge.indexing import CutAhead, is_found_otherwise
 from dragoman.knowledge.port import (
     KEPT_DELETED_SECONDS,
     ActionRequest,
@@ -117,8 +117,10 @@ class SqliteDocuments:
         return await self._database.read(lambda connection: changing.recall(self._rows(connection), request))
 
     async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
+        cut = await CutAhead.of(change, request.tenant, self)
+
         def write(transaction: Transaction) -> Applied:
-            rows = self._rows(transaction)
+            rows = self._rows(transaction, cut)
             return changing.carry_out(rows, change, request, rows.now)
 
         return await self._database.write(write)
@@ -155,7 +157,7 @@ class SqliteDocuments:
             for each in missing:
                 document = rows.document(*each)
                 assert document is not None
-                index_changed(transaction, document, document)
+                index_changed(transaction, document, document, CutAhead().passages_of(document))
             return len(missing)
 
         return await self._database.write(write)
@@ -176,8 +178,8 @@ class SqliteDocuments:
         forgotten = sum(transaction.execute(statement, (rows.now, limit)).rowcount for statement in _FORGET)
         return due + len(old) + forgotten
 
-    def _rows(self, connection: Transaction | sqlite3.Connection) -> _Rows:
-        return _Rows(connection, self._clock.now().timestamp())
+    def _rows(self, connection: Transaction | sqlite3.Connection, cut: CutAhead | None = None) -> _Rows:
+        return _Rows(connection, self._clock.now().timestamp(), cut or CutAhead())
 
     async def read_tree(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Read after everything that is due has been deleted."""
@@ -227,8 +229,9 @@ class SqliteAudit:
 class _Rows:
     """Implements `DocumentRows`."""
 
-    def __init__(self, connection: Transaction | sqlite3.Connection, now: float) -> None:
+    def __init__(self, connection: Transaction | sqlite3.Connection, now: float, cut: CutAhead) -> None:
         self.connection = connection
+        self._cut = cut
         self._execute = connection.execute
         self.now = now
 
@@ -257,14 +260,14 @@ class _Rows:
     def add(self, document: Document) -> None:
         number = self._execute(_ADD, (document.tenant, document.id, *_changing(document))).lastrowid
         assert number is not None
-        index_new(self._writing, number, document)
+        index_new(self._writing, number, document, self._cut.passages_of(document))
 
     def replace(self, document: Document, before: Document) -> bool:
         values = (*_changing(document), document.tenant, document.id, before.revision)
         if self._execute(_REPLACE, values).rowcount != 1:
             return False
         if is_found_otherwise(document, before):
-            index_changed(self._writing, document, before)
+            index_changed(self._writing, document, before, self._cut.passages_of(document))
         return True
 
     def is_within(self, tenant: str, id: str, ancestor: str) -> bool:

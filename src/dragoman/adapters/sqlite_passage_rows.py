@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dragoman.knowledge.index import Passage
 from dragoman.knowledge.indexing import IndexEntry, entries_of
 from dragoman.knowledge.migrations import TENANT_DIGITS
 from dragoman.knowledge.port import Document
@@ -56,19 +57,19 @@ _IS_THERE = "SELECT 1 FROM sqlite_master WHERE name = 'passage_term'"  # Servers
 _encode = msgspec.json.encode
 
 
-def index_new(writing: Transaction, number: int, document: Document) -> None:
+def index_new(writing: Transaction, number: int, document: Document, passages: Iterable[Passage]) -> None:
     """Make a new document one that is found."""
     tenant = _tenant(writing, document.tenant)
-    _Change(writing, tenant, number, 0).to(entries_of(document))
+    _Change(writing, tenant, number, 0).to(entries_of(document.title, passages))
     _add_tags(writing, tenant, number, document.tags)
 
 
-def index_changed(writing: Transaction, document: Document, before: Document) -> None:
+def index_changed(writing: Transaction, document: Document, before: Document, passages: Iterable[Passage]) -> None:
     """Make what a document is found by that of its present state; the last one need not be in the index."""
     (number,) = writing.execute(_NUMBER, (document.tenant, document.id)).fetchone()
     indexed = writing.execute(_INDEXED, (number,)).fetchone()
     tenant, made = indexed or (_tenant(writing, document.tenant), 0)
-    _Change(writing, tenant, number, made).to(entries_of(document))
+    _Change(writing, tenant, number, made).to(entries_of(document.title, passages))
     _drop_tags(writing, tenant, number, before.tags)
     _add_tags(writing, tenant, number, document.tags)
     writing.execute(_FOUND, (number,))

@@ -49,7 +49,7 @@ class SqliteStorage:
         from dragoman.adapters.sqlite_bus import SqliteBus
         from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
         from dragoman.adapters.sqlite_dead_letters import SqliteDeadLetters
-        from dragoman.adapters.sqlite_documents import SqliteAudit, SqliteDocuments
+        from dragoman.adapters.sqlite_documents import SqliteAudit
         from dragoman.adapters.sqlite_gateway import SqliteQuotas, SqliteSigningKeys
         from dragoman.adapters.sqlite_ledger import SqliteLedger
         from dragoman.adapters.sqlite_ledger_admin import SqliteLedgerAdmin
@@ -57,7 +57,6 @@ class SqliteStorage:
         from dragoman.adapters.sqlite_memories import SqliteMemories, merge_index
         from dragoman.adapters.sqlite_objects import SqliteLinkKeys, SqliteObjectRecords
         from dragoman.adapters.sqlite_passage_rows import merge_passages
-        from dragoman.adapters.sqlite_passages import SqlitePassages
         from dragoman.adapters.sqlite_requests import SqliteActionRequests
         from dragoman.adapters.sqlite_runs import SqliteRuns
         from dragoman.adapters.sqlite_schedule import SqliteRegistry, SqliteSchedule
@@ -67,8 +66,7 @@ class SqliteStorage:
         from dragoman.gateway.port import Quotas, SigningKeys
         from dragoman.gateway.requests import ActionRequests
         from dragoman.jobs.port import Registry, Schedule
-        from dragoman.knowledge.index import PassageIndex, PassageVectors
-        from dragoman.knowledge.port import Audit, Documents
+        from dragoman.knowledge.port import Audit
         from dragoman.memories.port import Memories
         from dragoman.messaging.bus import Bus, DeadLetters
         from dragoman.tasks.port import Runs
@@ -80,16 +78,13 @@ class SqliteStorage:
         self._schedule = SqliteSchedule(self._database)
         self._bus = bus = SqliteBus(self._database, process, self._clock)
         dead, keys = SqliteDeadLetters(self._database, self._clock, bus.wake_in), SqliteSigningKeys(self._database)
-        artifacts, documents = SqliteObjectRecords(self._database), SqliteDocuments(self._database, self._clock)
-        passages = SqlitePassages(self._database, documents, self._config.vector_cache_bytes)
+        artifacts = SqliteObjectRecords(self._database)
         return {
             Memories: SqliteMemories(self._database, self._config.max_bytes_per_caller, self._clock),
             Ledger: SqliteLedger(self._database, space, process),
             LedgerAdmin: SqliteLedgerAdmin(self._database, space),
             Runs: SqliteRuns(self._database, space, process),
-            Documents: documents,
-            PassageIndex: passages,
-            PassageVectors: passages,
+            **self._document_ports(self._database),
             Audit: SqliteAudit(self._database, bus),
             SigningKeys: keys,
             ActionRequests: SqliteActionRequests(self._database, bus, dead, keys, self._clock),
@@ -104,6 +99,16 @@ class SqliteStorage:
             ObjectExpiry: artifacts,
             LinkKeys: SqliteLinkKeys(self._database),
         }
+
+    def _document_ports(self, database: SqliteDatabase) -> dict[type, Any]:
+        from dragoman.adapters.sqlite_documents import SqliteDocuments
+        from dragoman.adapters.sqlite_passages import SqlitePassages
+        from dragoman.knowledge.index import PassageIndex, PassageVectors
+        from dragoman.knowledge.port import Documents
+
+        documents = SqliteDocuments(database, self._clock)
+        passages = SqlitePassages(database, documents, self._config.vector_cache_bytes)
+        return {Documents: documents, PassageIndex: passages, PassageVectors: passages}
 
     def examine(self) -> Iterator[Finding]:
         yield _examine_folder(self._config)

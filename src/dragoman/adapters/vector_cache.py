@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     Integers: TypeAlias = NDArray[np.int64]
     Scored: TypeAlias = tuple[Integers, Floats]
 
-Key: TypeAlias = tuple[int, int, int]
+VectorKey: TypeAlias = tuple[int, int, int]
 """Tenant, model, and the bytes of a vector."""
-Row: TypeAlias = tuple[int, int, bytes]
+VectorRow: TypeAlias = tuple[int, int, bytes]
 """A number that ascends with the time at which a vector was stored, the passage's number, and the vector."""
-ReadNewer: TypeAlias = Callable[[int], Iterable[Row]]
+ReadNewer: TypeAlias = Callable[[int], Iterable[VectorRow]]
 """The rows behind a number, in ascending order."""
 
 _FEWEST_ROWS, _ROWS_AT_ONCE, _ROWS_OF_A_PIECE = 64, 512, 4096
@@ -51,7 +51,7 @@ class _Matrix:
     def room(self) -> int:
         return len(self.numbers) - self.used
 
-    def add(self, rows: list[Row]) -> None:
+    def add(self, rows: list[VectorRow]) -> None:
         import numpy as np
 
         end = self.used + len(rows)
@@ -89,26 +89,26 @@ class VectorCache:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Key, _Kept] = OrderedDict()
+        self._kept: OrderedDict[VectorKey, _Kept] = OrderedDict()
         self._bytes = 0
 
     @property
     def used_bytes(self) -> int:
         return self._bytes
 
-    def count(self, key: Key) -> int:
+    def count(self, key: VectorKey) -> int:
         """How many vectors are kept of a tenant and model, with those that are gone."""
         kept = self._kept.get(key)
         return kept.matrix.used if kept and kept.matrix else 0
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: VectorKey) -> None:
         """Read the vectors of a tenant and model anew when they are searched again."""
         with self._lock:
             gone = self._kept.pop(key, None)
             if gone is not None:
                 self._bytes -= gone.bytes
 
-    def scores(self, key: Key, vector: bytes, read_newer: ReadNewer, expected: int = 0) -> Iterator[Scored]:
+    def scores(self, key: VectorKey, vector: bytes, read_newer: ReadNewer, expected: int = 0) -> Iterator[Scored]:
         """The numbers and scores of a tenant's passages, in one or more pieces; about so many are `expected`."""
         import numpy as np
 
@@ -129,9 +129,9 @@ class VectorCache:
             piece.add(rows)
             yield piece.numbers, piece.vectors @ query
 
-    def _follow(self, key: Key, kept: _Kept, rows: Iterator[Row], expected: int) -> Iterator[Row]:
+    def _follow(self, key: VectorKey, kept: _Kept, rows: Iterator[VectorRow], expected: int) -> Iterator[VectorRow]:
         """Keep what was stored since, as far as there is room; what is left over."""
-        waiting: list[Row] = []
+        waiting: list[VectorRow] = []
         while waiting := waiting or [*islice(rows, _ROWS_AT_ONCE)]:
             if not (kept.matrix and kept.matrix.room):
                 self._make_room(key, kept, expected)
@@ -143,7 +143,7 @@ class VectorCache:
             kept.last = fitting[-1][0]
         return chain(waiting, rows)
 
-    def _make_room(self, key: Key, kept: _Kept, expected: int) -> None:
+    def _make_room(self, key: VectorKey, kept: _Kept, expected: int) -> None:
         """As much as there is, up to what is likely to be needed; others that were not used for longer give theirs."""
         used = kept.matrix.used if kept.matrix else 0
         wanted = int(max(used, expected, _FEWEST_ROWS) * (_GROWTH if used else 1))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 import msgspec
 
 from dragoman.knowledge.index import Passage
 from dragoman.knowledge.passages import passages_of
-from dragoman.knowledge.port import Document
+from dragoman.knowledge.port import CreateDocument, Document, DocumentChange, Documents, UpdateDocument
+
+_LARGE = 32_768
 
 _encode = msgspec.json.encode
 
@@ -31,13 +35,38 @@ def is_found_otherwise(document: Document, before: Document) -> bool:
     return _found_by(document) != _found_by(before)
 
 
-def entries_of(document: Document) -> list[IndexEntry]:
-    """The passages of a document, in order."""
-    title = document.title
+def entries_of(title: str, passages: Iterable[Passage]) -> list[IndexEntry]:
+    """What is kept of the passages of a document with this title, in order."""
     return [
         IndexEntry(blake2b(_encode((title, each.heading, each.text)), digest_size=16).digest(), each, title)
-        for each in passages_of(document.mime_type, document.body)
+        for each in passages
     ]
+
+
+class CutAhead:
+    """Passages of a large body, made before the transaction that needs them: a megabyte can take a second or two."""
+
+    def __init__(self, mime_type: str = "", body: str = "", passages: Sequence[Passage] = ()) -> None:
+        self._content = mime_type, body
+        self._passages = passages
+
+    @classmethod
+    async def of(cls, change: DocumentChange, tenant: str, documents: Documents) -> CutAhead:
+        mime_type = body = None
+        if isinstance(change, CreateDocument):
+            mime_type, body = change.document.mime_type, change.document.body
+        elif isinstance(change, UpdateDocument):
+            mime_type, body = change.fields.get("content.mime_type"), change.fields.get("content.body")
+        if not isinstance(body, str) or len(body) < _LARGE:
+            return cls()
+        if mime_type is None and isinstance(change, UpdateDocument):
+            document = await documents.get(tenant, change.id)
+            mime_type = document.mime_type if document else ""
+        return cls(str(mime_type), body, await asyncio.to_thread(passages_of, str(mime_type), body))
+
+    def passages_of(self, document: Document) -> Sequence[Passage]:
+        content = document.mime_type, document.body
+        return self._passages if self._passages and content == self._content else passages_of(*content)
 
 
 def whole_text(title: str, passage: Passage) -> str:

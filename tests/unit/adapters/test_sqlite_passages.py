@@ -13,7 +13,7 @@ import pytest
 from dragoman.adapters import sqlite_passages
 from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.adapters.sqlite_storage import SqliteStorage
-from dragoman.adapters.vector_cache import Row, VectorCache, best
+from dragoman.adapters.vector_cache import VectorCache, VectorRow, best
 from dragoman.knowledge.index import PassageIndex, PassageQuery, PassageVectors
 from dragoman.knowledge.migrations import MIGRATIONS
 from dragoman.knowledge.part import catch_up
@@ -145,18 +145,18 @@ async def test_the_documents_of_an_older_database_are_indexed_step_by_step(tmp_p
 ROW_BYTES = 16
 
 
-def rows_of(*numbers: int) -> list[Row]:
+def rows_of(*numbers: int) -> list[VectorRow]:
     return [(number, number, struct.pack("<2f", number / 1000, 0)) for number in numbers]
 
 
 class Table:
     """Rows, and how many of them were read."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[VectorRow]) -> None:
         self.rows = [*rows]
         self.read = 0
 
-    def __call__(self, last: int) -> Iterable[Row]:
+    def __call__(self, last: int) -> Iterable[VectorRow]:
         for row in self.rows:
             if row[0] > last:
                 self.read += 1

@@ -59,10 +59,13 @@ async def test_a_patient_embedder_works_on_one_thread_of_low_priority(
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == usual
 
 
-def test_the_blas_of_numpy_uses_no_threads_of_its_own() -> None:
+async def test_the_blas_of_numpy_uses_no_threads_of_its_own_once_the_model_is_loaded(tmp_path: Path) -> None:
     if not use_one_core():
         return  # It is another one.
     library = ctypes.CDLL(import_module("numpy._core._multiarray_umath").__file__)
+    library.scipy_openblas_set_num_threads64_(2)
+    write_tiny_model(tmp_path)
+    await MiniLmEmbedder(tmp_path).embed(["a"])
     assert library.scipy_openblas_get_num_threads64_() == 1
 
 

@@ -14,6 +14,7 @@ from dragoman.errors import Conflict, NotFound, ToolError
 from dragoman.knowledge.port import (
     KEPT_STREAM_SECONDS,
     ROOT,
+    ActionStream,
     Applied,
     Audit,
     AuditEvent,
@@ -21,6 +22,7 @@ from dragoman.knowledge.port import (
     DeleteDocument,
     DocumentChange,
     Documents,
+    KeepAnswer,
     MoveDocument,
     UpdateDocument,
 )
@@ -91,6 +93,25 @@ async def test_a_repeat_gets_the_first_result_and_has_no_effect(
         assert repeated == Applied(first.data, is_repeated=True)
     assert ((await tree.get("a")).title, (await tree.get("a")).revision) == ("Third", 3)
     assert await audit.page(100) == noted
+
+
+@pytest.mark.requirement("MC-IDEM-02")
+async def test_an_answer_is_kept_with_its_hits_and_nothing_else_changes(
+    tree: Tree, documents: Documents, audit: Audit
+) -> None:
+    await tree.create("a")
+    noted = await audit.page(100)
+    request = asked("query", key="k", subject="svc:writer", fingerprint=b"f", seq=3)
+    answer = {"response": "r", "context": [{"passage": "\U0001f989"}]}
+    assert await documents.carry_out(KeepAnswer(data=answer, hits=7), request) == Applied(answer, hits=7)
+    for repeated in (
+        await documents.recall(request),
+        await documents.carry_out(KeepAnswer(data={}, hits=0), request),
+    ):
+        assert repeated == Applied(answer, is_repeated=True, hits=7)
+    late = replace(request, key=None, stream=ActionStream("", 2))
+    assert await documents.recall(late) == Applied({"ignored": True, "last_seq": 3})
+    assert ((await tree.get("a")).revision, await audit.page(100)) == (1, noted)
 
 
 @pytest.mark.requirement("MC-IDEM-02")

@@ -164,6 +164,7 @@ async def test_a_repeat_gets_the_first_answer_with_its_hits(gateway: GatewayApp,
     key = f"query-{uuid4()}"
     first = await ask(way, "vacation", key)
     assert len(context_of(first)) == 2
+    assert has_hits(name, first, 2)
     assert (await way.do("delete_document", {"document_id": ids["vacation"]})).code is None
     assert await ask(way, "vacation", key) == first
     assert found(await ask(way, "vacation")) == []

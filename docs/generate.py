@@ -40,7 +40,7 @@ from tests.support.http_messages import MESSAGES, Message
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
-WIDTH = 14
+WIDTH = 16
 """Of the longest name of a room, and a little more."""
 NOTE = "<!-- Made by docs/generate.py from the code; do not edit. -->\n\n"
 

@@ -13,7 +13,9 @@ from dragoman.cli.storage_access import OPERATOR, OfTenant, OpenStorage, with_st
 from dragoman.telemetry.clean import sanitize, show_all
 
 if TYPE_CHECKING:
-    from dragoman.knowledge.port import Applied
+    from dragoman.knowledge.answering import AnswerWriter
+    from dragoman.knowledge.port import ActionRequest, Applied
+    from dragoman.knowledge.querying import Queries
 
 _MOST_MILLISECONDS = 10_000
 _LONGEST = 2048
@@ -39,38 +41,13 @@ def query(
 
     async def ask(stored: OpenStorage) -> Applied:
         from dragoman.adapters.chat_answers import make_writer
-        from dragoman.adapters.embedders import ChosenEmbedders
-        from dragoman.ids import RandomIds
-        from dragoman.knowledge.actions import QUERY
-        from dragoman.knowledge.index import PassageIndex, PassageVectors
-        from dragoman.knowledge.port import ActionRequest, Documents
-        from dragoman.knowledge.querying import KnowledgeQuery, Queries
-        from dragoman.knowledge.roles import OWNER
-        from dragoman.knowledge.vectors import embedder_of_queries
+        from dragoman.knowledge.querying import KnowledgeQuery
 
-        port = stored.storage.port
         writer = make_writer(stored.config.knowledge, os.environ) if answer else None
-        embedders = ChosenEmbedders(stored.config.knowledge, stored.folder, os.environ, stored.clock)
-        queries = Queries(
-            port(Documents),
-            port(PassageIndex),
-            stored.clock,
-            embedder_of_queries(embedders, port(PassageVectors), stored.clock),
-            writer,
-            on_failure=lambda error: note(sanitize(str(error))),
-        )
-        request = ActionRequest(
-            tenant=tenant,
-            principal=OPERATOR,
-            roles=frozenset((OWNER,)),
-            action=QUERY,
-            correlation_id=RandomIds().correlation_id(),
-            web_base=stored.config.gateway.public_url or "",
-        )
         wanted = KnowledgeQuery(
             query=text, tags=frozenset(tags or ()), top_k=top_k, max_latency_ms=_MOST_MILLISECONDS, format="plain"
         )
-        return await queries.answer(wanted, request)
+        return await _queries(stored, writer).answer(wanted, _request(stored, tenant))
 
     applied = with_storage(config, ask)
     data = applied.data
@@ -85,6 +62,41 @@ def query(
         note("nothing was found")
     for each in data.get("notes", ()):
         note(each)
+
+
+def _queries(stored: OpenStorage, writer: AnswerWriter | None) -> Queries:
+    from dragoman.adapters.embedders import ChosenEmbedders
+    from dragoman.knowledge.index import PassageIndex, PassageVectors
+    from dragoman.knowledge.port import Documents
+    from dragoman.knowledge.querying import Queries
+    from dragoman.knowledge.vectors import embedder_of_queries
+
+    port = stored.storage.port
+    embedders = ChosenEmbedders(stored.config.knowledge, stored.folder, os.environ, stored.clock)
+    return Queries(
+        port(Documents),
+        port(PassageIndex),
+        stored.clock,
+        embedder_of_queries(embedders, port(PassageVectors), stored.clock),
+        writer,
+        on_failure=lambda error: note(sanitize(str(error))),
+    )
+
+
+def _request(stored: OpenStorage, tenant: str) -> ActionRequest:
+    from dragoman.ids import RandomIds
+    from dragoman.knowledge.actions import QUERY
+    from dragoman.knowledge.port import ActionRequest
+    from dragoman.knowledge.roles import OWNER
+
+    return ActionRequest(
+        tenant=tenant,
+        principal=OPERATOR,
+        roles=frozenset((OWNER,)),
+        action=QUERY,
+        correlation_id=RandomIds().correlation_id(),
+        web_base=stored.config.gateway.public_url or "",
+    )
 
 
 def _print_passage(number: int, found: dict[str, Any]) -> None:

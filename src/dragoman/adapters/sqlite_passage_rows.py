@@ -6,8 +6,8 @@ The index of words takes what comes in ascending order of its rowids together, s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -40,9 +40,9 @@ _WANT = """
     FROM passage_model CROSS JOIN passage ON passage.number >= ? AND passage.number < ?
     """
 _DROP = (
-    "DELETE FROM passage WHERE number = ?",
-    "DELETE FROM passage_vector WHERE passage = ?",
-    "DELETE FROM passage_wanted WHERE model IN (SELECT number FROM passage_model) AND passage = ?",
+    "DELETE FROM passage WHERE number BETWEEN ? AND ?",
+    "DELETE FROM passage_vector WHERE passage BETWEEN ? AND ?",
+    "DELETE FROM passage_wanted WHERE model IN (SELECT number FROM passage_model) AND passage BETWEEN ? AND ?",
 )
 _FOUND = "DELETE FROM passage_missing WHERE document = ?"
 _DROP_DOCUMENT = ("DELETE FROM passage_document WHERE document = ?", _FOUND)
@@ -95,6 +95,13 @@ def merge_passages(connection: sqlite3.Connection) -> bool:
     return connection.total_changes - before > 1
 
 
+class _Old(NamedTuple):
+    number: int
+    hash: bytes
+    length: int
+    words: str
+
+
 class _Change:
     """Makes the passages of one document others."""
 
@@ -106,23 +113,27 @@ class _Change:
         self._made = made
         self._passages = self._words = 0
 
-    def to(self, entries: Iterable[IndexEntry]) -> None:
+    def to(self, entries: Sequence[IndexEntry]) -> None:
         first = self._document << MADE_BITS
-        old: dict[bytes, list[tuple[int, int, str]]] = {}
+        old: dict[bytes, list[_Old]] = {}
         if self._made:
-            for number, hash, *rest in self._execute(_OLD, (first, first + MOST_MADE)):
-                old.setdefault(hash, []).append((number, *rest))
+            for row in self._execute(_OLD, (first, first + MOST_MADE)):
+                old.setdefault(row[1], []).append(_Old(*row))
+        starts_over = self._made + len(entries) > MOST_MADE  # After millions of edits: numbers are used again.
         new = []
         for entry in entries:
-            kept = old.get(entry.hash)
-            if kept:
-                kept.pop()
+            same = None if starts_over else old.get(entry.hash)
+            if same:
+                same.pop()
             else:
                 new.append(entry)
-        for gone in old.values():
-            for number, length, words in gone:
-                self._drop(number, length, words)
+        gone = [each for rows in old.values() for each in rows]
+        if self._made and len(new) == len(entries):
+            self._drop(gone, [(first, first + MOST_MADE)])
+        else:
+            self._drop(gone, [(each.number, each.number) for each in gone])
         if new:
+            self._made = 0 if starts_over else self._made
             added = first + self._made
             for entry in new:
                 self._add(first + self._made, entry)
@@ -141,13 +152,15 @@ class _Change:
         self._passages += 1
         self._words += len(found)
 
-    def _drop(self, number: int, length: int, words: str) -> None:
+    def _drop(self, gone: Sequence[_Old], ranges: Sequence[tuple[int, int]]) -> None:
         for statement in _DROP:
-            self._execute(statement, (number,))
-        rows = _rows(self._tenant, number, length, words)
-        self._writing.later += [(row[0], _UNINDEX, row) for row in rows]
-        self._passages -= 1
-        self._words -= length
+            for each in ranges:
+                self._execute(statement, each)
+        for number, _, length, words in gone:
+            rows = _rows(self._tenant, number, length, words)
+            self._writing.later += [(row[0], _UNINDEX, row) for row in rows]
+            self._words -= length
+        self._passages -= len(gone)
 
 
 def lines_of(words: list[str]) -> str:

@@ -98,7 +98,7 @@ class PassageVectors(Protocol):
     """
 
     async def wanted(self, model: str, limit: int) -> list[WantedPassage]:
-        """Passages without a vector of `model`, those that were written first."""
+        """Passages without a vector of `model`, those of the oldest documents first. From now on new ones are noted."""
         ...
 
     async def put(self, model: str, vectors: Mapping[int, bytes]) -> None:

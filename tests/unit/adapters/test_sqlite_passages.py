@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.adapters import sqlite_passages
+from dragoman.adapters import sqlite_passage_rows, sqlite_passages
 from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.adapters.sqlite_storage import SqliteStorage
 from dragoman.adapters.vector_cache import VectorCache, VectorRow, best
@@ -90,6 +90,19 @@ async def test_after_any_changes_the_rows_are_those_of_the_documents(
             if await tree.is_there(id):
                 await tree.delete(id)
     assert problems_in(tmp_path) == []
+
+
+async def test_numbers_start_over_when_a_document_has_used_them_all(
+    storage: SqliteStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_passage_rows, "MOST_MADE", 7)
+    tree, index = Tree(storage.port(Documents)), storage.port(PassageIndex)
+    await tree.create("a", body="first")
+    for number in range(20):
+        paragraphs = ["stays " + "filler " * 105, f"edit{number} " + "filler " * 105]
+        await tree.do(UpdateDocument(id="a", fields={"content.body": "\n\n".join(paragraphs)}))
+        assert len(await index.by_words(QUERY, f"edit{number} stays")) == 2
+        assert problems_in(tmp_path) == []
 
 
 async def test_a_wrong_row_would_be_noticed(storage: SqliteStorage, tmp_path: Path) -> None:

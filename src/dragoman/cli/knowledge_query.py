@@ -41,8 +41,11 @@ def query(
 
     async def ask(stored: OpenStorage) -> Applied:
         from dragoman.adapters.chat_answers import make_writer
+        from dragoman.knowledge.index import PassageIndex
+        from dragoman.knowledge.part import catch_up
         from dragoman.knowledge.querying import KnowledgeQuery
 
+        await catch_up(stored.storage.port(PassageIndex))  # No server may have run since the index came.
         writer = make_writer(stored.config.knowledge, os.environ) if answer else None
         wanted = KnowledgeQuery(
             query=text, tags=frozenset(tags or ()), top_k=top_k, max_latency_ms=_MOST_MILLISECONDS, format="plain"

@@ -250,8 +250,8 @@ async def test_a_message_of_a_cancelled_take_is_put_back_when_the_storage_works_
         await asyncio.sleep(0)
     one.database.is_busy = True
     taking.cancel()
-    waiting = asyncio.create_task(taken(subscribed(two.bus)))
     await until(lambda: one.database.writes > 2)
+    waiting = asyncio.create_task(taken(subscribed(two.bus)))  # No sooner: it could claim the message first.
     one.database.is_busy = False
     (delivery,) = await machine.later(waiting)
     assert (delivery.message.id, delivery.attempt) == ("m1", 1)

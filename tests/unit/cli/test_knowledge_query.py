@@ -41,10 +41,11 @@ def asked(*words: str) -> Any:
 
 def test_a_passage_is_shown_with_its_path_its_score_and_its_document() -> None:
     (found,) = asked("five days")["context"]
-    assert (found["path"], found["passage"], found["score"]) == (["vacation"], CARRIED, 1.0)
+    assert (found["path"], found["passage"]) == (["vacation"], CARRIED)
+    assert 0 < found["score"] < 1
     assert dragoman("query", "five days").stdout.splitlines() == [
         "[1] vacation › carrying over",
-        f"    {found['document_id']}  revision 1  score 1.000",
+        f"    {found['document_id']}  revision 1  score {found['score']:.3f}",
         f"    {CARRIED}",
         "",
     ]

@@ -14,6 +14,7 @@ from dragoman.telemetry.clean import sanitize, show_all
 
 if TYPE_CHECKING:
     from dragoman.knowledge.port import Applied
+    from dragoman.knowledge.querying import KnowledgeQuery
 
 _MOST_MILLISECONDS = 10_000
 _LONGEST = 2048
@@ -38,39 +39,12 @@ def query(
         raise typer.BadParameter(f"a query has at most {_LONGEST} characters")
 
     async def ask(stored: OpenStorage) -> Applied:
-        from dragoman.adapters.chat_answers import make_writer
-        from dragoman.adapters.embedders import ChosenEmbedders
-        from dragoman.ids import RandomIds
-        from dragoman.knowledge.actions import QUERY
-        from dragoman.knowledge.index import PassageIndex, PassageVectors
-        from dragoman.knowledge.port import ActionRequest, Documents
-        from dragoman.knowledge.querying import KnowledgeQuery, Queries
-        from dragoman.knowledge.roles import OWNER
-        from dragoman.knowledge.vectors import embedder_of_queries
+        from dragoman.knowledge.querying import KnowledgeQuery
 
-        port = stored.storage.port
-        writer = make_writer(stored.config.knowledge, os.environ) if answer else None
-        embedders = ChosenEmbedders(stored.config.knowledge, stored.folder, os.environ, stored.clock)
-        queries = Queries(
-            port(Documents),
-            port(PassageIndex),
-            stored.clock,
-            embedder_of_queries(embedders, port(PassageVectors), stored.clock),
-            writer,
-            on_failure=lambda error: note(sanitize(str(error))),
-        )
-        request = ActionRequest(
-            tenant=tenant,
-            principal=OPERATOR,
-            roles=frozenset((OWNER,)),
-            action=QUERY,
-            correlation_id=RandomIds().correlation_id(),
-            web_base=stored.config.gateway.public_url or "",
-        )
         wanted = KnowledgeQuery(
             query=text, tags=frozenset(tags or ()), top_k=top_k, max_latency_ms=_MOST_MILLISECONDS, format="plain"
         )
-        return await queries.answer(wanted, request)
+        return await _ask(stored, wanted, tenant, answer=answer)
 
     applied = with_storage(config, ask)
     data = applied.data
@@ -85,6 +59,39 @@ def query(
         note("nothing was found")
     for each in data.get("notes", ()):
         note(each)
+
+
+async def _ask(stored: OpenStorage, wanted: KnowledgeQuery, tenant: str, *, answer: bool) -> Applied:
+    """What comes of a query; a model is asked only if an answer is wanted."""
+    from dragoman.adapters.chat_answers import make_writer
+    from dragoman.adapters.embedders import ChosenEmbedders
+    from dragoman.ids import RandomIds
+    from dragoman.knowledge.actions import QUERY
+    from dragoman.knowledge.index import PassageIndex, PassageVectors
+    from dragoman.knowledge.port import ActionRequest, Documents
+    from dragoman.knowledge.querying import Queries
+    from dragoman.knowledge.roles import OWNER
+    from dragoman.knowledge.vectors import embedder_of_queries
+
+    port, settings = stored.storage.port, stored.config.knowledge
+    embedders = ChosenEmbedders(settings, stored.folder, os.environ, stored.clock)
+    queries = Queries(
+        port(Documents),
+        port(PassageIndex),
+        stored.clock,
+        embedder_of_queries(embedders, port(PassageVectors), stored.clock),
+        make_writer(settings, os.environ) if answer else None,
+        on_failure=lambda error: note(sanitize(str(error))),
+    )
+    request = ActionRequest(
+        tenant=tenant,
+        principal=OPERATOR,
+        roles=frozenset((OWNER,)),
+        action=QUERY,
+        correlation_id=RandomIds().correlation_id(),
+        web_base=stored.config.gateway.public_url or "",
+    )
+    return await queries.answer(wanted, request)
 
 
 def _print_passage(number: int, found: dict[str, Any]) -> None:

@@ -13,9 +13,8 @@ from dragoman.cli.storage_access import OPERATOR, OfTenant, OpenStorage, with_st
 from dragoman.telemetry.clean import sanitize, show_all
 
 if TYPE_CHECKING:
-    from dragoman.knowledge.answering import AnswerWriter
-    from dragoman.knowledge.port import ActionRequest, Applied
-    from dragoman.knowledge.querying import Queries
+    from dragoman.knowledge.port import Applied
+    from dragoman.knowledge.querying import KnowledgeQuery
 
 _MOST_MILLISECONDS = 10_000
 _LONGEST = 2048
@@ -40,17 +39,12 @@ def query(
         raise typer.BadParameter(f"a query has at most {_LONGEST} characters")
 
     async def ask(stored: OpenStorage) -> Applied:
-        from dragoman.adapters.chat_answers import make_writer
-        from dragoman.knowledge.index import PassageIndex
-        from dragoman.knowledge.part import catch_up
         from dragoman.knowledge.querying import KnowledgeQuery
 
-        await catch_up(stored.storage.port(PassageIndex))  # No server may have run since the index came.
-        writer = make_writer(stored.config.knowledge, os.environ) if answer else None
         wanted = KnowledgeQuery(
             query=text, tags=frozenset(tags or ()), top_k=top_k, max_latency_ms=_MOST_MILLISECONDS, format="plain"
         )
-        return await _queries(stored, writer).answer(wanted, _request(stored, tenant))
+        return await _ask(stored, wanted, tenant, answer=answer)
 
     applied = with_storage(config, ask)
     data = applied.data
@@ -67,32 +61,30 @@ def query(
         note(each)
 
 
-def _queries(stored: OpenStorage, writer: AnswerWriter | None) -> Queries:
+async def _ask(stored: OpenStorage, wanted: KnowledgeQuery, tenant: str, *, answer: bool) -> Applied:
+    """What comes of a query; a model is asked only if an answer is wanted."""
+    from dragoman.adapters.chat_answers import make_writer
     from dragoman.adapters.embedders import ChosenEmbedders
+    from dragoman.ids import RandomIds
+    from dragoman.knowledge.actions import QUERY
     from dragoman.knowledge.index import PassageIndex, PassageVectors
-    from dragoman.knowledge.port import Documents
+    from dragoman.knowledge.part import catch_up
+    from dragoman.knowledge.port import ActionRequest, Documents
     from dragoman.knowledge.querying import Queries
+    from dragoman.knowledge.roles import OWNER
     from dragoman.knowledge.vectors import embedder_of_queries
 
-    port = stored.storage.port
-    embedders = ChosenEmbedders(stored.config.knowledge, stored.folder, os.environ, stored.clock)
-    return Queries(
+    port, settings = stored.storage.port, stored.config.knowledge
+    embedders = ChosenEmbedders(settings, stored.folder, os.environ, stored.clock)
+    queries = Queries(
         port(Documents),
         port(PassageIndex),
         stored.clock,
         embedder_of_queries(embedders, port(PassageVectors), stored.clock),
-        writer,
+        make_writer(settings, os.environ) if answer else None,
         on_failure=lambda error: note(sanitize(str(error))),
     )
-
-
-def _request(stored: OpenStorage, tenant: str) -> ActionRequest:
-    from dragoman.ids import RandomIds
-    from dragoman.knowledge.actions import QUERY
-    from dragoman.knowledge.port import ActionRequest
-    from dragoman.knowledge.roles import OWNER
-
-    return ActionRequest(
+    request = ActionRequest(
         tenant=tenant,
         principal=OPERATOR,
         roles=frozenset((OWNER,)),
@@ -100,6 +92,8 @@ def _request(stored: OpenStorage, tenant: str) -> ActionRequest:
         correlation_id=RandomIds().correlation_id(),
         web_base=stored.config.gateway.public_url or "",
     )
+    await catch_up(port(PassageIndex))  # No server may have run since there is an index.
+    return await queries.answer(wanted, request)
 
 
 def _print_passage(number: int, found: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from dragoman.knowledge.index import PassageVectors
+from dragoman.knowledge.index import Hit, PassageIndex, PassageQuery, PassageVectors
 from tests.support.gateway import create_args
 from tests.support.gateway_serving import (
     TENANT,
@@ -240,9 +240,25 @@ async def embed_all(gateway: GatewayApp) -> None:
             await asyncio.sleep(0.002)
 
 
+def watch_words(gateway: GatewayApp, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts whose words have been searched from now on."""
+    index, searched = gateway.runtime.facilities.storage.port(PassageIndex), list[str]()
+    by_words = index.by_words
+
+    async def search(query: PassageQuery, text: str) -> list[Hit]:
+        hits = await by_words(query, text)
+        searched.append(text)
+        return hits
+
+    monkeypatch.setattr(index, "by_words", search)
+    return searched
+
+
 @pytest.mark.requirement("MC-QUERY-02")
 @every_way
-async def test_a_passage_is_found_by_its_meaning_and_without_the_embedder_by_words(tmp_path: Path, name: str) -> None:
+async def test_a_passage_is_found_by_its_meaning_and_without_the_embedder_by_words(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with serving_model() as model, open_gateway({"knowledge": model.embeddings}, tmp_path) as gateway:
         way = await open_way(gateway, name)
         await write_handbook(way)
@@ -255,9 +271,9 @@ async def test_a_passage_is_found_by_its_meaning_and_without_the_embedder_by_wor
         assert has_hits(name, both, 2)
 
         model.gate.clear()
-        asked = len(model.requests)
+        asked, searched = len(model.requests), watch_words(gateway, monkeypatch)
         asking = asyncio.ensure_future(ask(way, "March railway"))
-        await until(lambda: len(model.requests) > asked)
+        await until(lambda: len(model.requests) > asked and searched)
         gateway.clock.advance(4)
         partial = await asking
         assert partial.data is not None

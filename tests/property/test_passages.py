@@ -156,8 +156,8 @@ def _beginner() -> str:
 @pytest.mark.parametrize(
     ("mime_type", "body", "most"),
     [
-        (PLAIN, "\n\n".join([_beginner()] * 5_000), 500),
-        (JSON, json.dumps([_beginner()] * 5_000), 500),
+        (PLAIN, "\n\n".join([_beginner()] * 5_000), 1_000),
+        (JSON, json.dumps([_beginner()] * 5_000), 1_000),
         (JSON, json.dumps({f"k{number}": {"x": 1} for number in range(30_000)}), 10_600),
     ],
 )

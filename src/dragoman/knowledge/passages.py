@@ -31,6 +31,8 @@ MOST = 4 * TARGET
 MOST_BYTES = 4 << 20
 """Of a document, which take a second or two to write. JSON that is longer is taken as plain text."""
 _TARGETS_BETWEEN_BEGINNINGS = 4
+_SHORTEST = 32
+"""Bytes of a passage that ends because of the hash of what follows."""
 _SMALL_SECTION = 80
 _MOST_HEADINGS = 6
 _LONGEST_HEADING = 120
@@ -100,7 +102,7 @@ class _Joiner:
 
     def _begins_anew(self, text: str, size: int) -> bool:
         """Whether a passage begins here, whatever is in front of it: but not one after each of many short lines."""
-        if self._size < _SMALL_SECTION:
+        if self._size < _SHORTEST:
             return False
         return crc32(text.encode(errors="replace")) < (size << 32) // (_TARGETS_BETWEEN_BEGINNINGS * TARGET)
 

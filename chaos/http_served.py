@@ -54,3 +54,6 @@ class HttpServed(Served):
         answer = Answer.read(found)
         self.has_begun.set()
         return answer
+
+    def _hear(self, line: bytes) -> None:
+        """It tells people where its pages are."""

@@ -147,15 +147,19 @@ class Served:
                 found[msgspec.json.decode(line)["message"]] += 1
         return found
 
+    def _hear(self, line: bytes) -> None:
+        """Take a line of the server's stdout."""
+        message = msgspec.json.decode(line)
+        waiting = self._waiting.pop(message.get("id"), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+            self.has_begun.set()
+
     async def _read(self) -> None:
         while line := await self._stdout.readline():
             if not line.endswith(b"\n"):
                 break
-            message = msgspec.json.decode(line)
-            waiting = self._waiting.pop(message.get("id"), None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(message)
-                self.has_begun.set()
+            self._hear(line)
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(Gone())

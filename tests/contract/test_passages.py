@@ -98,6 +98,18 @@ async def test_titles_and_headings_are_found_too_and_so_is_a_document_without_a_
     assert await searching.ids("onboarding") == ["b"]
 
 
+async def test_a_long_title_is_found_as_a_whole_and_is_not_part_of_every_passage(
+    storage: Storage, tree: Tree, searching: Searching
+) -> None:
+    title = " ".join(f"w{number}" for number in range(1_000))
+    await tree.create("a", title=title, body="\n\n".join(f"body{number} " + "x" * 780 for number in range(20)))
+    assert await searching.ids("w999") == ["a"]
+    assert len(await searching.hits("w1")) == 20 + 7
+    wanted = await storage.port(PassageVectors).wanted("model", 100)
+    assert len(wanted) == 20 + 7
+    assert max(len(each.text) for each in wanted) < 1_200
+
+
 async def test_rarer_words_more_occurrences_and_shorter_passages_count_more(tree: Tree, searching: Searching) -> None:
     await tree.create("common", body="alpha")
     await tree.create("both", body="alpha beta")
@@ -111,6 +123,14 @@ async def test_rarer_words_more_occurrences_and_shorter_passages_count_more(tree
     await tree.create("long", body="eta " + "filler " * 100)
     await tree.create("short", body="eta")
     assert await searching.ids("eta") == ["short", "long"]
+
+
+async def test_any_number_of_tags_can_be_asked_for(tree: Tree, searching: Searching) -> None:
+    tags = tuple(f"t{number}" for number in range(1_200))
+    await tree.create("all", body="word", tags=(*tags, tags[0]))
+    await tree.create("most", body="word", tags=tags[1:])
+    assert await searching.ids("word", *tags) == ["all"]
+    assert await searching.ids("word", *tags, '\u2028\x01 ü"') == []
 
 
 async def test_a_beginning_finds_longer_words_and_the_word_itself_is_worth_more(
@@ -445,6 +465,77 @@ async def test_vectors_of_what_is_gone_are_gone(tree: Tree, embedding: Embedding
     await tree.delete("d1", NOW + 5)
     clock.advance(5)
     assert await embedding.ids(0) == ["d2"]
+    assert await embedding.vectors.models() == {MODEL: 1}
+
+
+async def test_a_vector_is_gone_with_its_passage_even_if_another_one_gets_the_number(
+    storage: Storage, tree: Tree, embedding: Embedding, clock: ManualClock
+) -> None:
+    other, others = Tree(tree.documents, OTHER), Embedding(storage, OTHER)
+    await tree.create("stays", body="80")
+    await tree.create("purged", body="10")
+    await embedding.embed()
+    assert await embedding.ids(10) == ["purged", "stays"]
+
+    async def purge(owner: Tree, id: str) -> None:
+        await owner.delete(id)
+        clock.advance(KEPT_DELETED_SECONDS + 1)
+        await tree.documents.tidy(PLENTY)
+
+    await purge(tree, "purged")
+    await other.create("others", body="11")
+    await others.embed()
+    assert len(await embedding.hits(10)) == 1
+    await purge(other, "others")
+    await tree.create("new", body="90")
+    await embedding.embed()
+    assert [hit.score for hit in await embedding.hits(10)] == pytest.approx([0.342, 0.174], abs=0.001)
+
+
+async def test_no_tenant_waits_until_all_passages_of_another_have_vectors(
+    storage: Storage, tree: Tree, embedding: Embedding
+) -> None:
+    others = [Tree(tree.documents, f"other{number}") for number in range(4)]
+    await tree.create("a", title="", body="\n\n".join(f"{number} " + "filler " * 110 for number in range(30)))
+    for each in others:
+        await each.create("b", title="", body=each.tenant)
+        await each.create("c", title="", body="c")
+    wanted = await embedding.vectors.wanted(MODEL, 10)
+    texts = [each.text.split()[0] for each in wanted]
+    assert {*texts[:5]} == {"0", *(each.tenant for each in others)}
+    assert sorted(texts[5:]) == ["1", "c", "c", "c", "c"]
+    vectors = storage.port(PassageVectors)
+    seen = set()
+    for _ in range(10):  # However few are wanted at a time.
+        (each,) = await vectors.wanted(MODEL, 1)
+        await vectors.put(MODEL, {each.number: unit(0)})
+        seen.add(each.text.split()[0])
+    assert {each.tenant for each in others} <= seen
+
+
+async def test_passages_can_be_put_off(tree: Tree, embedding: Embedding, clock: ManualClock) -> None:
+    for number in range(3):
+        await tree.create(f"d{number}", body=str(number))
+    first, *others = await embedding.vectors.wanted(MODEL, 10)
+    await embedding.vectors.put_off(MODEL, [first.number, 2**40], 60)
+    assert await embedding.vectors.wanted(MODEL, 10) == others
+    await embedding.vectors.put_off(MODEL, [each.number for each in others], 30)
+    assert await embedding.vectors.wanted(MODEL, 10) == []
+    assert len(await embedding.vectors.wanted("new", 10)) == 3
+    await tree.do(changed("d0", content__body="5"))
+    (changed_one,) = await embedding.vectors.wanted(MODEL, 10)
+    assert changed_one.number != first.number
+    clock.advance(30)
+    assert len(await embedding.vectors.wanted(MODEL, 10)) == 3
+    assert await embedding.embed() == 3
+
+
+async def test_a_model_that_never_made_a_vector_is_forgotten_too(tree: Tree, embedding: Embedding) -> None:
+    await tree.create("a", body="10")
+    await embedding.vectors.wanted("never", 10)
+    await embedding.embed()
+    assert await embedding.vectors.models() == {MODEL: 1, "never": 0}
+    assert await embedding.vectors.forget("never", 2) == 0
     assert await embedding.vectors.models() == {MODEL: 1}
 
 

@@ -79,7 +79,7 @@ FIELDS: list[tuple[str, Any]] = [
     ("context_id", 1),
     ("resource_links", "a"),
     ("action", MISSING),
-    ("action", "knowledge.query_knowledge"),
+    ("action", "knowledge.answer_question"),
     ("action", "echo"),
     ("action_version", MISSING),
     ("action_version", "1"),

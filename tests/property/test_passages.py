@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import random
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.knowledge.index import Passage
-from dragoman.knowledge.passages import MOST, TARGET, passages_of
+from dragoman.knowledge.passages import MOST, MOST_BYTES, TARGET, passages_of
 from dragoman.search.words import MOST_LETTERS, words_in
 
 MARKDOWN, PLAIN, JSON = "text/markdown", "text/plain", "application/json"
@@ -129,6 +130,41 @@ def test_the_names_of_members_are_headings() -> None:
         Passage((), "on: true"),
         Passage(("list",), "a: b\nnull"),
     ]
+
+
+def test_what_is_searched_of_a_document_is_measured_in_bytes() -> None:
+    passages = passages_of(PLAIN, "鸮 " * MOST_BYTES)
+    assert sum(len(each.text.encode()) for each in passages) == pytest.approx(MOST_BYTES, rel=0.01)
+    assert words_of(passages) == {"鸮"}
+
+
+@pytest.mark.parametrize("mime_type", [PLAIN, JSON, MARKDOWN])
+def test_a_document_of_many_megabytes_is_found_by_its_beginning(mime_type: str) -> None:
+    body = '["first ' + "word " * (MOST_BYTES // 5 - 4) + 'last", "' + "beyond " * 100_000 + '"]'
+    passages = passages_of(mime_type, body)
+    check_bounds(passages)
+    assert words_of(passages) - {"be", "bey", "beyo", "beyon", "beyond", "b"} == {"first", "word", "last"}
+    assert sum(len(each.text) for each in passages) <= MOST_BYTES
+
+
+def _beginner() -> str:
+    """A short text that is chosen by its hash to begin a passage."""
+    texts = (f"{number:04}" for number in range(10_000))
+    return next(text for text in texts if crc32(text.encode()) < (len(text) << 32) // (4 * TARGET))
+
+
+@pytest.mark.parametrize(
+    ("mime_type", "body", "most"),
+    [
+        (PLAIN, "\n\n".join([_beginner()] * 5_000), 1_000),
+        (JSON, json.dumps([_beginner()] * 5_000), 1_000),
+        (JSON, json.dumps({f"k{number}": {"x": 1} for number in range(30_000)}), 10_600),
+    ],
+)
+def test_a_document_has_no_passage_for_each_few_bytes(mime_type: str, body: str, most: int) -> None:
+    passages = passages_of(mime_type, body)
+    assert len(passages) < most
+    assert words_of(passages) >= {*words_in(body)}
 
 
 def test_an_empty_document_has_one_passage() -> None:

@@ -12,8 +12,9 @@ from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_documents import SqliteDocuments
 from dragoman.adapters.sqlite_passage_rows import MADE_BITS, term
 from dragoman.adapters.vector_cache import VectorCache, best
+from dragoman.clock import Clock
 from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, Passage, PassageQuery, WantedPassage
-from dragoman.knowledge.indexing import whole_text
+from dragoman.knowledge.indexing import in_turns, whole_text
 from dragoman.search.ranking import POSTING_BITS, posting, rank
 
 if TYPE_CHECKING:
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
 
 _TENANT = "SELECT number, passages, words FROM passage_tenant WHERE name = ?"
 _TAGGED = "SELECT document FROM passage_tag WHERE tenant = ? AND tag = ?"
-_HAS_TAG = """
-    EXISTS (
-      SELECT 1 FROM passage_tag AS other
-      WHERE other.tenant = passage_tag.tenant AND other.tag = ? AND other.document = passage_tag.document
-    )
-    """
 _TEXTS_WITH = "SELECT doc FROM passage_term_count WHERE term = ?"
 _LONGER = (
     "SELECT substr(term, ?), doc FROM passage_term_count WHERE term > ? AND term < ? ORDER BY doc DESC, term LIMIT ?"
@@ -53,12 +48,18 @@ _ABOVE = """
     """
 _MODEL = "SELECT number FROM passage_model WHERE name = ?"
 _ADD_MODEL = "INSERT INTO passage_model (name) VALUES (?)"
-_WANT_ALL = "INSERT INTO passage_wanted (model, passage) SELECT ?, number FROM passage"
+_WANT_ALL = f"""
+    INSERT INTO passage_wanted (model, tenant, passage) SELECT ?, tenant, number
+    FROM passage JOIN passage_document ON document = number >> {MADE_BITS}
+    """
+_NEXT_TENANT = """
+    SELECT min(tenant) FROM passage_wanted WHERE model = ? AND tenant > ? AND tenant <= ? AND put_off_until <= ?
+    """
 _WANTED = f"""
     SELECT passage.number, document.title, passage.heading, passage.text
     FROM passage_wanted JOIN passage ON passage.number = passage_wanted.passage
     JOIN document ON document.number = passage.number >> {MADE_BITS}
-    WHERE passage_wanted.model = (SELECT number FROM passage_model WHERE name = ?)
+    WHERE passage_wanted.model = ? AND passage_wanted.tenant = ? AND put_off_until <= ?
     ORDER BY passage_wanted.passage LIMIT ?
     """
 _PUT = f"""
@@ -66,17 +67,20 @@ _PUT = f"""
     SELECT ?, tenant, passage.number, ? FROM passage JOIN passage_document ON document = passage.number >> {MADE_BITS}
     WHERE passage.number = ?
     """
-_HAS = "DELETE FROM passage_wanted WHERE model = ? AND passage = ?"
+_IS_ABOUT = f"""
+    model = ? AND tenant = (SELECT tenant FROM passage_document WHERE document = ? >> {MADE_BITS}) AND passage = ?
+    """
+_HAS = f"DELETE FROM passage_wanted WHERE {_IS_ABOUT}"
+_PUT_OFF = f"UPDATE passage_wanted SET put_off_until = ? WHERE {_IS_ABOUT}"
 _NEWER = """
     SELECT number, passage, vector FROM passage_vector
     WHERE model = ? AND tenant = ? AND number > ? AND length(vector) = ? ORDER BY number
     """
-_HAS_VECTOR = "SELECT passage FROM passage_vector WHERE model = ?"
+_HAS_VECTOR = "SELECT number FROM passage_vector WHERE number IN"
 _AT_ONCE = 500
 _COUNT = "SELECT count(*) FROM passage_vector WHERE model = ? AND tenant = ?"
 _MODELS = """
-    SELECT name, (SELECT count(*) FROM passage_vector WHERE model = passage_model.number) AS vectors
-    FROM passage_model WHERE vectors > 0
+    SELECT name, (SELECT count(*) FROM passage_vector WHERE model = passage_model.number) FROM passage_model
     """
 _FORGET = "DELETE FROM passage_vector WHERE number IN (SELECT number FROM passage_vector WHERE model = ? LIMIT ?)"
 _FORGET_MODEL = (
@@ -84,6 +88,7 @@ _FORGET_MODEL = (
     "DELETE FROM passage_model WHERE number = ?",
 )
 _MOST_TIMES_KEPT, _MORE_KEPT = 2, 4096
+_HIGHEST = 2**63 - 1
 _LAST_CHARACTER = "\U0010ffff"
 
 _decode_texts = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -92,9 +97,14 @@ _decode_texts = msgspec.json.Decoder(tuple[str, ...]).decode
 class SqlitePassages:
     """Implements `PassageIndex` and `PassageVectors`."""
 
-    def __init__(self, database: SqliteDatabase, documents: SqliteDocuments, vector_cache_bytes: int) -> None:
+    def __init__(
+        self, database: SqliteDatabase, documents: SqliteDocuments, clock: Clock, vector_cache_bytes: int
+    ) -> None:
         self._database = database
         self._documents = documents
+        self._clock = clock
+        self._last = 0
+        """The last tenant whose passages were wanted."""
         self._cache = VectorCache(vector_cache_bytes)
 
     async def by_words(self, query: PassageQuery, text: str) -> list[Hit]:
@@ -116,11 +126,22 @@ class SqlitePassages:
     async def wanted(self, model: str, limit: int) -> list[WantedPassage]:
         if not await self._database.read(lambda connection: _number_of(connection, model)):
             await self._database.write(partial(_use_model, model))
-        rows = await self._database.read(lambda connection: connection.execute(_WANTED, (model, limit)).fetchall())
+        now = self._clock.now().timestamp()
+        self._last, rows = await self._database.read(partial(_wanted, model, limit, self._last, now))
         return [
             WantedPassage(number, whole_text(title, Passage(_decode_texts(heading), text)))
             for number, title, heading, text in rows
         ]
+
+    async def put_off(self, model: str, numbers: Sequence[int], seconds: float) -> None:
+        until = self._clock.now().timestamp() + seconds
+
+        def write(writing: Transaction) -> None:
+            used = _number_of(writing, model)
+            for number in numbers:
+                writing.execute(_PUT_OFF, (until, used, number, number))
+
+        await self._database.write(write)
 
     async def put(self, model: str, vectors: Mapping[int, bytes]) -> None:
         await self._database.write(partial(_put, model, vectors))
@@ -165,12 +186,14 @@ class TenantWords:
     @cached_property
     def documents(self) -> frozenset[int] | None:
         """The numbers of those that have all the tags; None if there are no tags."""
-        if not self._tags:
-            return None
-        tags = sorted(self._tags)
-        statement = " AND ".join([_TAGGED, *([_HAS_TAG] * (len(tags) - 1))])
-        rows = self._connection.execute(statement, (self.tenant, *tags))
-        return frozenset([number for (number,) in rows])
+        found: frozenset[int] | None = None
+        for tag in self._tags:  # One by one, as a statement cannot have a condition for each of a thousand tags.
+            rows = self._connection.execute(_TAGGED, (self.tenant, tag))
+            tagged = frozenset([number for (number,) in rows])
+            found = tagged if found is None else found & tagged
+            if not found:
+                break
+        return found
 
     def texts_with(self, word: str) -> int:
         row = self._connection.execute(_TEXTS_WITH, (term(self.tenant, word),)).fetchone()
@@ -216,19 +239,19 @@ def _by_vector(
     def read_newer(last: int) -> Iterator[tuple[int, int, bytes]]:
         return connection.execute(_NEWER, (number, words.tenant, last, len(vector)))
 
-    def may_find(numbers: Any) -> Any:
+    def may_find(passages: Any) -> Any:
         import numpy as np
 
         if words.documents is None:
             return slice(None)
-        return np.isin(numbers >> MADE_BITS, np.array(sorted(words.documents), np.int64))
+        return np.isin(passages >> MADE_BITS, np.array(sorted(words.documents), np.int64))
 
-    def those_there(passages: list[int]) -> set[int]:
+    def those_there(vectors: list[int]) -> set[int]:
         there: set[int] = set()
-        for begin in range(0, len(passages), _AT_ONCE):
-            some = passages[begin : begin + _AT_ONCE]
-            statement = f"{_HAS_VECTOR} AND passage IN ({', '.join('?' * len(some))})"
-            there.update([passage for (passage,) in connection.execute(statement, (number, *some))])
+        for begin in range(0, len(vectors), _AT_ONCE):
+            some = vectors[begin : begin + _AT_ONCE]
+            statement = f"{_HAS_VECTOR} ({', '.join('?' * len(some))})"
+            there.update([each for (each,) in connection.execute(statement, some)])
         return there
 
     scores = cache.scores(key, vector, read_newer, words.texts)
@@ -239,6 +262,19 @@ def _by_vector(
 def _number_of(connection: sqlite3.Connection | Transaction, model: str) -> int | None:
     row = connection.execute(_MODEL, (model,)).fetchone()
     return row[0] if row else None
+
+
+def _wanted(
+    model: str, limit: int, last: int, now: float, connection: sqlite3.Connection
+) -> tuple[int, list[tuple[Any, ...]]]:
+    """The last of the tenants whose turn it is, of those behind `last` in a circle, and rows of their passages."""
+    number, tenants = _number_of(connection, model), list[int]()
+    for before, end in ((last, _HIGHEST), (0, last)):
+        while before is not None and len(tenants) < limit:
+            (before,) = connection.execute(_NEXT_TENANT, (number, before, end, now)).fetchone()
+            tenants += [] if before is None else [before]
+    waiting = [connection.execute(_WANTED, (number, tenant, now, limit)).fetchall() for tenant in tenants]
+    return (tenants or [last])[-1], in_turns(waiting, limit)
 
 
 def _use_model(model: str, writing: Transaction) -> int:
@@ -255,7 +291,7 @@ def _put(model: str, vectors: Mapping[int, bytes], writing: Transaction) -> None
     number = _use_model(model, writing)
     for passage, vector in vectors.items():
         writing.execute(_PUT, (number, vector, passage))
-        writing.execute(_HAS, (number, passage))
+        writing.execute(_HAS, (number, passage, passage))
 
 
 def _forget(model: str, limit: int, writing: Transaction) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from itertools import chain, islice, zip_longest
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -12,6 +14,10 @@ from dragoman.knowledge.index import Passage
 from dragoman.knowledge.passages import passages_of
 from dragoman.knowledge.port import CreateDocument, Document, DocumentChange, Documents, UpdateDocument
 
+T = TypeVar("T")
+
+LONGEST_TITLE: Final = 240
+"""Characters of a title that each passage is found by. A longer one has passages of its own."""
 _LARGE = 32_768
 
 _encode = msgspec.json.encode
@@ -37,9 +43,11 @@ def is_found_otherwise(document: Document, before: Document) -> bool:
 
 def entries_of(title: str, passages: Iterable[Passage]) -> list[IndexEntry]:
     """What is kept of the passages of a document with this title, in order."""
+    own = passages_of("text/plain", title) if len(title) > LONGEST_TITLE else ()
+    title = title[:LONGEST_TITLE]
     return [
         IndexEntry(blake2b(_encode((title, each.heading, each.text)), digest_size=16).digest(), each, title)
-        for each in passages
+        for each in (*own, *passages)
     ]
 
 
@@ -69,9 +77,15 @@ class CutAhead:
         return self._passages if self._passages and content == self._content else passages_of(*content)
 
 
+def in_turns(waiting: Iterable[Iterable[T]], limit: int) -> list[T]:
+    """The first of each, then the second of each, and so on."""
+    turns = chain.from_iterable(zip_longest(*waiting))
+    return list(islice((each for each in turns if each is not None), limit))
+
+
 def whole_text(title: str, passage: Passage) -> str:
     """What is searched, and embedded, of a passage."""
-    return "\n".join((title, *passage.heading, passage.text))
+    return "\n".join((title[:LONGEST_TITLE], *passage.heading, passage.text))
 
 
 def _found_by(document: Document) -> tuple[object, ...]:

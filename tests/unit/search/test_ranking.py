@@ -71,11 +71,12 @@ def test_a_common_word_is_not_read_if_it_can_change_nothing(monkeypatch: pytest.
     assert texts.read == {"rare": 1}
 
 
-def test_the_score_is_that_of_bm25() -> None:
+def test_the_score_is_that_of_bm25_as_a_share_of_the_highest() -> None:
     texts = Texts([["one"] * 3 + ["other"] * 13, ["other"] * 16, ["other"] * 16])
-    ((number, score),) = rank(texts, "one", 5)
-    rarity = log(1 + (3 - 1 + 0.5) / (1 + 0.5))
-    assert (number, score) == (0, pytest.approx(rarity * 3 * 2.2 / (3 + 1.2 * (0.25 + 0.75 * 16 / 16))))
+    ((number, score),) = rank(texts, "one absent", 5)
+    one, absent = log(1 + (3 - 1 + 0.5) / (1 + 0.5)), log(1 + (3 - 0 + 0.5) / (0 + 0.5))
+    bm25 = one * 3 * 2.2 / (3 + 1.2 * (0.25 + 0.75 * 16 / 16))
+    assert (number, score) == (0, pytest.approx(bm25 / (2.2 * (one + absent))))
 
 
 def test_counts_and_lengths_beyond_what_a_posting_holds_are_the_highest_it_holds() -> None:

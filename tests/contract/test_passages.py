@@ -448,6 +448,30 @@ async def test_vectors_of_what_is_gone_are_gone(tree: Tree, embedding: Embedding
     assert await embedding.vectors.models() == {MODEL: 1}
 
 
+async def test_a_vector_is_gone_with_its_passage_even_if_another_one_gets_the_number(
+    storage: Storage, tree: Tree, embedding: Embedding, clock: ManualClock
+) -> None:
+    other, others = Tree(tree.documents, OTHER), Embedding(storage, OTHER)
+    await tree.create("stays", body="80")
+    await tree.create("purged", body="10")
+    await embedding.embed()
+    assert await embedding.ids(10) == ["purged", "stays"]
+
+    async def purge(owner: Tree, id: str) -> None:
+        await owner.delete(id)
+        clock.advance(KEPT_DELETED_SECONDS + 1)
+        await tree.documents.tidy(PLENTY)
+
+    await purge(tree, "purged")
+    await other.create("others", body="11")
+    await others.embed()
+    assert len(await embedding.hits(10)) == 1
+    await purge(other, "others")
+    await tree.create("new", body="90")
+    await embedding.embed()
+    assert [hit.score for hit in await embedding.hits(10)] == pytest.approx([0.342, 0.174], abs=0.001)
+
+
 async def test_a_vector_that_is_there_stays(tree: Tree, embedding: Embedding) -> None:
     await tree.create("a", body="10")
     (wanted,) = await embedding.vectors.wanted(MODEL, 1)

@@ -29,7 +29,7 @@ class DictPassages:
         self._documents.delete_due()
         shelf, vectors = _Filtered(self._documents, query), self._vectors(model)
         rows = [
-            (0, number, vectors[number])
+            (number, number, vectors[number])
             for number in shelf.passages
             if len(vectors.get(number, b"")) == len(vector) and shelf.may_find(number)
         ]

@@ -71,7 +71,7 @@ _NEWER = """
     SELECT number, passage, vector FROM passage_vector
     WHERE model = ? AND tenant = ? AND number > ? AND length(vector) = ? ORDER BY number
     """
-_HAS_VECTOR = "SELECT passage FROM passage_vector WHERE model = ?"
+_HAS_VECTOR = "SELECT number FROM passage_vector WHERE number IN"
 _AT_ONCE = 500
 _COUNT = "SELECT count(*) FROM passage_vector WHERE model = ? AND tenant = ?"
 _MODELS = """
@@ -216,19 +216,19 @@ def _by_vector(
     def read_newer(last: int) -> Iterator[tuple[int, int, bytes]]:
         return connection.execute(_NEWER, (number, words.tenant, last, len(vector)))
 
-    def may_find(numbers: Any) -> Any:
+    def may_find(passages: Any) -> Any:
         import numpy as np
 
         if words.documents is None:
             return slice(None)
-        return np.isin(numbers >> MADE_BITS, np.array(sorted(words.documents), np.int64))
+        return np.isin(passages >> MADE_BITS, np.array(sorted(words.documents), np.int64))
 
-    def those_there(passages: list[int]) -> set[int]:
+    def those_there(vectors: list[int]) -> set[int]:
         there: set[int] = set()
-        for begin in range(0, len(passages), _AT_ONCE):
-            some = passages[begin : begin + _AT_ONCE]
-            statement = f"{_HAS_VECTOR} AND passage IN ({', '.join('?' * len(some))})"
-            there.update([passage for (passage,) in connection.execute(statement, (number, *some))])
+        for begin in range(0, len(vectors), _AT_ONCE):
+            some = vectors[begin : begin + _AT_ONCE]
+            statement = f"{_HAS_VECTOR} ({', '.join('?' * len(some))})"
+            there.update([each for (each,) in connection.execute(statement, some)])
         return there
 
     scores = cache.scores(key, vector, read_newer, words.texts)

@@ -1,7 +1,8 @@
 """Vectors in memory, scored exactly.
 
 1. What is kept of a tenant's vectors follows the table: only what was stored since is read. Vectors that are gone stay
-   until there are many of them; whoever searches asks the table whether what was found is still there.
+   until there are many of them; whoever searches asks the table whether what was found is still there. It asks by the
+   number of the vector, as that of a passage may be another one's by now, even another tenant's.
 2. All that is kept has at most `max_bytes`. The tenant that was not searched for the longest time is dropped first; of
    one that has more vectors than that, the rest is read from the table for each search, piece by piece.
 3. NumPy is imported when the first vector is searched for.
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
     Floats: TypeAlias = NDArray[np.float32]
     Integers: TypeAlias = NDArray[np.int64]
-    Scored: TypeAlias = tuple[Integers, Floats]
+    Scored: TypeAlias = tuple[Integers, Integers, Floats]
 
 VectorKey: TypeAlias = tuple[int, int, int]
 """Tenant, model, and the bytes of a vector."""
 VectorRow: TypeAlias = tuple[int, int, bytes]
-"""A number that ascends with the time at which a vector was stored, the passage's number, and the vector."""
+"""The vector's number, which ascends with the time and is never used again, the passage's number, and the vector."""
 ReadNewer: TypeAlias = Callable[[int], Iterable[VectorRow]]
 """The rows behind a number, in ascending order."""
 
@@ -34,7 +35,7 @@ _FEWEST_ROWS, _ROWS_AT_ONCE, _ROWS_OF_A_PIECE = 64, 512, 4096
 _GROWTH = 1.25
 _DIGITS = 6
 """Of a score: further ones depend on which vectors are multiplied together."""
-_NUMBER_BYTES = 8
+_NUMBER_BYTES = 16
 
 
 class _Matrix:
@@ -44,6 +45,7 @@ class _Matrix:
         import numpy as np
 
         self.numbers: Integers = np.empty(rows, np.int64)
+        self.passages: Integers = np.empty(rows, np.int64)
         self.vectors: Floats = np.empty((rows, dimensions), np.float32)
         self.used = 0
 
@@ -55,7 +57,8 @@ class _Matrix:
         import numpy as np
 
         end = self.used + len(rows)
-        self.numbers[self.used : end] = [passage for _, passage, _ in rows]
+        self.numbers[self.used : end] = [number for number, _, _ in rows]
+        self.passages[self.used : end] = [passage for _, passage, _ in rows]
         joined = b"".join([vector for _, _, vector in rows])
         self.vectors[self.used : end] = np.frombuffer(joined, "<f4").reshape(len(rows), -1)
         self.used = end
@@ -64,13 +67,14 @@ class _Matrix:
         """A copy with more room; whoever scores this one goes on."""
         copy = _Matrix(rows, self.vectors.shape[1])
         copy.numbers[: self.used] = self.numbers[: self.used]
+        copy.passages[: self.used] = self.passages[: self.used]
         copy.vectors[: self.used] = self.vectors[: self.used]
         copy.used = self.used
         return copy
 
-    def filled(self) -> tuple[Integers, Floats]:
+    def filled(self) -> tuple[Integers, Integers, Floats]:
         """What is here now."""
-        return self.numbers[: self.used], self.vectors[: self.used]
+        return self.numbers[: self.used], self.passages[: self.used], self.vectors[: self.used]
 
 
 class _Kept:
@@ -109,7 +113,7 @@ class VectorCache:
                 self._bytes -= gone.bytes
 
     def scores(self, key: VectorKey, vector: bytes, read_newer: ReadNewer, expected: int = 0) -> Iterator[Scored]:
-        """The numbers and scores of a tenant's passages, in one or more pieces; about so many are `expected`."""
+        """The numbers of vectors and their passages, and the scores, in pieces; about so many are `expected`."""
         import numpy as np
 
         if len(vector) % 4 or not vector:
@@ -122,12 +126,12 @@ class VectorCache:
             rest = self._follow(key, kept, iter(read_newer(kept.last)), expected)
             filled = kept.matrix.filled() if kept.matrix else None
         if filled:
-            numbers, vectors = filled
-            yield numbers, vectors @ query
+            numbers, passages, vectors = filled
+            yield numbers, passages, vectors @ query
         while rows := [*islice(rest, _ROWS_OF_A_PIECE)]:
             piece = _Matrix(len(rows), len(query))
             piece.add(rows)
-            yield piece.numbers, piece.vectors @ query
+            yield piece.numbers, piece.passages, piece.vectors @ query
 
     def _follow(self, key: VectorKey, kept: _Kept, rows: Iterator[VectorRow], expected: int) -> Iterator[VectorRow]:
         """Keep what was stored since, as far as there is room; what is left over."""
@@ -169,35 +173,35 @@ def best(
 ) -> list[tuple[int, float]]:
     """The passages with the highest scores, the lower number first where these are equal.
 
-    `may_find` makes a mask of numbers; `those_there` says which of some numbers are still there.
+    `may_find` makes a mask of passages; `those_there` says which of some vectors are still there.
     """
     import numpy as np
 
     pieces = [*scored]
     if not pieces or limit < 1:
         return []
-    numbers, scores = pieces[0] if len(pieces) == 1 else map(np.concatenate, zip(*pieces, strict=True))
-    chosen = may_find(numbers)
-    numbers, scores = numbers[chosen], scores[chosen]
+    numbers, passages, scores = pieces[0] if len(pieces) == 1 else map(np.concatenate, zip(*pieces, strict=True))
+    chosen = may_find(passages)
+    numbers, passages, scores = numbers[chosen], passages[chosen], scores[chosen]
     found: list[tuple[int, float]] = []
     tried, most = 0, limit
     while True:
-        top = _top(numbers, scores, most)
-        there = those_there([number for number, _ in top[tried:]])
-        found += [each for each in top[tried:] if each[0] in there]
+        top = _top(numbers, passages, scores, most)
+        there = those_there([number for number, _, _ in top[tried:]])
+        found += [(passage, score) for number, passage, score in top[tried:] if number in there]
         if len(found) >= limit or len(top) == len(numbers):
             return found[:limit]
         tried, most = len(top), most * 8
 
 
-def _top(numbers: Integers, scores: Floats, most: int) -> list[tuple[int, float]]:
+def _top(numbers: Integers, passages: Integers, scores: Floats, most: int) -> list[tuple[int, int, float]]:
     """The highest scores, in order: at least `most` of them, and all that are equal to the last."""
     import numpy as np
 
     if len(scores) > most:
         least = np.partition(scores, len(scores) - most)[len(scores) - most]
         (places,) = np.nonzero(scores >= least - 10.0**-_DIGITS)
-        numbers, scores = numbers[places], scores[places]
+        numbers, passages, scores = numbers[places], passages[places], scores[places]
     rounded = np.round(scores.astype(np.float64), _DIGITS)
-    order = np.lexsort((numbers, -rounded))
-    return [*zip(numbers[order].tolist(), rounded[order].tolist(), strict=True)]
+    order = np.lexsort((passages, -rounded))
+    return [*zip(numbers[order].tolist(), passages[order].tolist(), rounded[order].tolist(), strict=True)]

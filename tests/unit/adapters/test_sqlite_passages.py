@@ -155,7 +155,7 @@ async def test_the_documents_of_an_older_database_are_indexed_step_by_step(tmp_p
 
 # Vectors in memory.
 
-ROW_BYTES = 16
+ROW_BYTES = 24
 
 
 def rows_of(*numbers: int) -> list[VectorRow]:

@@ -113,6 +113,14 @@ async def test_rarer_words_more_occurrences_and_shorter_passages_count_more(tree
     assert await searching.ids("eta") == ["short", "long"]
 
 
+async def test_any_number_of_tags_can_be_asked_for(tree: Tree, searching: Searching) -> None:
+    tags = tuple(f"t{number}" for number in range(1_200))
+    await tree.create("all", body="word", tags=(*tags, tags[0]))
+    await tree.create("most", body="word", tags=tags[1:])
+    assert await searching.ids("word", *tags) == ["all"]
+    assert await searching.ids("word", *tags, "\u2028\x01 ü\"") == []
+
+
 async def test_a_beginning_finds_longer_words_and_the_word_itself_is_worth_more(
     tree: Tree, searching: Searching
 ) -> None:

@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
 _TENANT = "SELECT number, passages, words FROM passage_tenant WHERE name = ?"
 _TAGGED = "SELECT document FROM passage_tag WHERE tenant = ? AND tag = ?"
-_HAS_TAG = """
-    EXISTS (
-      SELECT 1 FROM passage_tag AS other
-      WHERE other.tenant = passage_tag.tenant AND other.tag = ? AND other.document = passage_tag.document
-    )
-    """
 _TEXTS_WITH = "SELECT doc FROM passage_term_count WHERE term = ?"
 _LONGER = (
     "SELECT substr(term, ?), doc FROM passage_term_count WHERE term > ? AND term < ? ORDER BY doc DESC, term LIMIT ?"
@@ -165,12 +159,14 @@ class TenantWords:
     @cached_property
     def documents(self) -> frozenset[int] | None:
         """The numbers of those that have all the tags; None if there are no tags."""
-        if not self._tags:
-            return None
-        tags = sorted(self._tags)
-        statement = " AND ".join([_TAGGED, *([_HAS_TAG] * (len(tags) - 1))])
-        rows = self._connection.execute(statement, (self.tenant, *tags))
-        return frozenset([number for (number,) in rows])
+        found: frozenset[int] | None = None
+        for tag in self._tags:  # One by one, as a statement cannot have a condition for each of a thousand tags.
+            rows = self._connection.execute(_TAGGED, (self.tenant, tag))
+            tagged = frozenset([number for (number,) in rows])
+            found = tagged if found is None else found & tagged
+            if not found:
+                break
+        return found
 
     def texts_with(self, word: str) -> int:
         row = self._connection.execute(_TEXTS_WITH, (term(self.tenant, word),)).fetchone()

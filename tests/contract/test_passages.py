@@ -98,6 +98,18 @@ async def test_titles_and_headings_are_found_too_and_so_is_a_document_without_a_
     assert await searching.ids("onboarding") == ["b"]
 
 
+async def test_a_long_title_is_found_as_a_whole_and_is_not_part_of_every_passage(
+    storage: Storage, tree: Tree, searching: Searching
+) -> None:
+    title = " ".join(f"w{number}" for number in range(1_000))
+    await tree.create("a", title=title, body="\n\n".join(f"body{number} " + "x" * 780 for number in range(20)))
+    assert await searching.ids("w999") == ["a"]
+    assert len(await searching.hits("w1")) == 20 + 7
+    wanted = await storage.port(PassageVectors).wanted("model", 100)
+    assert len(wanted) == 20 + 7
+    assert max(len(each.text) for each in wanted) < 1_200
+
+
 async def test_rarer_words_more_occurrences_and_shorter_passages_count_more(tree: Tree, searching: Searching) -> None:
     await tree.create("common", body="alpha")
     await tree.create("both", body="alpha beta")

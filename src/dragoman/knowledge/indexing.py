@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from typing import Final
 
 import msgspec
 
@@ -12,6 +13,8 @@ from dragoman.knowledge.index import Passage
 from dragoman.knowledge.passages import passages_of
 from dragoman.knowledge.port import CreateDocument, Document, DocumentChange, Documents, UpdateDocument
 
+LONGEST_TITLE: Final = 240
+"""Characters of a title that each passage is found by. A longer one has passages of its own."""
 _LARGE = 32_768
 
 _encode = msgspec.json.encode
@@ -37,9 +40,11 @@ def is_found_otherwise(document: Document, before: Document) -> bool:
 
 def entries_of(title: str, passages: Iterable[Passage]) -> list[IndexEntry]:
     """What is kept of the passages of a document with this title, in order."""
+    own = passages_of("text/plain", title) if len(title) > LONGEST_TITLE else ()
+    title = title[:LONGEST_TITLE]
     return [
         IndexEntry(blake2b(_encode((title, each.heading, each.text)), digest_size=16).digest(), each, title)
-        for each in passages
+        for each in (*own, *passages)
     ]
 
 
@@ -71,7 +76,7 @@ class CutAhead:
 
 def whole_text(title: str, passage: Passage) -> str:
     """What is searched, and embedded, of a passage."""
-    return "\n".join((title, *passage.heading, passage.text))
+    return "\n".join((title[:LONGEST_TITLE], *passage.heading, passage.text))
 
 
 def _found_by(document: Document) -> tuple[object, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -129,6 +130,26 @@ def test_the_names_of_members_are_headings() -> None:
         Passage((), "on: true"),
         Passage(("list",), "a: b\nnull"),
     ]
+
+
+def _beginner() -> str:
+    """A short text that is chosen by its hash to begin a passage."""
+    texts = (f"{number:04}" for number in range(10_000))
+    return next(text for text in texts if crc32(text.encode()) < (len(text) << 32) // (4 * TARGET))
+
+
+@pytest.mark.parametrize(
+    ("mime_type", "body", "most"),
+    [
+        (PLAIN, "\n\n".join([_beginner()] * 5_000), 1_000),
+        (JSON, json.dumps([_beginner()] * 5_000), 1_000),
+        (JSON, json.dumps({f"k{number}": {"x": 1} for number in range(30_000)}), 10_600),
+    ],
+)
+def test_a_document_has_no_passage_for_each_few_bytes(mime_type: str, body: str, most: int) -> None:
+    passages = passages_of(mime_type, body)
+    assert len(passages) < most
+    assert words_of(passages) >= {*words_in(body)}
 
 
 def test_an_empty_document_has_one_passage() -> None:

@@ -4,8 +4,9 @@
 2. Text is cut where the document is: at headings, between paragraphs and items. Neighbours are joined up to `TARGET`
    bytes, about 200 tokens. Code and tables stay whole up to `MOST` bytes, which no passage exceeds.
 3. A change of one paragraph changes passages nearby only: where a passage begins depends on what is joined, but some
-   paragraphs, chosen by their hash, always begin one.
-4. The time is linear in the length of the document, whatever is in it.
+   paragraphs, chosen by their hash, always begin one, unless the one before would be very short.
+4. The time is linear in the length of the document, whatever is in it, and so is the number of passages: no text makes
+   a passage of each few bytes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 TARGET = 800
 MOST = 4 * TARGET
 _TARGETS_BETWEEN_BEGINNINGS = 4
+_SHORTEST = 32
+"""Bytes of a passage that ends because of the hash of what follows."""
 _SMALL_SECTION = 80
 _MOST_HEADINGS = 6
 _LONGEST_HEADING = 120
@@ -34,6 +37,8 @@ _MOST_NESTING = 20
 _MOST_FRONT_LINES = 100
 _MOST_LINES = 20_000
 """Of Markdown, a second's work at the worst; what follows is taken as plain text."""
+_MOST_APART = 10_000
+"""Passages of JSON. The names of what follows are text and no headings, as a few bytes below each could be a passage."""
 _PARAGRAPHS = re.compile(r"\n[^\S\n]*\n\s*")
 _MARKUP = re.compile(r"(?<!\w)[*`_]+|[*`_]+(?!\w)")
 _WHOLE = frozenset(("fence", "code_block", "table_open"))
@@ -65,7 +70,7 @@ class _Joiner:
         if not text or text.isspace():
             return
         size = _size(text)
-        if heading != self._heading or self._size + size > TARGET or _begins_anew(text, size):
+        if heading != self._heading or self._size + size > TARGET or self._begins_anew(text, size):
             self._flush()
             self._heading = heading
         most = MOST if whole else TARGET
@@ -77,9 +82,19 @@ class _Joiner:
         self._waiting.append(text)
         self._size += size + len(between)
 
+    @property
+    def count(self) -> int:
+        return len(self._found)
+
     def finish(self) -> list[Passage]:
         self._flush()
         return self._found
+
+    def _begins_anew(self, text: str, size: int) -> bool:
+        """Whether a passage begins here, whatever is in front of it: but not one after each of many short lines."""
+        if self._size < _SHORTEST:
+            return False
+        return crc32(text.encode(errors="replace")) < (size << 32) // (_TARGETS_BETWEEN_BEGINNINGS * TARGET)
 
     def _flush(self) -> None:
         if self._waiting:
@@ -89,11 +104,6 @@ class _Joiner:
 
 def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
-
-
-def _begins_anew(text: str, size: int) -> bool:
-    """Whether a passage begins here, whatever is in front of it."""
-    return crc32(text.encode(errors="replace")) < (size << 32) // (_TARGETS_BETWEEN_BEGINNINGS * TARGET)
 
 
 def _split(text: str, most: int) -> Iterator[str]:
@@ -237,10 +247,11 @@ def _add_json(joiner: _Joiner, body: str) -> None:
     waiting: list[tuple[tuple[str, ...], str, Any]] = [((), "", value)]
     while waiting:
         path, name, value = waiting.pop()
+        has_room = len(path) < _MOST_HEADINGS and joiner.count < _MOST_APART
         if isinstance(value, dict | list) and value:
-            if name and (len(path) >= _MOST_HEADINGS or len(name) > _LONGEST_HEADING):
+            if name and (not has_room or len(name) > _LONGEST_HEADING):
                 joiner.add(path, f"{name}:", between="\n")
-            if name and len(path) < _MOST_HEADINGS:
+            if name and has_room:
                 path = (*path, name[:_LONGEST_HEADING])
             waiting += reversed([(path, key, each) for key, each in _members(value)])
         else:

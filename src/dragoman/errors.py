@@ -43,6 +43,7 @@ DragomanError
 ├── Unauthenticated         answers an HTTP request: 401, there is no token, or none that is any good
 ├── VerifierUnavailable     answers an HTTP request: 503, whether a token is any good cannot be told now
 ├── ModelUnavailable        a model that makes vectors or answers cannot be used now
+│   └── TextRefused         it takes one text in no form, and may well take others
 ├── Aborted                 raised by a cancellation token inside a handler
 ├── ClientRefused           raised inside a handler: the client answered with an error
 ├── RegistrationError       a tool, resource or prompt that its catalogue will not take
@@ -572,6 +573,10 @@ class VerifierUnavailable(DragomanError):
 
 class ModelUnavailable(DragomanError):
     """A model that makes vectors or answers cannot be used now. The text is for the log."""
+
+
+class TextRefused(ModelUnavailable):
+    """A model makes no vector of a text."""
 
 
 class Aborted(DragomanError):

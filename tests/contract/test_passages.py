@@ -492,6 +492,53 @@ async def test_a_vector_is_gone_with_its_passage_even_if_another_one_gets_the_nu
     assert [hit.score for hit in await embedding.hits(10)] == pytest.approx([0.342, 0.174], abs=0.001)
 
 
+async def test_no_tenant_waits_until_all_passages_of_another_have_vectors(
+    storage: Storage, tree: Tree, embedding: Embedding
+) -> None:
+    others = [Tree(tree.documents, f"other{number}") for number in range(4)]
+    await tree.create("a", title="", body="\n\n".join(f"{number} " + "filler " * 110 for number in range(30)))
+    for each in others:
+        await each.create("b", title="", body=each.tenant)
+        await each.create("c", title="", body="c")
+    wanted = await embedding.vectors.wanted(MODEL, 10)
+    texts = [each.text.split()[0] for each in wanted]
+    assert {*texts[:5]} == {"0", *(each.tenant for each in others)}
+    assert sorted(texts[5:]) == ["1", "c", "c", "c", "c"]
+    vectors = storage.port(PassageVectors)
+    seen = set()
+    for _ in range(10):  # However few are wanted at a time.
+        (each,) = await vectors.wanted(MODEL, 1)
+        await vectors.put(MODEL, {each.number: unit(0)})
+        seen.add(each.text.split()[0])
+    assert {each.tenant for each in others} <= seen
+
+
+async def test_passages_can_be_put_off(tree: Tree, embedding: Embedding, clock: ManualClock) -> None:
+    for number in range(3):
+        await tree.create(f"d{number}", body=str(number))
+    first, *others = await embedding.vectors.wanted(MODEL, 10)
+    await embedding.vectors.put_off(MODEL, [first.number, 2**40], 60)
+    assert await embedding.vectors.wanted(MODEL, 10) == others
+    await embedding.vectors.put_off(MODEL, [each.number for each in others], 30)
+    assert await embedding.vectors.wanted(MODEL, 10) == []
+    assert len(await embedding.vectors.wanted("new", 10)) == 3
+    await tree.do(changed("d0", content__body="5"))
+    (changed_one,) = await embedding.vectors.wanted(MODEL, 10)
+    assert changed_one.number != first.number
+    clock.advance(30)
+    assert len(await embedding.vectors.wanted(MODEL, 10)) == 3
+    assert await embedding.embed() == 3
+
+
+async def test_a_model_that_never_made_a_vector_is_forgotten_too(tree: Tree, embedding: Embedding) -> None:
+    await tree.create("a", body="10")
+    await embedding.vectors.wanted("never", 10)
+    await embedding.embed()
+    assert await embedding.vectors.models() == {MODEL: 1, "never": 0}
+    assert await embedding.vectors.forget("never", 2) == 0
+    assert await embedding.vectors.models() == {MODEL: 1}
+
+
 async def test_a_vector_that_is_there_stays(tree: Tree, embedding: Embedding) -> None:
     await tree.create("a", body="10")
     (wanted,) = await embedding.vectors.wanted(MODEL, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dragoman.errors import ModelUnavailable
+from dragoman.errors import ModelUnavailable, TextRefused
 from dragoman.knowledge.index import IndexStatus, WantedPassage
 
 
@@ -14,14 +14,18 @@ class ListedVectors:
     def __init__(self, passages: Iterable[str] = ()) -> None:
         self.passages = dict(enumerate(passages, 1))
         self.stored: dict[str, dict[int, bytes]] = {}
+        self.put_off_for: dict[int, float] = {}
 
     async def wanted(self, model: str, limit: int) -> list[WantedPassage]:
-        missing = self.passages.keys() - self.stored.get(model, {}).keys()
+        missing = self.passages.keys() - self.stored.get(model, {}).keys() - self.put_off_for.keys()
         return [WantedPassage(number, self.passages[number]) for number in sorted(missing)[:limit]]
 
     async def put(self, model: str, vectors: Mapping[int, bytes]) -> None:
         there = {number: vector for number, vector in vectors.items() if number in self.passages}
         self.stored.setdefault(model, {}).update(there)
+
+    async def put_off(self, model: str, numbers: Sequence[int], seconds: float) -> None:
+        self.put_off_for.update(dict.fromkeys(numbers, seconds))
 
     async def status(self, model: str, tenant: str | None = None) -> IndexStatus:
         return IndexStatus(len(self.passages), len(self.stored.get(model, ())))
@@ -39,9 +43,10 @@ class ListedVectors:
 class CountingEmbedder:
     """Implements `Embedder`: the vector of a text is its bytes. It fails as often as `failures` says."""
 
-    def __init__(self, model: str = "new", failures: int = 0) -> None:
+    def __init__(self, model: str = "new", failures: int = 0, refuses: Iterable[str] = ()) -> None:
         self.model = model
         self.failures = failures
+        self.refuses = {*refuses}
         self.batches: list[list[str]] = []
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
@@ -49,4 +54,6 @@ class CountingEmbedder:
         if self.failures:
             self.failures -= 1
             raise ModelUnavailable("not now")
+        if self.refuses & {*texts}:
+            raise TextRefused("not this")
         return [text.encode() for text in texts]

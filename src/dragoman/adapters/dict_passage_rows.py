@@ -88,6 +88,8 @@ class PassageShelves:
         self.shelves: dict[str, Shelf] = {}
         self.vectors: dict[str, dict[int, bytes]] = {}
         """By model and number."""
+        self.put_off: dict[str, dict[int, float]] = {}
+        """In the same way, until when."""
         self.cut = CutAhead()
         """Of the change that is being made."""
         self._numbers = count(1)
@@ -117,7 +119,7 @@ class PassageShelves:
                 shelf.add(numbers[-1], id, entry)
         for number in [number for gone in old.values() for number in gone]:
             shelf.drop(number)
-            for vectors in self.vectors.values():
-                vectors.pop(number, None)
+            for known in (*self.vectors.values(), *self.put_off.values()):
+                known.pop(number, None)  # type: ignore[attr-defined]
         if numbers:
             shelf.of_document[id] = numbers

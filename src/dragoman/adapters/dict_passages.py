@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
-from itertools import islice
+from itertools import count, islice
 
 from dragoman.adapters.dict_documents import DictDocuments
 from dragoman.adapters.dict_passage_rows import Shelf
 from dragoman.adapters.vector_cache import VectorCache, best
+from dragoman.clock import Clock
 from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, PassageQuery, WantedPassage
+from dragoman.knowledge.indexing import in_turns
 from dragoman.knowledge.port import ROOT
 from dragoman.search.ranking import POSTING_BITS, rank
 
@@ -17,8 +19,10 @@ from dragoman.search.ranking import POSTING_BITS, rank
 class DictPassages:
     """Implements `PassageIndex` and `PassageVectors`."""
 
-    def __init__(self, documents: DictDocuments) -> None:
+    def __init__(self, documents: DictDocuments, clock: Clock) -> None:
         self._documents = documents
+        self._clock = clock
+        self._turns = count()
 
     async def by_words(self, query: PassageQuery, text: str) -> list[Hit]:
         self._documents.delete_due()
@@ -46,17 +50,19 @@ class DictPassages:
         return 0
 
     async def wanted(self, model: str, limit: int) -> list[WantedPassage]:
-        vectors = self._vectors(model)
-        missing = [
-            (number, tenant)
-            for tenant, shelf in self._shelves.items()
-            for number in shelf.passages
-            if number not in vectors
+        vectors = self._documents.rows.passages.vectors.setdefault(model, {})
+        put_off, now = self._documents.rows.passages.put_off.get(model, {}), self._clock.now().timestamp()
+        waiting = [
+            nsmallest(limit, (each for each in shelf.passages if each not in vectors and put_off.get(each, 0.0) <= now))
+            for shelf in self._shelves.values()
         ]
-        return [
-            WantedPassage(number, self._shelves[tenant].passages[number].text)
-            for number, tenant in nsmallest(limit, missing)
-        ]
+        turn = next(self._turns) % max(len(waiting), 1)
+        texts = {number: each.text for shelf in self._shelves.values() for number, each in shelf.passages.items()}
+        return [WantedPassage(number, texts[number]) for number in in_turns((*waiting[turn:], *waiting[:turn]), limit)]
+
+    async def put_off(self, model: str, numbers: Sequence[int], seconds: float) -> None:
+        until = self._clock.now().timestamp() + seconds
+        self._documents.rows.passages.put_off.setdefault(model, {}).update(dict.fromkeys(numbers, until))
 
     async def put(self, model: str, vectors: Mapping[int, bytes]) -> None:
         there = {number for shelf in self._shelves.values() for number in shelf.passages}
@@ -70,13 +76,15 @@ class DictPassages:
         return IndexStatus(len(numbers), sum(number in vectors for number in numbers))
 
     async def models(self) -> dict[str, int]:
-        return {model: len(kept) for model, kept in self._documents.rows.passages.vectors.items() if kept}
+        return {model: len(kept) for model, kept in self._documents.rows.passages.vectors.items()}
 
     async def forget(self, model: str, limit: int) -> int:
         vectors = self._vectors(model)
         gone = [*islice(vectors, limit)]
         for number in gone:
             del vectors[number]
+        if len(gone) < limit:
+            self._documents.rows.passages.vectors.pop(model, None)
         return len(gone)
 
     @property

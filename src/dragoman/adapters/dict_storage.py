@@ -62,7 +62,7 @@ class DictStorage:
         books, audit = DictBooks(), DictAudit(bus)
         dead, keys = DictDeadLetters(bus), DictSigningKeys(audit)
         artifacts, documents = DictObjectRecords(), DictDocuments(self._clock, audit)
-        passages = DictPassages(documents)
+        passages = DictPassages(documents, self._clock)
         return {
             Memories: DictMemories(self._config.max_bytes_per_caller, self._clock),
             Ledger: DictLedger(books),

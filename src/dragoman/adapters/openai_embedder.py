@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.clock import Clock, sleep
-from dragoman.errors import ModelUnavailable
+from dragoman.errors import ModelUnavailable, TextRefused
 from dragoman.messaging.retries import RetryPolicy, backoff_ms
 
 if TYPE_CHECKING:
@@ -51,10 +51,6 @@ class _Reply(Struct):
 
 class _Busy(ModelUnavailable):
     """Worth another attempt."""
-
-
-class _Unwelcome(ModelUnavailable):
-    """The server refuses what was sent."""
 
 
 class OpenAiEmbedder:
@@ -94,7 +90,7 @@ class OpenAiEmbedder:
     async def _by_parts(self, client: httpx2.AsyncClient, texts: Sequence[str]) -> list[bytes]:
         try:
             return await self._patiently(client, texts)
-        except _Unwelcome:
+        except TextRefused:
             if len(texts) > 1:
                 return [vector for text in texts for vector in await self._by_parts(client, [text])]
             if len(texts[0]) < 2 * _SHORTEST_BEGINNING:
@@ -138,7 +134,7 @@ class OpenAiEmbedder:
             if response.status_code != 200:
                 said = f"{self._url} answered with status {response.status_code}"
                 if response.status_code in _REFUSALS:
-                    raise _Unwelcome(said)
+                    raise TextRefused(said)
                 raise (_Busy if response.status_code in _TRANSIENT else ModelUnavailable)(said)
             content = bytearray()
             async for chunk in response.aiter_raw():
@@ -150,6 +146,8 @@ class OpenAiEmbedder:
     def _unit(self, numbers: list[float]) -> bytes:
         length = math.sqrt(sum(number * number for number in numbers))
         self._dimensions = self._dimensions or len(numbers)
-        if len(numbers) != self._dimensions or len(numbers) > _MOST_DIMENSIONS or not 0 < length < math.inf:
+        if len(numbers) != self._dimensions or len(numbers) > _MOST_DIMENSIONS:
             raise ModelUnavailable(f"{self._url} answered with a vector that cannot be used")
+        if not 0 < length < math.inf:
+            raise TextRefused(f"{self._url} answered with a vector that cannot be used")
         return struct.pack(f"<{len(numbers)}f", *(number / length for number in numbers))

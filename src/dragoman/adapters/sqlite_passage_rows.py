@@ -36,14 +36,17 @@ _KEEP_INDEXED = "INSERT OR REPLACE INTO passage_document (document, tenant, made
 _OLD = "SELECT number, hash, length, words FROM passage WHERE number BETWEEN ? AND ?"
 _ADD = "INSERT INTO passage (number, hash, length, heading, words, text) VALUES (?, ?, ?, ?, ?, ?)"
 _WANT = """
-    INSERT INTO passage_wanted (model, passage) SELECT passage_model.number, passage.number
+    INSERT INTO passage_wanted (model, tenant, passage) SELECT passage_model.number, ?, passage.number
     FROM passage_model CROSS JOIN passage ON passage.number >= ? AND passage.number < ?
     """
 _DROP = (
     "DELETE FROM passage WHERE number BETWEEN ? AND ?",
     "DELETE FROM passage_vector WHERE passage BETWEEN ? AND ?",
-    "DELETE FROM passage_wanted WHERE model IN (SELECT number FROM passage_model) AND passage BETWEEN ? AND ?",
 )
+_WANT_NO_MORE = """
+    DELETE FROM passage_wanted
+    WHERE model IN (SELECT number FROM passage_model) AND tenant = ? AND passage BETWEEN ? AND ?
+    """
 _FOUND = "DELETE FROM passage_missing WHERE document = ?"
 _DROP_DOCUMENT = ("DELETE FROM passage_document WHERE document = ?", _FOUND)
 _ADD_TAG = "INSERT OR IGNORE INTO passage_tag (tenant, tag, document) VALUES (?, ?, ?)"
@@ -138,7 +141,7 @@ class _Change:
             for entry in new:
                 self._add(first + self._made, entry)
             self._execute(_KEEP_INDEXED, (self._document, self._tenant, self._made))
-            self._execute(_WANT, (added, first + self._made))
+            self._execute(_WANT, (self._tenant, added, first + self._made))
         self._execute(_COUNT, (self._passages, self._words, self._tenant))
 
     def _add(self, number: int, entry: IndexEntry) -> None:
@@ -156,6 +159,8 @@ class _Change:
         for statement in _DROP:
             for each in ranges:
                 self._execute(statement, each)
+        for each in ranges:
+            self._execute(_WANT_NO_MORE, (self._tenant, *each))
         for number, _, length, words in gone:
             rows = _rows(self._tenant, number, length, words)
             self._writing.later += [(row[0], _UNINDEX, row) for row in rows]

@@ -12,8 +12,9 @@ from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_documents import SqliteDocuments
 from dragoman.adapters.sqlite_passage_rows import MADE_BITS, term
 from dragoman.adapters.vector_cache import VectorCache, best
+from dragoman.clock import Clock
 from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, Passage, PassageQuery, WantedPassage
-from dragoman.knowledge.indexing import whole_text
+from dragoman.knowledge.indexing import in_turns, whole_text
 from dragoman.search.ranking import POSTING_BITS, posting, rank
 
 if TYPE_CHECKING:
@@ -47,12 +48,18 @@ _ABOVE = """
     """
 _MODEL = "SELECT number FROM passage_model WHERE name = ?"
 _ADD_MODEL = "INSERT INTO passage_model (name) VALUES (?)"
-_WANT_ALL = "INSERT INTO passage_wanted (model, passage) SELECT ?, number FROM passage"
+_WANT_ALL = f"""
+    INSERT INTO passage_wanted (model, tenant, passage) SELECT ?, tenant, number
+    FROM passage JOIN passage_document ON document = number >> {MADE_BITS}
+    """
+_NEXT_TENANT = """
+    SELECT min(tenant) FROM passage_wanted WHERE model = ? AND tenant > ? AND tenant <= ? AND put_off_until <= ?
+    """
 _WANTED = f"""
     SELECT passage.number, document.title, passage.heading, passage.text
     FROM passage_wanted JOIN passage ON passage.number = passage_wanted.passage
     JOIN document ON document.number = passage.number >> {MADE_BITS}
-    WHERE passage_wanted.model = (SELECT number FROM passage_model WHERE name = ?)
+    WHERE passage_wanted.model = ? AND passage_wanted.tenant = ? AND put_off_until <= ?
     ORDER BY passage_wanted.passage LIMIT ?
     """
 _PUT = f"""
@@ -60,7 +67,11 @@ _PUT = f"""
     SELECT ?, tenant, passage.number, ? FROM passage JOIN passage_document ON document = passage.number >> {MADE_BITS}
     WHERE passage.number = ?
     """
-_HAS = "DELETE FROM passage_wanted WHERE model = ? AND passage = ?"
+_IS_ABOUT = f"""
+    model = ? AND tenant = (SELECT tenant FROM passage_document WHERE document = ? >> {MADE_BITS}) AND passage = ?
+    """
+_HAS = f"DELETE FROM passage_wanted WHERE {_IS_ABOUT}"
+_PUT_OFF = f"UPDATE passage_wanted SET put_off_until = ? WHERE {_IS_ABOUT}"
 _NEWER = """
     SELECT number, passage, vector FROM passage_vector
     WHERE model = ? AND tenant = ? AND number > ? AND length(vector) = ? ORDER BY number
@@ -69,8 +80,7 @@ _HAS_VECTOR = "SELECT number FROM passage_vector WHERE number IN"
 _AT_ONCE = 500
 _COUNT = "SELECT count(*) FROM passage_vector WHERE model = ? AND tenant = ?"
 _MODELS = """
-    SELECT name, (SELECT count(*) FROM passage_vector WHERE model = passage_model.number) AS vectors
-    FROM passage_model WHERE vectors > 0
+    SELECT name, (SELECT count(*) FROM passage_vector WHERE model = passage_model.number) FROM passage_model
     """
 _FORGET = "DELETE FROM passage_vector WHERE number IN (SELECT number FROM passage_vector WHERE model = ? LIMIT ?)"
 _FORGET_MODEL = (
@@ -78,6 +88,7 @@ _FORGET_MODEL = (
     "DELETE FROM passage_model WHERE number = ?",
 )
 _MOST_TIMES_KEPT, _MORE_KEPT = 2, 4096
+_HIGHEST = 2**63 - 1
 _LAST_CHARACTER = "\U0010ffff"
 
 _decode_texts = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -86,9 +97,14 @@ _decode_texts = msgspec.json.Decoder(tuple[str, ...]).decode
 class SqlitePassages:
     """Implements `PassageIndex` and `PassageVectors`."""
 
-    def __init__(self, database: SqliteDatabase, documents: SqliteDocuments, vector_cache_bytes: int) -> None:
+    def __init__(
+        self, database: SqliteDatabase, documents: SqliteDocuments, clock: Clock, vector_cache_bytes: int
+    ) -> None:
         self._database = database
         self._documents = documents
+        self._clock = clock
+        self._last = 0
+        """The last tenant whose passages were wanted."""
         self._cache = VectorCache(vector_cache_bytes)
 
     async def by_words(self, query: PassageQuery, text: str) -> list[Hit]:
@@ -110,11 +126,22 @@ class SqlitePassages:
     async def wanted(self, model: str, limit: int) -> list[WantedPassage]:
         if not await self._database.read(lambda connection: _number_of(connection, model)):
             await self._database.write(partial(_use_model, model))
-        rows = await self._database.read(lambda connection: connection.execute(_WANTED, (model, limit)).fetchall())
+        now = self._clock.now().timestamp()
+        self._last, rows = await self._database.read(partial(_wanted, model, limit, self._last, now))
         return [
             WantedPassage(number, whole_text(title, Passage(_decode_texts(heading), text)))
             for number, title, heading, text in rows
         ]
+
+    async def put_off(self, model: str, numbers: Sequence[int], seconds: float) -> None:
+        until = self._clock.now().timestamp() + seconds
+
+        def write(writing: Transaction) -> None:
+            used = _number_of(writing, model)
+            for number in numbers:
+                writing.execute(_PUT_OFF, (until, used, number, number))
+
+        await self._database.write(write)
 
     async def put(self, model: str, vectors: Mapping[int, bytes]) -> None:
         await self._database.write(partial(_put, model, vectors))
@@ -237,6 +264,19 @@ def _number_of(connection: sqlite3.Connection | Transaction, model: str) -> int 
     return row[0] if row else None
 
 
+def _wanted(
+    model: str, limit: int, last: int, now: float, connection: sqlite3.Connection
+) -> tuple[int, list[tuple[Any, ...]]]:
+    """The last of the tenants whose turn it is, of those behind `last` in a circle, and rows of their passages."""
+    number, tenants = _number_of(connection, model), list[int]()
+    for before, end in ((last, _HIGHEST), (0, last)):
+        while before is not None and len(tenants) < limit:
+            (before,) = connection.execute(_NEXT_TENANT, (number, before, end, now)).fetchone()
+            tenants += [] if before is None else [before]
+    waiting = [connection.execute(_WANTED, (number, tenant, now, limit)).fetchall() for tenant in tenants]
+    return (tenants or [last])[-1], in_turns(waiting, limit)
+
+
 def _use_model(model: str, writing: Transaction) -> int:
     """Note that passages want vectors of a model, from now on."""
     number = _number_of(writing, model)
@@ -251,7 +291,7 @@ def _put(model: str, vectors: Mapping[int, bytes], writing: Transaction) -> None
     number = _use_model(model, writing)
     for passage, vector in vectors.items():
         writing.execute(_PUT, (number, vector, passage))
-        writing.execute(_HAS, (number, passage))
+        writing.execute(_HAS, (number, passage, passage))
 
 
 def _forget(model: str, limit: int, writing: Transaction) -> int:

@@ -110,7 +110,7 @@ class SqliteStorage:
         from dragoman.knowledge.port import Documents
 
         documents = SqliteDocuments(database, self._clock)
-        passages = SqlitePassages(database, documents, self._config.vector_cache_bytes)
+        passages = SqlitePassages(database, documents, self._clock, self._config.vector_cache_bytes)
         return {Documents: documents, PassageIndex: passages, PassageVectors: passages}
 
     def examine(self) -> Iterator[Finding]:

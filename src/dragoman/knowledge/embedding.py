@@ -15,7 +15,10 @@ class Embedder(Protocol):
         ...
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
-        """A vector for each text, as `PassageVectors` keeps them. Raises `ModelUnavailable`."""
+        """A vector for each text, as `PassageVectors` keeps them. Raises `ModelUnavailable`.
+
+        That is `TextRefused` if it was because of one of the texts, as far as can be told.
+        """
         ...
 
 

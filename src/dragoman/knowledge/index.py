@@ -98,7 +98,14 @@ class PassageVectors(Protocol):
     """
 
     async def wanted(self, model: str, limit: int) -> list[WantedPassage]:
-        """Passages without a vector of `model`, those of the oldest documents first. From now on new ones are noted."""
+        """Passages without a vector of `model`, that are not put off. From now on new ones are noted.
+
+        The tenants take turns; of each, those of the oldest documents come first.
+        """
+        ...
+
+    async def put_off(self, model: str, numbers: Sequence[int], seconds: float) -> None:
+        """Do not want vectors of some passages for so long."""
         ...
 
     async def put(self, model: str, vectors: Mapping[int, bytes]) -> None:
@@ -110,7 +117,7 @@ class PassageVectors(Protocol):
         ...
 
     async def models(self) -> dict[str, int]:
-        """The models of which there are vectors, and how many of each."""
+        """The models that passages have vectors of, or want some of, and how many vectors there are of each."""
         ...
 
     async def forget(self, model: str, limit: int) -> int:

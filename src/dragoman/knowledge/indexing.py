@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Final
+from itertools import chain, islice, zip_longest
+from typing import Final, TypeVar
 
 import msgspec
 
 from dragoman.knowledge.index import Passage
 from dragoman.knowledge.passages import passages_of
 from dragoman.knowledge.port import CreateDocument, Document, DocumentChange, Documents, UpdateDocument
+
+T = TypeVar("T")
 
 LONGEST_TITLE: Final = 240
 """Characters of a title that each passage is found by. A longer one has passages of its own."""
@@ -72,6 +75,12 @@ class CutAhead:
     def passages_of(self, document: Document) -> Sequence[Passage]:
         content = document.mime_type, document.body
         return self._passages if self._passages and content == self._content else passages_of(*content)
+
+
+def in_turns(waiting: Iterable[Iterable[T]], limit: int) -> list[T]:
+    """The first of each, then the second of each, and so on."""
+    turns = chain.from_iterable(zip_longest(*waiting))
+    return list(islice((each for each in turns if each is not None), limit))
 
 
 def whole_text(title: str, passage: Passage) -> str:

@@ -175,8 +175,29 @@ _HITS = """
 ALTER TABLE document_receipt ADD COLUMN hits INTEGER NOT NULL DEFAULT 0;
 """
 
+_TURNS = """
+-- By tenant, so that none has to wait until all passages of another have their vectors; and a passage that its model
+-- refuses is put off.
+CREATE TABLE passage_turn (
+  model INTEGER NOT NULL,
+  tenant INTEGER NOT NULL,
+  passage INTEGER NOT NULL,
+  put_off_until REAL NOT NULL DEFAULT 0,
+  PRIMARY KEY (model, tenant, passage)
+) WITHOUT ROWID;
+
+INSERT INTO passage_turn (model, tenant, passage)
+SELECT passage_wanted.model, passage_document.tenant, passage_wanted.passage
+FROM passage_wanted JOIN passage_document ON passage_document.document = passage_wanted.passage >> 25;
+
+DROP TABLE passage_wanted;
+
+ALTER TABLE passage_turn RENAME TO passage_wanted;
+"""
+
 MIGRATIONS = (
     Migration(PART, 1, "sqlite", _TABLES),
     Migration(PART, 2, "sqlite", _PASSAGES),
     Migration(PART, 3, "sqlite", _HITS),
+    Migration(PART, 4, "sqlite", _TURNS),
 )

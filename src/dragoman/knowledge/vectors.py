@@ -1,21 +1,22 @@
 """Gives passages their vectors, which follow behind the changes, and says which model's are searched.
 
-1. Passages are embedded in the order in which they were written, a few at a time; each step is stored by itself, so an
-   interruption costs no more than a step.
+1. Passages are embedded a few at a time, of one tenant after the other, and of each in the order in which they were
+   written. Each step is stored by itself, so an interruption costs no more than a step.
 2. Vectors of another model are kept, and searched, until each passage has one of the model that is set now.
-3. A model that fails is tried again, after waits that grow.
+3. A model that fails is tried again, after waits that grow. A passage that it refuses is put off, so that the others do
+   not wait for it.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dragoman.clock import Clock, sleep
-from dragoman.errors import ModelUnavailable
+from dragoman.errors import ModelUnavailable, TextRefused
 from dragoman.knowledge.embedding import Embedder, Embedders, GetEmbedder
-from dragoman.knowledge.index import PassageVectors
+from dragoman.knowledge.index import PassageVectors, WantedPassage
 from dragoman.messaging.retries import Random, RetryPolicy, backoff_ms
 
 JOB: Final = "knowledge.embed"
@@ -28,6 +29,9 @@ _MOST_A_RUN = 1_000
 _FORGOTTEN_AT_ONCE = 500
 _WAITS = RetryPolicy(base_delay_ms=1_000, max_delay_ms=60_000)
 _REMEMBERED_SECONDS = 1.0
+_MOST_REFUSED = 4
+REFUSED_SECONDS: Final = 3_600.0
+"""Until a passage is tried again that its model has refused: the server may have been set up wrongly."""
 
 
 class VectorWork:
@@ -72,13 +76,36 @@ class VectorWork:
         """Embed a few passages; how many those were. Raises `ModelUnavailable` and `StorageError`."""
         wanted = await self._vectors.wanted(self._embedder.model, STEP)
         if wanted:
-            made = await self._embedder.embed([each.text for each in wanted])
+            try:
+                made = await self._embedder.embed([each.text for each in wanted])
+            except TextRefused:
+                return await self._embed_one_by_one(wanted)
             numbers = (each.number for each in wanted)
             await self._vectors.put(self._embedder.model, dict(zip(numbers, made, strict=True)))
         return len(wanted)
 
+    async def _embed_one_by_one(self, wanted: Sequence[WantedPassage]) -> int:
+        """How many could be embedded; those that are refused are put off. Raises `TextRefused` if the first few are.
+
+        It may be that the server refuses everything, and is not to be asked for each passage there is.
+        """
+        made: dict[int, bytes] = {}
+        refused: dict[int, TextRefused] = {}
+        for each in wanted:
+            try:
+                (made[each.number],) = await self._embedder.embed([each.text])
+            except TextRefused as error:
+                refused[each.number] = error
+            if not made and len(refused) >= _MOST_REFUSED:
+                break
+        await self._vectors.put(self._embedder.model, made)
+        await self._vectors.put_off(self._embedder.model, [*refused], REFUSED_SECONDS)
+        if not made:
+            raise next(iter(refused.values()))
+        return len(made)
+
     async def forget_others(self) -> None:
-        """Remove the vectors of other models, once each passage has one of this model."""
+        """Remove the vectors of other models, once each passage has one of this model or was refused by it."""
         for model in await self._vectors.models():
             while model != self._embedder.model and await self._vectors.forget(model, _FORGOTTEN_AT_ONCE):
                 pass

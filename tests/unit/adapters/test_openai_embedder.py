@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from dragoman.adapters.openai_embedder import MOST_CHARACTERS, MOST_TEXTS, OpenAiEmbedder
-from dragoman.errors import ModelUnavailable
+from dragoman.errors import ModelUnavailable, TextRefused
 from dragoman.testing import ManualClock
 from tests.support.scripted_http import Answer, Asked, Said, scripted_server
 from tests.support.waiting import PATIENCE
@@ -119,7 +119,7 @@ async def test_a_server_that_refuses_everything_is_not_asked_for_each_text() -> 
         sent.append(asked)
         return Said(422)
 
-    with pytest.raises(ModelUnavailable, match="status 422"):
+    with pytest.raises(TextRefused, match="status 422"):
         await embed_with(answer, ["x" * 1_600] * MOST_TEXTS)
     assert len(sent) == 6
 
@@ -151,6 +151,14 @@ async def test_an_answer_that_cannot_be_used_is_an_error_without_key_text_or_ans
         await embed_with(answer, ["a secret text"], "the key")
     assert "secret" not in str(raised.value)
     assert "the key" not in str(raised.value)
+
+
+async def test_a_text_without_a_vector_of_any_length_is_the_only_one_that_is_refused() -> None:
+    with scripted_server(lambda asked: reply([[0.0, 0.0]] if b"bad" in asked.body else [[1.0, 0.0]])) as url:
+        embedder = OpenAiEmbedder(url, "small", None, ManualClock())
+        with pytest.raises(TextRefused):
+            await embedder.embed(["bad"])
+        assert await embedder.embed(["good"]) == [unit(1.0, 0.0)]
 
 
 async def test_vectors_of_another_length_than_before_are_refused() -> None:

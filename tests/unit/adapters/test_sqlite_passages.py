@@ -131,7 +131,7 @@ async def test_the_documents_of_an_older_database_are_indexed_step_by_step(tmp_p
     tables = [each for each in names if "_term_" not in each and not each.endswith("of_tenant")]
     for name in ("passage_term_count", *tables):
         connection.execute(f"DROP TABLE {name}")
-    connection.execute("DELETE FROM migration WHERE part = 'knowledge' AND version = 2")
+    connection.execute("DELETE FROM migration WHERE part = 'knowledge' AND version IN (2, 4)")
     row = "INSERT INTO document SELECT NULL, tenant, ?, parent, 0, 1, title, mime_type, '[\"x\"]', NULL, NULL, 1, 0, 0, NULL, ?, ? FROM document WHERE id = 'other'"  # noqa: E501
     for number in range(25):
         connection.execute(row, (f"d{number}", 1.0 if number == 7 else None, f"needle number{number}"))
@@ -151,6 +151,18 @@ async def test_the_documents_of_an_older_database_are_indexed_step_by_step(tmp_p
     assert len(await index.by_words(PassageQuery(tenant=ACME, limit=99), "number7")) == 0
     await storage.close()
     assert problems_in(tmp_path) == []
+
+
+def test_what_wanted_vectors_wants_them_still_by_tenant() -> None:
+    connection = sqlite3.connect(":memory:")
+    for each in MIGRATIONS[:3]:
+        connection.executescript(each.script)
+    connection.execute("INSERT INTO passage_document VALUES (3, 7, 2), (4, 8, 1)")
+    connection.executemany("INSERT INTO passage_wanted VALUES (?, ?)", [(1, 3 << 25), (1, 4 << 25), (2, 3 << 25 | 1)])
+    connection.executescript(MIGRATIONS[3].script)
+    rows = connection.execute("SELECT model, tenant, passage, put_off_until FROM passage_wanted").fetchall()
+    assert rows == [(1, 7, 3 << 25, 0), (1, 8, 4 << 25, 0), (2, 7, 3 << 25 | 1, 0)]
+    connection.close()
 
 
 # Vectors in memory.

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.errors import ModelUnavailable
-from dragoman.knowledge.vectors import STEP, ServingModel, VectorWork
+from dragoman.errors import ModelUnavailable, TextRefused
+from dragoman.knowledge.vectors import REFUSED_SECONDS, STEP, ServingModel, VectorWork
 from dragoman.testing import ManualClock
 from tests.support.passage_vectors import CountingEmbedder, ListedVectors
 from tests.support.waiting import until
@@ -69,6 +69,20 @@ async def test_a_model_that_fails_is_tried_again_after_waits_that_grow_and_end()
     assert vectors.stored == {"new": {1: b"a"}}
     vectors.passages[2] = "b"
     assert (await work.run())["embedded"] == 1, "what follows a success is not waited for"
+
+
+async def test_a_text_that_its_model_refuses_is_put_off_and_the_others_do_not_wait() -> None:
+    texts = [f"p{number}" for number in range(3 * STEP)]
+    vectors, embedder, clock = ListedVectors(texts), CountingEmbedder(refuses=["p3", *texts[STEP : STEP + 4]]), ManualClock()
+    work = VectorWork(vectors, embedder, clock, random=lambda: 1.0)
+    with pytest.raises(TextRefused):  # As a model that is set up wrongly would: a wait follows.
+        await work.run()
+    assert (len(vectors.stored["new"]), len(embedder.batches)) == (STEP - 1, 1 + STEP + 1 + 4)
+    run = asyncio.create_task(work.run())
+    assert await let_time_pass(clock, run, 2)
+    assert (await run)["embedded"] == 2 * STEP - 4
+    assert {*vectors.stored["new"].values()} == {each.encode() for each in {*texts} - embedder.refuses}
+    assert {*vectors.put_off_for.values()} == {REFUSED_SECONDS}
 
 
 async def test_work_that_is_cancelled_ends_and_keeps_what_it_has_stored() -> None:

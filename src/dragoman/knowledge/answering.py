@@ -24,7 +24,20 @@ MOST_QUOTED: Final = 3
 NOT_ANSWERED: Final = "NOT_ANSWERED"
 """What a model writes if the passages do not answer the question."""
 _CITATION: Final = re.compile(r"[ \t]?\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\](?!\()")
-_LINK: Final = re.compile(r"(!?)\[([^\[\]]*)\]\(\s*<?([^)\s>]*)[^)]*\)")
+# Neither goes back, nor beyond another parenthesis: what a model writes must not keep the event loop.
+_LINK: Final = re.compile(r"(!?)\[([^\[\]]*+)\]\(\s*+<?([^()\s>]*+)[^()]*+\)")
+_DEFINITION: Final = re.compile(r"^[ \t>*+\-\d.)]*\[[^\[\]\n]+\]:.*$", re.MULTILINE)
+"""Where a reference leads, such as a citation: there are no references but citations, and these lead nowhere."""
+_TARGET: Final = re.compile(r"\]\((?:\s*+<?([^()\s>]*+)[^()]*+\))?")
+"""Of a link with anything in its words."""
+_PICTURE: Final = re.compile(r"!(?=\[(?!\d))")
+_ADDRESS: Final = re.compile(
+    r"(?:\b[a-z][a-z0-9+.-]*://|\b(?:mailto|tel|javascript|vbscript|file|blob):|\bdata:(?=\w+/)|"
+    r"(?<![\w:/])//(?=[\w-]+\.)|\bwww\.)[^\s<>()\[\]`\"']+",
+    re.IGNORECASE,
+)
+_TAG: Final = re.compile(r"<(?=[a-z/!?])(?![a-z][a-z0-9+.-]*://)(?:([^<>]*)>)?", re.IGNORECASE)
+_LEFT_OUT: Final = "…"
 _ITEM: Final = re.compile(r"\s*(?:[-*+]|\d{1,3}[.)])\s")
 _RESERVED: Final = re.compile(r"[<>]|\[(?=/?[A-Z_]+\])")
 """What begins the marks between the turns of a conversation, in the templates of models."""
@@ -115,21 +128,41 @@ class Written(Struct, frozen=True):
 
 def checked(text: str, passages: Sequence[FoundPassage]) -> Written:
     """Without citations of passages that were not given, paragraphs that cite none, and addresses from elsewhere."""
-    given = "\n".join(passage.text for passage in passages)
-
-    def link(match: re.Match[str]) -> str:
-        is_image, words, url = match.groups()
-        return match[0] if not is_image and url and url in given else words
+    text = _without_addresses(text.strip(), "\n".join(passage.text for passage in passages))
 
     def citation(match: re.Match[str]) -> str:
         numbers = dict.fromkeys(int(each) for each in match[1].split(","))
         kept = [str(number) for number in numbers if 1 <= number <= len(passages)]
         return f" [{', '.join(kept)}]" if kept else ""
 
-    cited = [_CITATION.sub(citation, block) for block in _blocks(_LINK.sub(link, text.strip()))]
+    cited = [_CITATION.sub(citation, block) for block in _blocks(text)]
     kept = [block.strip("\n") for block in cited if _CITATION.search(block)]
     written = "".join(f"{'' if not i else _between(kept[i - 1], block)}{block}" for i, block in enumerate(kept))
     return Written(written.strip(), len(cited) - len(kept))
+
+
+def _without_addresses(text: str, given: str) -> str:
+    """Without whatever could show or lead to something elsewhere, unless its address stands in `given`."""
+
+    def link(match: re.Match[str]) -> str:
+        is_image, words, url = match.groups()
+        return match[0] if not is_image and url and url in given else words
+
+    def target(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return "] ("  # No link.
+        return match[0] if match[1] and match[1] in given else "]"
+
+    def address(match: re.Match[str]) -> str:
+        return match[0] if match[0].rstrip(".,;:!?*_~") in given else _LEFT_OUT
+
+    def tag(match: re.Match[str]) -> str:
+        # One with attributes can show a picture; others are as harmless as `List<String>` is.
+        is_given = match[1] is not None and "=" not in match[1] and match[0] in given
+        return match[0] if is_given else f"&lt;{match[0][1:]}"
+
+    text = _TARGET.sub(target, _LINK.sub(link, _DEFINITION.sub("", text)))
+    return _TAG.sub(tag, _ADDRESS.sub(address, _PICTURE.sub("", text)))
 
 
 def _between(before: str, after: str) -> str:
@@ -139,15 +172,15 @@ def _between(before: str, after: str) -> str:
 def _blocks(text: str) -> list[str]:
     """Paragraphs and items of lists. Code belongs to what is before it; a line that ends with `:` to what follows."""
     blocks: list[list[str]] = [[]]
-    is_code = False
+    is_code, last = False, ""
     for line in text.splitlines():
         current = blocks[-1]
         is_fence = line.lstrip().startswith(("```", "~~~"))
         ends = not current or not current[-1].strip() or bool(_ITEM.match(line))
-        announced = [each for each in current if each.strip()][-1:]
-        stays = is_code or is_fence or not line.strip() or (announced and announced[0].rstrip().endswith(":"))
+        stays = is_code or is_fence or not line.strip() or last.endswith(":")
         if current and ends and not stays:
             blocks.append([])
         blocks[-1].append(line)
+        last = line.rstrip() or last
         is_code ^= is_fence
     return ["\n".join(lines) for lines in blocks if any(line.strip() for line in lines)]

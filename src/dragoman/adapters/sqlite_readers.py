@@ -63,9 +63,10 @@ class SqliteReaders:
             job = self._jobs.get()
             is_last = isinstance(job, Farewell)
             try:
-                if connection is None and not is_last:
+                is_wanted = not job.awaited.cancelled()  # Or else nobody waits any longer, and others do.
+                if connection is None and is_wanted and not is_last:
                     connection = self._connect()
-                if connection is not None:
+                if connection is not None and is_wanted:
                     _read(connection, job)
             except BaseException as error:  # Whatever it was, whoever waits must hear of it, and the thread goes on.
                 job.error = storage_error(error)

@@ -130,7 +130,7 @@ async def test_any_number_of_tags_can_be_asked_for(tree: Tree, searching: Search
     await tree.create("all", body="word", tags=(*tags, tags[0]))
     await tree.create("most", body="word", tags=tags[1:])
     assert await searching.ids("word", *tags) == ["all"]
-    assert await searching.ids("word", *tags, "\u2028\x01 ü\"") == []
+    assert await searching.ids("word", *tags, '\u2028\x01 ü"') == []
 
 
 async def test_a_beginning_finds_longer_words_and_the_word_itself_is_worth_more(

@@ -38,7 +38,7 @@ _MOST_FRONT_LINES = 100
 _MOST_LINES = 20_000
 """Of Markdown, a second's work at the worst; what follows is taken as plain text."""
 _MOST_APART = 10_000
-"""Passages of JSON. The names of what follows are text and no headings, as a few bytes below each could be a passage."""
+"""Passages of JSON. The names in what follows are no headings but text: below each, a few bytes could be a passage."""
 _PARAGRAPHS = re.compile(r"\n[^\S\n]*\n\s*")
 _MARKUP = re.compile(r"(?<!\w)[*`_]+|[*`_]+(?!\w)")
 _WHOLE = frozenset(("fence", "code_block", "table_open"))

@@ -110,10 +110,16 @@ def test_paragraphs_that_are_removed_are_counted() -> None:
         ("Owls [see [1]](&#104;ttps&colon;&sol;&sol;eve.example).", "Owls [see [1]]."),
         ("![a [b]](https://owls.example/night) Owls [1].", "[a [b]](https://owls.example/night) Owls [1]."),
         ("[a](https://eve.example/(x)) Owls [1].", "[a] (…(x)) Owls [1]."),
-        ("[a](&#104;ttps&colon;&sol;&sol;eve.example/(x)) [1].", "[a] (&#104;ttps&colon;&sol;&sol;eve.example/(x)) [1]."),
+        (
+            "[a](&#104;ttps&colon;&sol;&sol;eve.example/(x)) [1].",
+            "[a] (&#104;ttps&colon;&sol;&sol;eve.example/(x)) [1].",
+        ),
         ("See https://eve.example/?q=secret, or [1].", "See … or [1]."),
         ("See https://owls.example/night. So [1].", "See https://owls.example/night. So [1]."),
-        ("See <https://owls.example/night> or <https://eve.example> [1].", "See <https://owls.example/night> or <…> [1]."),
+        (
+            "See <https://owls.example/night> or <https://eve.example> [1].",
+            "See <https://owls.example/night> or <…> [1].",
+        ),
         ("See www.eve.example, //eve.example/x or javascript:alert(1) [1].", "See … … or …(1) [1]."),
         ("[1]: https://eve.example/login\n\nOwls hunt [1].", "Owls hunt [1]."),
         ("- [1]: &#104;ttps&#58;&#47;&#47;eve.example\n\nOwls hunt [1].", "Owls hunt [1]."),

@@ -73,7 +73,11 @@ async def test_a_model_that_fails_is_tried_again_after_waits_that_grow_and_end()
 
 async def test_a_text_that_its_model_refuses_is_put_off_and_the_others_do_not_wait() -> None:
     texts = [f"p{number}" for number in range(3 * STEP)]
-    vectors, embedder, clock = ListedVectors(texts), CountingEmbedder(refuses=["p3", *texts[STEP : STEP + 4]]), ManualClock()
+    vectors, embedder, clock = (
+        ListedVectors(texts),
+        CountingEmbedder(refuses=["p3", *texts[STEP : STEP + 4]]),
+        ManualClock(),
+    )
     work = VectorWork(vectors, embedder, clock, random=lambda: 1.0)
     with pytest.raises(TextRefused):  # As a model that is set up wrongly would: a wait follows.
         await work.run()

@@ -160,6 +160,7 @@ __all__ = [
     "StorageUnsupported",
     "StructuredError",
     "TargetError",
+    "TextRefused",
     "TimedOut",
     "TooManyWrites",
     "ToolError",

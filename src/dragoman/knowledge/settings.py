@@ -11,6 +11,8 @@ from dragoman.access.settings import is_secure_url
 from dragoman.sections import Count, Problem, Section, about
 
 _DAY_MS = 86_400_000
+_SECRETS = frozenset("@?#")
+"""Characters of a URL before or behind which secrets are written."""
 
 
 class KnowledgeConfig(Section, frozen=True):
@@ -55,14 +57,15 @@ class KnowledgeConfig(Section, frozen=True):
     ] = False
 
     def conflicts(self) -> Iterator[Problem]:
-        if self.embeddings_url is not None and not is_secure_url(self.embeddings_url):
-            yield "embeddings_url", "must be a URL with https, or with http on this machine"
+        for name in ("embeddings_url", "answers_url"):
+            url = getattr(self, name)
+            if url is not None and not is_secure_url(url):
+                yield name, "must be a URL with https, or with http on this machine"
+            elif url is not None and _SECRETS & {*url}:
+                yield name, "must not have a user, a query or a fragment: it is logged, and a key has its own variable"
         if self.embedder == "openai":
             for name in ("embeddings_url", "embeddings_model"):
                 if getattr(self, name) is None:
                     yield name, "must be set, as embedder is openai"
-        if self.answers_url is not None:
-            if not is_secure_url(self.answers_url):
-                yield "answers_url", "must be a URL with https, or with http on this machine"
-            if self.answers_model is None:
-                yield "answers_model", "must be set, as answers_url is"
+        if self.answers_url is not None and self.answers_model is None:
+            yield "answers_model", "must be set, as answers_url is"

@@ -9,6 +9,7 @@ import pytest
 from dragoman.app import configure
 from dragoman.errors import ConfigError
 
+SECRET = "must not have a user, a query or a fragment: it is logged, and a key has its own variable"
 INSECURE = ("knowledge.embeddings_url", "must be a URL with https, or with http on this machine")
 
 
@@ -25,6 +26,11 @@ INSECURE = ("knowledge.embeddings_url", "must be a URL with https, or with http 
         ),
         ({"embeddings_url": "http://example.org/v1"}, [INSECURE]),
         ({"embeddings_url": "ftp://127.0.0.1/v1"}, [INSECURE]),
+        ({"embeddings_url": "https://me:secret@example.org/v1"}, [("knowledge.embeddings_url", SECRET)]),
+        (
+            {"answers_url": "https://example.org/v1?key=secret", "answers_model": "small"},
+            [("knowledge.answers_url", SECRET)],
+        ),
     ],
 )
 def test_an_embedder_that_cannot_be_made_is_refused(settings: dict[str, Any], problems: list[tuple[str, str]]) -> None:

@@ -100,6 +100,8 @@ _FORGET = (
     "(SELECT tenant, principal, context_id FROM document_stream WHERE until <= ? LIMIT ?)",
 )
 _HIGHEST = 2**63 - 1
+_MOST_INDEXED = 262_144
+"""Characters of documents that are indexed in one transaction; of a longer document, all of them."""
 
 _encode_document = msgspec.json.Encoder().encode
 _decode_document = msgspec.json.Decoder(Document).decode
@@ -153,12 +155,13 @@ class SqliteDocuments:
 
         def write(transaction: Transaction) -> int:
             rows = self._rows(transaction)
-            missing = transaction.execute(_MISSING, (limit,)).fetchall()
-            for each in missing:
-                document = rows.document(*each)
+            missing, indexed, size = transaction.execute(_MISSING, (limit,)).fetchall(), 0, 0
+            while indexed < len(missing) and size < _MOST_INDEXED:
+                document = rows.document(*missing[indexed])
                 assert document is not None
                 index_changed(transaction, document, document, CutAhead().passages_of(document))
-            return len(missing)
+                indexed, size = indexed + 1, size + len(document.body)
+            return indexed
 
         return await self._database.write(write)
 

@@ -147,6 +147,13 @@ async def test_the_documents_of_an_older_database_are_indexed_step_by_step(tmp_p
     assert len(await index.by_words(QUERY, "needle")) == 2
     assert await catch_up(index) == {"indexed": 22}
     assert await catch_up(index) == {"indexed": 0}
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    for number in range(3):
+        connection.execute(row, (f"long{number}", None, "word " * 40_000))
+    connection.execute("INSERT INTO passage_missing SELECT number FROM document WHERE id LIKE 'long%'")
+    connection.commit()
+    connection.close()
+    assert [await index.catch_up(10) for _ in range(3)] == [2, 1, 0], "others can write in between"
     assert len(await index.by_words(PassageQuery(tenant=ACME, limit=99, tags=frozenset("x")), "needle")) == 22
     assert len(await index.by_words(PassageQuery(tenant=ACME, limit=99), "number7")) == 0
     await storage.close()

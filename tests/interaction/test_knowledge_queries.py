@@ -11,10 +11,13 @@ from uuid import uuid4
 
 import pytest
 
+from dragoman.calls.repeats import IDEMPOTENCY_KEY
 from dragoman.knowledge.index import Hit, PassageIndex, PassageQuery, PassageVectors
+from dragoman.knowledge.standing import PASSAGES_KEY
 from tests.support.gateway import create_args
 from tests.support.gateway_serving import (
     TENANT,
+    TOKEN,
     TRANSPORTS,
     WAYS,
     Answer,
@@ -22,6 +25,7 @@ from tests.support.gateway_serving import (
     OverHttp,
     OverMcp,
     Way,
+    answer_in,
     internal,
     open_gateway,
     open_way,
@@ -170,6 +174,22 @@ async def test_a_repeat_gets_the_first_answer_with_its_hits(gateway: GatewayApp,
     assert found(await ask(way, "vacation")) == []
     refused = await way.do("query_knowledge", {"query": "other"}, key)
     assert refused.details["reason"] == "idempotency_conflict"
+
+
+async def test_passages_alone_and_an_answer_are_not_the_same_request(gateway: GatewayApp) -> None:
+    key = f"query-{uuid4()}"
+    await write(OverMcp(gateway), "Vacation", VACATION)
+
+    async def ask_with(key: str, **meta: Any) -> Answer:
+        params = {"name": "knowledge.query_knowledge", "arguments": {"query": "vacation"}}
+        asked = modern("tools/call", params, {"authorization": f"Bearer {TOKEN}"}, meta={IDEMPOTENCY_KEY: key, **meta})
+        return answer_in((await gateway.driver.ask(asked)).message["result"])
+
+    passages = await ask_with(key, **{PASSAGES_KEY: True})
+    assert passages.data is not None
+    assert passages.data["response"] == ""
+    assert await ask_with(key, **{PASSAGES_KEY: True}) == passages
+    assert (await ask_with(key)).details["reason"] == "idempotency_conflict"
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -119,6 +119,7 @@ class AuthorizeAction:
             raise NotFound(f"Unknown tool: {call.name}")
         if IDEMPOTENCY_KEY in call.meta:
             check_key(call.meta[IDEMPOTENCY_KEY])
+        passages_only = call.meta.get(PASSAGES_KEY) is True
         return ActionRequest(
             tenant=self._standings.tenant_of(caller, call.meta.get(TENANT_KEY)),
             principal=caller.principal,
@@ -127,10 +128,10 @@ class AuthorizeAction:
             correlation_id=call.correlation_id,
             subject=self._action.subject(call.arguments, caller.principal),
             key=call.meta.get(IDEMPOTENCY_KEY),
-            fingerprint=fingerprint_of(self._action, call.arguments),
+            fingerprint=fingerprint_of(self._action, (call.arguments, True) if passages_only else call.arguments),
             keep_seconds=self._keep_seconds,
             web_base=self._web_base,
-            passages_only=call.meta.get(PASSAGES_KEY) is True,
+            passages_only=passages_only,
         )
 
     @words_storage_errors

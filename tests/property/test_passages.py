@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.knowledge.index import Passage
-from dragoman.knowledge.passages import MOST, TARGET, passages_of
+from dragoman.knowledge.passages import MOST, MOST_BYTES, TARGET, passages_of
 from dragoman.search.words import MOST_LETTERS, words_in
 
 MARKDOWN, PLAIN, JSON = "text/markdown", "text/plain", "application/json"
@@ -130,6 +130,21 @@ def test_the_names_of_members_are_headings() -> None:
         Passage((), "on: true"),
         Passage(("list",), "a: b\nnull"),
     ]
+
+
+def test_what_is_searched_of_a_document_is_measured_in_bytes() -> None:
+    passages = passages_of(PLAIN, "鸮 " * MOST_BYTES)
+    assert sum(len(each.text.encode()) for each in passages) == pytest.approx(MOST_BYTES, rel=0.01)
+    assert words_of(passages) == {"鸮"}
+
+
+@pytest.mark.parametrize("mime_type", [PLAIN, JSON, MARKDOWN])
+def test_a_document_of_many_megabytes_is_found_by_its_beginning(mime_type: str) -> None:
+    body = '["first ' + "word " * (MOST_BYTES // 5 - 4) + 'last", "' + "beyond " * 100_000 + '"]'
+    passages = passages_of(mime_type, body)
+    check_bounds(passages)
+    assert words_of(passages) - {"be", "bey", "beyo", "beyon", "beyond", "b"} == {"first", "word", "last"}
+    assert sum(len(each.text) for each in passages) <= MOST_BYTES
 
 
 def _beginner() -> str:

@@ -1,6 +1,7 @@
 """How a document is cut into passages.
 
-1. Every word of a document is in one of its passages, in the text or in the headings.
+1. Every word of a document is in one of its passages, in the text or in the headings, up to `MOST_BYTES`: all
+   passages of a document are written in one transaction, and nobody else writes meanwhile.
 2. Text is cut where the document is: at headings, between paragraphs and items. Neighbours are joined up to `TARGET`
    bytes, about 200 tokens. Code and tables stay whole up to `MOST` bytes, which no passage exceeds.
 3. A change of one paragraph changes passages nearby only: where a passage begins depends on what is joined, but some
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 TARGET = 800
 MOST = 4 * TARGET
+MOST_BYTES = 4 << 20
+"""Of a document, which take a second or two to write. JSON that is longer is taken as plain text."""
 _TARGETS_BETWEEN_BEGINNINGS = 4
 _SHORTEST = 32
 """Bytes of a passage that ends because of the hash of what follows."""
@@ -46,7 +49,7 @@ _WHOLE = frozenset(("fence", "code_block", "table_open"))
 
 def passages_of(mime_type: str, body: str) -> list[Passage]:
     """The passages of a document; one without text if there is nothing else, so that its title can be found."""
-    joiner = _Joiner()
+    joiner, body = _Joiner(), _beginning(body)
     if mime_type == "text/markdown":
         _add_markdown(joiner, body)
     elif mime_type == "application/json":
@@ -54,6 +57,13 @@ def passages_of(mime_type: str, body: str) -> list[Passage]:
     else:
         _add_paragraphs(joiner, (), body)
     return joiner.finish() or [Passage((), "")]
+
+
+def _beginning(body: str) -> str:
+    """What of a document is searched."""
+    if body.isascii() or 4 * len(body) <= MOST_BYTES:
+        return body[:MOST_BYTES]
+    return body.encode(errors="replace")[:MOST_BYTES].decode(errors="ignore")
 
 
 class _Joiner:

@@ -89,6 +89,20 @@ async def test_a_passage_is_found_by_its_words_and_told_with_its_document(tree: 
     )
 
 
+async def test_what_is_told_with_a_passage_is_bounded(tree: Tree, searching: Searching) -> None:
+    parent = "root"
+    for number in range(40):
+        await tree.create(f"d{number}", parent, title=f"{number} " + "x" * 1_000)
+        parent = f"d{number}"
+    await tree.create(
+        "a", parent, title="y" * 1_000, body="needle", tags=tuple(f"{n}" + "z" * 1_000 for n in range(150))
+    )
+    (found,) = await searching.found("needle")
+    assert [each.split()[0] for each in found.path] == [str(number) for number in range(8, 40)]
+    assert {len(each) for each in (*found.path, found.title, *found.tags)} == {241}
+    assert len(found.tags) == 100
+
+
 async def test_titles_and_headings_are_found_too_and_so_is_a_document_without_a_body(
     tree: Tree, searching: Searching
 ) -> None:

@@ -11,7 +11,7 @@ from dragoman.adapters.dict_passage_rows import Shelf
 from dragoman.adapters.vector_cache import VectorCache, best
 from dragoman.clock import Clock
 from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, PassageQuery, WantedPassage
-from dragoman.knowledge.indexing import in_turns
+from dragoman.knowledge.indexing import MOST_ABOVE, MOST_TAGS, beginning, in_turns
 from dragoman.knowledge.port import ROOT
 from dragoman.search.ranking import POSTING_BITS, rank
 
@@ -123,19 +123,19 @@ def _found(documents: DictDocuments, shelf: Shelf, tenant: str, number: int) -> 
     assert document is not None
     path: list[str] = []
     above = document.parent
-    while above != ROOT:
+    while above != ROOT and len(path) < MOST_ABOVE:
         parent = documents.rows.document(tenant, above)
         assert parent is not None
-        path.append(parent.title)
+        path.append(beginning(parent.title))
         above = parent.parent
     return FoundPassage(
         number=number,
         document_id=document.id,
-        title=document.title,
+        title=beginning(document.title),
         path=tuple(reversed(path)),
         heading=kept.passage.heading,
         text=kept.passage.text,
         revision=document.revision,
-        tags=document.tags,
+        tags=tuple(map(beginning, document.tags[:MOST_TAGS])),
         is_human_readable=document.is_human_readable,
     )

@@ -14,7 +14,7 @@ from dragoman.adapters.sqlite_passage_rows import MADE_BITS, term
 from dragoman.adapters.vector_cache import VectorCache, best
 from dragoman.clock import Clock
 from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, Passage, PassageQuery, WantedPassage
-from dragoman.knowledge.indexing import in_turns, whole_text
+from dragoman.knowledge.indexing import MOST_ABOVE, MOST_TAGS, beginning, in_turns, whole_text
 from dragoman.search.ranking import POSTING_BITS, posting, rank
 
 if TYPE_CHECKING:
@@ -37,12 +37,13 @@ _READ = f"""
     FROM passage JOIN document ON document.number = passage.number >> {MADE_BITS}
     WHERE passage.number = ? AND document.tenant = ?
     """
-_ABOVE = """
+_ABOVE = f"""
     WITH RECURSIVE above (level, id, title, parent) AS (
       SELECT 0, id, title, parent FROM document WHERE tenant = ? AND id = ?
       UNION ALL
       SELECT above.level + 1, document.id, document.title, document.parent
       FROM above JOIN document ON document.tenant = ? AND document.id = above.parent
+      WHERE above.level < {MOST_ABOVE - 1}
     )
     SELECT title FROM above ORDER BY level DESC
     """
@@ -311,15 +312,16 @@ def _read(connection: sqlite3.Connection, tenant: str, numbers: Sequence[int]) -
             continue
         id, parent, title, heading, text, revision, tags, is_human_readable = row
         if parent not in paths:
-            paths[parent] = tuple([title for (title,) in connection.execute(_ABOVE, (tenant, parent, tenant))])
+            above = connection.execute(_ABOVE, (tenant, parent, tenant))
+            paths[parent] = tuple([beginning(each) for (each,) in above])
         yield FoundPassage(
             number=number,
             document_id=id,
-            title=title,
+            title=beginning(title),
             path=paths[parent],
             heading=_decode_texts(heading),
             text=text,
             revision=revision,
-            tags=_decode_texts(tags),
+            tags=tuple(map(beginning, _decode_texts(tags)[:MOST_TAGS])),
             is_human_readable=bool(is_human_readable),
         )

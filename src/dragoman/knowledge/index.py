@@ -39,13 +39,16 @@ class Hit(Struct, frozen=True):
 
 
 class FoundPassage(Struct, frozen=True, kw_only=True):
-    """A passage, and the document that it is of as that stands now."""
+    """A passage, and the document that it is of as that stands now.
+
+    Titles and tags that are very long are cut off, and there are not more than a hundred tags.
+    """
 
     number: int
     document_id: str
     title: str
     path: tuple[str, ...]
-    """The titles of the documents above, from the top of the tree on."""
+    """The titles of the documents above, from the top of the tree on; of the nearest ones in a deep tree."""
     heading: tuple[str, ...]
     text: str
     revision: int

@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 LONGEST_TITLE: Final = 240
 """Characters of a title that each passage is found by. A longer one has passages of its own."""
+MOST_ABOVE: Final = 32
+MOST_TAGS: Final = 100
+"""Of a document, that are told with a passage of it, like the titles of so many documents above it."""
 _LARGE = 32_768
 
 _encode = msgspec.json.encode
@@ -81,6 +84,11 @@ def in_turns(waiting: Iterable[Iterable[T]], limit: int) -> list[T]:
     """The first of each, then the second of each, and so on."""
     turns = chain.from_iterable(zip_longest(*waiting))
     return list(islice((each for each in turns if each is not None), limit))
+
+
+def beginning(text: str) -> str:
+    """A title or a tag as it is told with a passage: each may be as long as a document."""
+    return text if len(text) <= LONGEST_TITLE else f"{text[:LONGEST_TITLE]}…"
 
 
 def whole_text(title: str, passage: Passage) -> str:

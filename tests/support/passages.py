@@ -10,14 +10,14 @@ from dragoman.knowledge.answering import Tell
 from dragoman.knowledge.index import FoundPassage, Hit, PassageQuery
 
 
-def passage(number: int, text: str = "", **fields: Any) -> FoundPassage:
+def passage(number: int, text: str | None = None, **fields: Any) -> FoundPassage:
     """A passage with most of it filled in."""
     given = {
         "document_id": f"{number:08}-0000-4000-8000-000000000000",
         "title": f"Title {number}",
         "path": (),
         "heading": (),
-        "text": text or f"Text {number}",
+        "text": f"Text {number}" if text is None else text,
         "revision": 1,
         "tags": (),
         "is_human_readable": True,

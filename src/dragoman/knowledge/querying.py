@@ -150,12 +150,16 @@ class Queries:
         searches = [self._by_words(asked, query.query, budget, so_far)]
         if self._get_embedder is not None:
             searches.append(self._by_vector(asked, query.query, self._get_embedder, budget, so_far))
-        left = fuse(*(ranked for ranked in await asyncio.gather(*searches) if ranked is not None))
+        lists = [ranked for ranked in await asyncio.gather(*searches) if ranked is not None]
+        named = {hit.number for ranked in lists if ranked.by_score for hit in ranked.hits}
+        left = fuse(*lists)
         so_far.hits = len(left)
-        while left and (wanted := query.top_k - len(so_far.context)):  # Again only if some were deleted meanwhile.
+        while left and (wanted := query.top_k - len(so_far.context)):  # Again only if some are gone, or without text.
             best, left = left[:wanted], left[wanted:]
             found = {each.number: each for each in await self._index.read(tenant, [hit.number for hit in best])}
-            so_far.context += [(hit, found[hit.number]) for hit in best if hit.number in found]
+            # A title alone, such as a folder's, is alike to every short question.
+            there = ((hit, found[hit.number]) for hit in best if hit.number in found)
+            so_far.context += [(hit, passage) for hit, passage in there if passage.text or hit.number in named]
 
     async def _by_words(self, asked: PassageQuery, text: str, budget: Budget, so_far: _Answering) -> Ranked | None:
         try:

@@ -11,7 +11,7 @@ import pytest
 from dragoman.access.callers import LOCAL
 from dragoman.adapters.dict_documents import DictAudit, DictDocuments
 from dragoman.errors import Aborted, Conflict, ModelUnavailable, NotEnabled, Unauthorized
-from dragoman.knowledge.index import Hit
+from dragoman.knowledge.index import Hit, PassageQuery
 from dragoman.knowledge.port import ActionRequest
 from dragoman.knowledge.querying import CANDIDATES, Queries
 from dragoman.telemetry.log import StructuredLogger
@@ -135,6 +135,20 @@ async def test_words_and_vectors_are_fused() -> None:
     asking = Asking(FewPassages(*OWLS, alike=[Hit(3, 0.9), Hit(2, 0.8)]), get_embedder=embedder.get)
     data = await asking.ask()
     assert (passages_in(data), data["hits"]) == (["owls sleep", "owls hunt", "mice hide"], 3)
+
+
+async def test_a_document_without_text_is_found_by_the_words_of_its_title_and_not_by_its_vector() -> None:
+    class Titles(FewPassages):
+        async def by_words(self, query: PassageQuery, text: str) -> list[Hit]:
+            return [Hit(each.number, 1.0) for each in self.passages.values() if each.title == text]
+
+    embedder = Held()
+    embedder.gate.set()
+    folders = [passage(number, title=title, text="") for number, title in ((1, "People"), (2, "Office"))]
+    index = Titles(*folders, passage(3, "ask Ada"), alike=[Hit(1, 0.5), Hit(2, 0.4), Hit(3, 0.3)])
+    asking = Asking(index, get_embedder=embedder.get)
+    assert passages_in(await asking.ask("who repairs it?", top_k=2)) == ["ask Ada"]
+    assert [each["title"] for each in (await asking.ask("Office"))["context"]] == ["Office", "Title 3"]
 
 
 # The budget.

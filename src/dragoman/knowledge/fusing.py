@@ -5,12 +5,13 @@
 2. For words that is multiplied by the score, the share of the question that the passage covers. With a question whose
    words the documents do not use, the first ranks by words mean little. Vectors always have a nearest one, and their
    scores differ from model to model.
-3. Weights and smoothing were chosen by measurement: docs/search-quality.md.
+3. What few passages have, such as a name or a number, is not lost among those that are merely alike.
+4. Weights and smoothing were chosen by measurement: docs/search-quality.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from dragoman.knowledge.index import Hit
@@ -42,3 +43,15 @@ def fuse(*lists: Ranked, smoothing: int = SMOOTHING) -> list[Hit]:
             share = weight * hit.score if by_score else weight
             scores[hit.number] = scores.get(hit.number, 0.0) + share / (smoothing + rank) / highest
     return [Hit(number, score) for number, score in sorted(scores.items(), key=lambda each: (-each[1], each[0]))]
+
+
+def keep_few(fused: Sequence[Hit], by_words: Collection[int], count: int) -> list[Hit]:
+    """With all that words have found among the first `count`, unless that is more than half of these.
+
+    A new passage has no vector yet, and a rare word in a long passage has a low score.
+    """
+    if len(by_words) > count // 2:
+        return list(fused)
+    others = [hit.number for hit in fused if hit.number not in by_words]
+    first = {*by_words, *others[: count - len(by_words)]}
+    return sorted(fused, key=lambda hit: hit.number not in first)

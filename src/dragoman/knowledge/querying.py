@@ -28,7 +28,7 @@ from dragoman.knowledge.answering import (
 from dragoman.knowledge.budget import Budget
 from dragoman.knowledge.changing import page_of
 from dragoman.knowledge.embedding import GetEmbedder
-from dragoman.knowledge.fusing import VECTORS_WEIGHT, WORDS_WEIGHT, Ranked, fuse
+from dragoman.knowledge.fusing import VECTORS_WEIGHT, WORDS_WEIGHT, Ranked, fuse, keep_few
 from dragoman.knowledge.index import FoundPassage, Hit, PassageIndex, PassageQuery
 from dragoman.knowledge.port import ActionRequest, Applied, Documents, KeepAnswer
 from dragoman.tools.context import Cancellation, Progress, ToolContext
@@ -152,7 +152,7 @@ class Queries:
             searches.append(self._by_vector(asked, query.query, self._get_embedder, budget, so_far))
         lists = [ranked for ranked in await asyncio.gather(*searches) if ranked is not None]
         named = {hit.number for ranked in lists if ranked.by_score for hit in ranked.hits}
-        left = fuse(*lists)
+        left = keep_few(fuse(*lists), named, query.top_k)
         so_far.hits = len(left)
         while left and (wanted := query.top_k - len(so_far.context)):  # Again only if some are gone, or without text.
             best, left = left[:wanted], left[wanted:]
@@ -160,6 +160,7 @@ class Queries:
             # A title alone, such as a folder's, is alike to every short question.
             there = ((hit, found[hit.number]) for hit in best if hit.number in found)
             so_far.context += [(hit, passage) for hit, passage in there if passage.text or hit.number in named]
+        so_far.context.sort(key=lambda found: -found[0].score)
 
     async def _by_words(self, asked: PassageQuery, text: str, budget: Budget, so_far: _Answering) -> Ranked | None:
         try:

@@ -151,6 +151,22 @@ async def test_a_document_without_text_is_found_by_the_words_of_its_title_and_no
     assert [each["title"] for each in (await asking.ask("Office"))["context"]] == ["Office", "Title 3"]
 
 
+async def test_what_only_a_few_passages_have_is_among_those_that_are_merely_alike() -> None:
+    class Rare(FewPassages):
+        async def by_words(self, query: PassageQuery, text: str) -> list[Hit]:
+            return [Hit(9, 0.1)] if text == "zugzwang" else [Hit(9, 0.1), Hit(8, 0.1), Hit(7, 0.1)]
+
+    embedder = Held()
+    embedder.gate.set()
+    passages = [passage(1, ""), *(passage(number) for number in range(2, 10))]
+    asking = Asking(Rare(*passages, alike=[Hit(number, 0.5) for number in range(1, 7)]), get_embedder=embedder.get)
+    data = await asking.ask("zugzwang")
+    assert [each["title"] for each in data["context"]] == [f"Title {number}" for number in (2, 3, 4, 5, 9)]
+    assert data["hits"] == 7
+    assert "Text 9" not in passages_in(await asking.ask("zugzwang", top_k=1))
+    assert "Text 9" not in passages_in(await asking.ask("a common word"))  # Three of five: as they are fused.
+
+
 # The budget.
 
 

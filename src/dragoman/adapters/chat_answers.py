@@ -33,6 +33,7 @@ class _Text(Struct):
 class _Choice(Struct):
     delta: _Text | None = None
     message: _Text | None = None
+    finish_reason: str | None = None
 
 
 class _Completion(Struct):
@@ -113,22 +114,28 @@ class ChatAnswers:
 async def _pieces(response: httpx2.Response) -> AsyncIterator[str]:
     """The text of a completion as it comes; all at once from a server that does not stream."""
     if response.headers.get("content-type", "").startswith("application/json"):
-        yield _text_in(b"".join([line async for line in _lines(response)]))
+        for choice in _choices_in(b"".join([line async for line in _lines(response)])):
+            yield _text_of(choice)
         return
+    is_finished = False
     async for line in _lines(response):
         data = line.removeprefix(_PREFIX).strip() if line.startswith(_PREFIX) else b""
         if data == b"[DONE]":
             return
-        if data:
-            yield _text_in(data)
+        for choice in _choices_in(data) if data else ():
+            is_finished = is_finished or choice.finish_reason is not None
+            yield _text_of(choice)
+    if not is_finished:  # A connection that breaks looks like the end of a body without a length.
+        raise ModelUnavailable(f"{response.url} ended in the middle of an answer")
 
 
-def _text_in(data: bytes) -> str:
-    for choice in _decoder.decode(data).choices[:1]:
-        for part in (choice.delta, choice.message):
-            if part is not None and part.content:
-                return part.content
-    return ""
+def _choices_in(data: bytes) -> list[_Choice]:
+    return _decoder.decode(data).choices[:1]
+
+
+def _text_of(choice: _Choice) -> str:
+    texts = (part.content for part in (choice.delta, choice.message) if part is not None and part.content)
+    return next(texts, "")
 
 
 async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:

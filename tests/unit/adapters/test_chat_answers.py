@@ -75,6 +75,7 @@ async def test_an_answer_that_is_not_streamed_is_taken_whole() -> None:
         (whole("200 OK", b"no json"), "no completion"),
         (STREAM + b"data: {\n\n", "no completion"),
         (STREAM + b'data: {"choices": 1}\n\n', "no completion"),
+        (STREAM + event("Night [1], but not"), "ended in the middle of an answer"),
         (b"SSH-2.0-OpenSSH\r\n", "cannot be asked: RemoteProtocolError"),
         (whole("200 OK", b"x" * 10).replace(b": 10", b": 99"), "cannot be asked: RemoteProtocolError"),
     ],
@@ -83,6 +84,13 @@ async def test_a_response_that_is_none_is_an_error_that_says_why(raw: bytes, rea
     async with serving_model(raw=raw) as model:
         with pytest.raises(ModelUnavailable, match=reason):
             await written(model.url)
+
+
+async def test_an_answer_ends_with_the_stream_or_with_the_reason_of_its_end() -> None:
+    last = b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
+    for end in (b"data: [DONE]\n\n", last):
+        async with serving_model(raw=STREAM + event("Night [1].") + end) as model:
+            assert await written(model.url) == "Night [1]."
 
 
 async def test_an_endless_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ _HINTS: Mapping[ContractCode, str] = {
 }
 _HINTS_BY_REASON: Mapping[str, str] = {
     "payload_too_large": "Send arguments of at most details.limit bytes.",
+    "role": "Use credentials with a role that may do this; an envelope also has to claim it in principal.roles.",
     "other_principal": "Let principal.sub be the subject of the credentials.",
     "document_exists": "Update the document, or choose another document_id.",
     "revision_conflict": "Use details.actual as last_known_revision, if the change is still right.",

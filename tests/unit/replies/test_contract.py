@@ -130,6 +130,14 @@ def test_a_message_is_short_clean_and_never_empty() -> None:
         assert 0 < len(error["message"]) <= 1000
 
 
+@pytest.mark.requirement("MC-RESP-02")
+def test_a_reason_has_a_hint_of_its_own() -> None:
+    _, role = worded(errors.Unauthorized("No", {"reason": "role"}))
+    _, tenant = worded(errors.Unauthorized("No", {"reason": "other_tenant"}))
+    assert "principal.roles" in role["details"]["hint"]
+    assert "principal.roles" not in tenant["details"]["hint"]
+
+
 @pytest.mark.requirement("MC-RESP-02", "MC-ENV-06")
 def test_facts_go_along() -> None:
     facts = {"path": "action_version", "supported_versions": ["1.0.0"]}

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, NoReturn
+from unicodedata import combining, east_asian_width
 
 import msgspec
 import typer
@@ -46,10 +47,17 @@ def print_encoded(encoded: bytes, *, indented: bool | None = None) -> None:
 def print_columns(rows: Iterable[Sequence[str]], *, dim_last: bool = False) -> None:
     """Rows in columns that line up; the last column has no width."""
     rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
+    widths = [max(map(_width, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
     for row in rows:
-        start = "".join(f"{cell:{width}}  " for cell, width in zip(row, widths, strict=False))
+        start = "".join(cell + " " * (width - _width(cell) + 2) for cell, width in zip(row, widths, strict=False))
         typer.echo(start + (typer.style(row[-1], dim=True) if dim_last else row[-1]))
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal a text takes: two for a Chinese character, none for an accent by itself."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
 
 
 @contextmanager

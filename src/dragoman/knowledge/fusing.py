@@ -2,9 +2,9 @@
 
 1. Scores of words and of vectors cannot be compared with each other, so ranks count: a passage gets
    `weight / (SMOOTHING + rank)` from each list that has it.
-2. For words that is multiplied by the score, the share of the question that the passage covers. With a question whose
-   words the documents do not use, the first ranks by words mean little. Vectors always have a nearest one, and their
-   scores differ from model to model.
+2. For words that is multiplied by how much of the question the passage covers, which its score tells. With a question
+   whose words the documents do not use, the first ranks by words mean little. Vectors always have a nearest one, and
+   their scores differ from model to model.
 3. What few passages have, such as a name or a number, is not lost among those that are merely alike.
 4. Weights and smoothing were chosen by measurement: docs/search-quality.md.
 """
@@ -16,10 +16,12 @@ from typing import Final, NamedTuple
 
 from dragoman.knowledge.index import Hit
 
-WORDS_WEIGHT: Final = 2.0
+WORDS_WEIGHT: Final = 1.25
 VECTORS_WEIGHT: Final = 1.0
 SMOOTHING: Final = 5
 """The larger, the less the first ranks are ahead of those behind them."""
+COVERS_ALL: Final = 1 / 2.2
+"""The score by words of a passage of average length that has each word of the question once."""
 
 
 class Ranked(NamedTuple):
@@ -28,7 +30,7 @@ class Ranked(NamedTuple):
     hits: Sequence[Hit]
     weight: float
     by_score: bool = False
-    """Whether a hit counts as much as its score, which is from 0 to 1."""
+    """Whether a hit counts as much as its score says that it covers of the question."""
 
 
 def fuse(*lists: Ranked, smoothing: int = SMOOTHING) -> list[Hit]:
@@ -40,7 +42,7 @@ def fuse(*lists: Ranked, smoothing: int = SMOOTHING) -> list[Hit]:
     scores: dict[int, float] = {}
     for hits, weight, by_score in lists:
         for rank, hit in enumerate(hits, 1):
-            share = weight * hit.score if by_score else weight
+            share = weight * min(hit.score / COVERS_ALL, 1.0) if by_score else weight
             scores[hit.number] = scores.get(hit.number, 0.0) + share / (smoothing + rank) / highest
     return [Hit(number, score) for number, score in sorted(scores.items(), key=lambda each: (-each[1], each[0]))]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.knowledge.fusing import SMOOTHING, Ranked, fuse
+from dragoman.knowledge.fusing import COVERS_ALL, SMOOTHING, VECTORS_WEIGHT, WORDS_WEIGHT, Ranked, fuse
 from dragoman.knowledge.index import Hit
 
 
@@ -34,10 +34,17 @@ def test_weights_decide_between_the_first_of_each_list() -> None:
 
 def test_hits_by_score_count_as_much_as_they_cover() -> None:
     """A list of poor hits does not get ahead of the other one, whatever its weight is."""
-    good, poor = (Ranked([Hit(1, score), Hit(2, score / 2)], 2.0, by_score=True) for score in (0.9, 0.1))
+    good, poor = (Ranked([Hit(1, score), Hit(2, score / 2)], 2.0, by_score=True) for score in (0.4, 0.05))
     assert [hit.number for hit in fuse(good, ranked(3, 2))] == [1, 2, 3]
     assert [hit.number for hit in fuse(poor, ranked(3, 2))] == [3, 2, 1]
-    assert fuse(good)[0].score == pytest.approx(0.9)
+    assert fuse(good)[0].score == pytest.approx(0.4 / COVERS_ALL)
+
+
+@pytest.mark.parametrize("score", [COVERS_ALL, 0.9])
+def test_a_passage_that_covers_the_question_comes_before_one_that_is_only_alike(score: float) -> None:
+    fused = fuse(Ranked([Hit(2, score)], WORDS_WEIGHT, by_score=True), ranked(1, weight=VECTORS_WEIGHT))
+    assert [hit.number for hit in fused] == [2, 1]
+    assert fuse(Ranked([Hit(2, score)], WORDS_WEIGHT, by_score=True)) == [Hit(2, 1.0)]
 
 
 def test_no_lists_and_empty_lists_have_no_passages() -> None:

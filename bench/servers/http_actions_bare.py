@@ -88,7 +88,7 @@ class Handler:
         details = encode({"revision": revision, "correlation_id": envelope["correlation_id"]})
         execute(documents._NOTE, (tenant, f"document.{action}", sub, id, now, details, None))
         data = {"id": id, "revision": revision, "web_uri": f"/knowledge/documents/{tenant}/{id}"}
-        execute(documents._KEEP_RECEIPT, (*key, now + DAY, hashlib.sha256(encode(args)).digest(), encode(data)))
+        execute(documents._KEEP_RECEIPT, (*key, now + DAY, hashlib.sha256(encode(args)).digest(), encode(data), 0))
         execute(documents._SET_SEQ, (tenant, sub, envelope["context_id"], envelope["seq"], now + 90 * DAY))
         return data
 

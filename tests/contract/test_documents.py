@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -20,27 +18,10 @@ from dragoman.knowledge.port import (
 )
 from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
-from tests.contract.engines import ENGINES, opened_storages
 from tests.support.document_entries import ACME, OTHER, PLENTY, Tree, draft, titled
 
 NOW = ManualClock().now().timestamp()
 DEEP = 2000
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def storage(engine: str, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Storage]:
-    async with opened_storages(engine, tmp_path, clock) as (storage,):
-        yield storage
 
 
 @pytest.fixture

@@ -21,16 +21,11 @@ from dragoman.agents.ledger import (
     Settlement,
 )
 from dragoman.errors import LeaseLost, RequestConflict
-from tests.contract.engines import ENGINES, opened_ledger
+from tests.contract.engines import opened_ledger
 from tests.contract.ledger_histories import Historian, compare_ledgers, ledger_histories
 from tests.support.ledger_entries import done, event, found, held, request, response
 
 pytestmark = pytest.mark.requirement("FND-TEST-06")
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture

@@ -22,11 +22,6 @@ ADA, BOB = Space("ada", "default"), Space("bob", "default")
 NOW = "2024-01-15T10:30:00.000Z"
 
 
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
 async def memories(engine: str, tmp_path: Path) -> AsyncIterator[Memories]:
     async with opened(engine, tmp_path) as memories:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,26 +13,10 @@ from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, PassageInde
 from dragoman.knowledge.port import KEPT_DELETED_SECONDS, Documents, UpdateDocument
 from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
-from tests.contract.engines import ENGINES, SHARED, opened_storages
+from tests.contract.engines import SHARED, opened_storages
 from tests.support.document_entries import ACME, OTHER, PLENTY, Tree, titled
 
 NOW = ManualClock().now().timestamp()
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def storage(engine: str, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Storage]:
-    async with opened_storages(engine, tmp_path, clock) as (storage,):
-        yield storage
 
 
 @pytest.fixture

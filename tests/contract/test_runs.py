@@ -28,14 +28,9 @@ from dragoman.tasks.port import (
     StoredQuestion,
     encoded_arguments,
 )
-from tests.contract.engines import ENGINES, opened_runs
+from tests.contract.engines import opened_runs
 from tests.contract.run_histories import RunHistorian, compare_runs, run_histories
 from tests.support.run_entries import UNKNOWN, ended, keyed, question, stored, task
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture

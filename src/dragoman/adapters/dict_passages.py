@@ -113,7 +113,7 @@ class _Filtered(Shelf):
 
 
 def shelf_of(documents: DictDocuments, tenant: str) -> Shelf:
-    """What the passages of a tenant are found by; an empty one for a tenant without documents."""
+    """The index of a tenant's passages; an empty one for a tenant without documents."""
     return documents.rows.passages.shelves.get(tenant) or Shelf()
 
 

@@ -169,7 +169,7 @@ class _Change:
 
 
 def lines_of(words: list[str]) -> str:
-    """What the column `words` has."""
+    """The text of the column `words`."""
     lines: list[list[str]] = [[] for _ in range(MOST_COUNT)]
     for word, count in Counter(words).items():
         lines[min(count, MOST_COUNT) - 1].append(word)

@@ -1,6 +1,6 @@
 """Vectors in memory, scored exactly.
 
-1. What is kept of a tenant's vectors follows the table: only what was stored since is read. Vectors that are gone stay
+1. The cached vectors of a tenant follow the table: only newer rows are read. Vectors that are gone stay
    until there are many of them; whoever searches asks the table whether what was found is still there. It asks by the
    number of the vector, as that of a passage may be another one's by now, even another tenant's.
 2. All that is kept has at most `max_bytes`. The tenant that was not searched for the longest time is dropped first; of

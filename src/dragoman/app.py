@@ -441,7 +441,7 @@ def _make_bucket(config: Config, clock: Clock) -> ArtifactBucket | None:
 
 
 def _make_embedders(config: Config, clock: Clock) -> Embedders | None:
-    """What makes vectors of passages; None if nothing does."""
+    """The embedder of passages; None without one."""
     if config.knowledge.embedder == "none":
         return None
     from dragoman.adapters.embedders import ChosenEmbedders

@@ -5,8 +5,8 @@ while the last commit was under way goes into the next one.
 
 1. Functions run inside their group's transaction, under one savepoint. If any of them fails, all are undone and run
    again, each under a savepoint of its own, so that only what fails is undone: a function may run twice, and must leave
-   nothing but rows, `later` and `on_commit`. What is better done for many of them together comes after them, except for
-   those that failed. Work of one kind that was asked for in a row may be done by fewer statements.
+   nothing but rows, `later` and `on_commit`. Work that is better done for many of them together comes after them, but
+   not for those that failed. Work of one kind that was asked for in a row may be done by fewer statements.
 2. Nobody is told of success before the commit has succeeded.
 3. When the transaction itself fails (disk full, file unreadable, locked by another process for too long) nothing of the
    group has happened, and everybody in it is told so. SQLite gives a transaction up when the disk is full.
@@ -224,7 +224,7 @@ def _run_at_once(
 
 
 def _values(jobs: list[Job[Transaction, Any]], transaction: Transaction) -> list[Any] | None:
-    """What the functions return, or None if they leave too much for later: run alone, each can finish that at once."""
+    """The functions' values, or None if they leave too much for later: run alone, each can finish that at once."""
     values = []
     for job in jobs:
         values.append(job.function(transaction))

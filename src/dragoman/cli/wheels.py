@@ -49,7 +49,7 @@ class PackageIndex:
         self._certificates = settings.get("cert")
 
     def find(self, project: str, file_name: str) -> str | Path:
-        """Where a file of a project is: its path, or its URL. Raises `DownloadFailed`."""
+        """The path or the URL of a file of a project. Raises `DownloadFailed`."""
         folders = [*self._folders, *(f"{url.rstrip('/')}/{project}" for url in self._indexes if _is_file(url))]
         for folder in map(_as_path, folders):
             if (folder / file_name).is_file():

@@ -33,7 +33,7 @@ class SigningKey(Struct, frozen=True, kw_only=True):
 
 
 class Nonce(Struct, frozen=True):
-    """What makes a signed request good for one time."""
+    """Makes a signed request good for one time."""
 
     kid: str
     nonce: str

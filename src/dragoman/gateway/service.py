@@ -131,7 +131,7 @@ class Gateway:
         return await self._objects.arguments(tenant, sha256)
 
     async def _asked(self, request: HttpRequest, exchange: GatewayExchange) -> AskedAction:
-        """What a request asks for. Raises `REFUSALS`."""
+        """The action that a request asks for. Raises `REFUSALS`."""
         credential = exchange.credential
         assert credential is not None
         if request.headers.get(b"content-type", b"").split(b";")[0].strip().lower() != b"application/json":

@@ -59,7 +59,7 @@ class Action(Struct, frozen=True, kw_only=True):
     """Any of these may."""
     hints: Hints
     subject: Callable[[Mapping[str, Any], str], str] = _about_document
-    """What an idempotency key is about, by arguments and principal; empty for a document's id that is none."""
+    """The subject of an idempotency key; empty for a document's id that is none."""
     version: str = VERSION
     max_payload_bytes: int | None = None
     """Of the arguments; None: as for other tools."""

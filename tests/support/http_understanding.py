@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import h11
@@ -16,6 +15,7 @@ from dragoman.edge.asgi import PlainApplication
 from dragoman.edge.http.server import HttpServer
 from dragoman.edge.settings import HttpConfig
 from tests.support.http_serving import hosting, listening
+from tests.support.tcp_queues import ends_of, is_quiet
 from tests.support.waiting import until
 
 MOST_HEAD_BYTES = 64 * 1024
@@ -77,20 +77,20 @@ class Served:
 
     async def __call__(self, pieces: Sequence[bytes]) -> Understood:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        here = writer.get_extra_info("sockname")[1]
+        ends = ends_of(writer.get_extra_info("socket"))
         answers = asyncio.create_task(reader.read())
         for piece in pieces:
             writer.write(piece)
             await _take_turns(answers)
         if not answers.done():  # The server waits for more, or has not read all of it.
-            await until(lambda: answers.done() or _is_read(here, self._port))
+            await until(lambda: answers.done() or is_quiet(ends))
             await _take_turns(answers)
             if not answers.done():
                 writer.write_eof()
         await asyncio.wait((answers,))
         answers.exception()  # A reset is an end as well.
         writer.transport.abort()
-        return tuple(self._echo.asked.pop(here, ()))
+        return tuple(self._echo.asked.pop(ends.here[1], ()))
 
 
 async def _take_turns(answers: asyncio.Task[bytes]) -> None:
@@ -98,14 +98,6 @@ async def _take_turns(answers: asyncio.Task[bytes]) -> None:
         if answers.done():
             return
         await asyncio.sleep(0)
-
-
-def _is_read(here: int, there: int) -> bool:
-    """Whether nothing is on its way between two ports of this machine."""
-    ports = {f"{here:04X}", f"{there:04X}"}
-    rows = [row.split()[1:5] for row in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]]
-    queues = [queued for local, remote, _, queued in rows if {local[-4:], remote[-4:]} == ports]
-    return all(int(each, 16) == 0 for queued in queues for each in queued.split(":"))
 
 
 async def parsed_by_h11(pieces: Sequence[bytes]) -> Understood:

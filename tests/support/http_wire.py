@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dragoman.testing import is_json_rpc
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
+from tests.support.tcp_queues import ends_of, is_read
 from tests.support.waiting import PATIENCE, wait_until
 
 BOTH = "application/json, text/event-stream"
@@ -78,6 +78,7 @@ class Wire:
         self.port = port
         self.socket = socket.create_connection((host, port), timeout=patience)
         self._file = self.socket.makefile("rb")
+        self._ends = ends_of(self.socket)
 
     def __enter__(self) -> Wire:
         return self
@@ -94,17 +95,7 @@ class Wire:
 
     def wait_until_read(self) -> None:
         """Return when the server has read all that was sent, so that it will read what follows by itself."""
-        here = f":{self.socket.getsockname()[1]:04X}"
-        there = f":{self.port:04X}"
-
-        def is_read() -> bool:
-            rows = [row.split()[1:5] for row in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]]
-            queues = {(local[-5:], remote[-5:]): queued.split(":") for local, remote, _, queued in rows}
-            sending, _ = queues.get((here, there), ("0", "0"))
-            _, receiving = queues.get((there, here), ("0", "0"))
-            return int(sending, 16) == int(receiving, 16) == 0
-
-        wait_until(is_read)
+        wait_until(lambda: is_read(self._ends))
 
     def head(self) -> tuple[int, dict[str, str]]:
         """The status and the headers of the next response."""

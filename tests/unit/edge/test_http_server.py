@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ import pytest
 
 import dragoman
 from dragoman.edge.asgi import PlainApplication, Post, WholeHead, answer
-from dragoman.edge.http.listening import bind_file
+from dragoman.edge.http.listening import BACKLOG, bind, bind_file
 from dragoman.edge.http.messages import AnswerError
 from dragoman.edge.http.server import HttpServer
 from dragoman.edge.settings import HttpConfig
 from tests.support.http_serving import listening, serving
 from tests.support.http_wire import modern_call
+from tests.support.tcp_queues import most_waiting
 from tests.support.waiting import PATIENCE
 
 
@@ -57,6 +59,19 @@ async def test_an_answer_that_cannot_be_sent_leaves_room_for_another() -> None:
         assert app.refused == 2
         writer.close()
         await writer.wait_closed()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, pytest.importorskip("uvloop").new_event_loop])
+def test_a_burst_of_connections_waits_to_be_accepted(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def serve() -> None:
+        sock = bind("127.0.0.1", 0)
+        before = most_waiting(sock)
+        async with listening(HttpServer(Defective(), HttpConfig()), sock):
+            assert most_waiting(sock) == before >= min(BACKLOG, somaxconn)
+
+    somaxconn = int(Path("/proc/sys/net/core/somaxconn").read_text("ascii"))
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(serve())
 
 
 mark: ContextVar[str] = ContextVar("mark", default="none")

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from dragoman.access.settings import AuthConfig
     from dragoman.edge.settings import HttpConfig
 
-_BACKLOG = 2048
+BACKLOG = 2048
+"""Connections that wait to be accepted. Whatever listens on a socket must name it: a second `listen` replaces it."""
 _LOOK = 1.0
 """Seconds to find out whether somebody listens on a socket file."""
 
@@ -45,7 +46,7 @@ def bind(host: str, port: int, *, shared: bool = False, listens: bool = True) ->
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
         listening.bind(address)
         if listens:
-            listening.listen(_BACKLOG)  # At once: until somebody listens, others may bind to the address as well.
+            listening.listen(BACKLOG)  # At once: until somebody listens, others may bind to the address as well.
     except BaseException:
         listening.close()
         raise
@@ -61,7 +62,7 @@ def bind_file(path: Path) -> socket.socket:
             path.unlink()
         listening.bind(str(path))
         path.chmod(0o660)
-        listening.listen(_BACKLOG)
+        listening.listen(BACKLOG)
     except BaseException:
         listening.close()
         raise
@@ -99,7 +100,7 @@ def accept_all(listening: socket.socket) -> list[socket.socket]:
     """The connections that wait to be accepted at a socket that does not block."""
     accepted: list[socket.socket] = []
     with contextlib.suppress(OSError):  # There are no more.
-        while len(accepted) < _BACKLOG:
+        while len(accepted) < BACKLOG:
             accepted.append(listening.accept()[0])
             accepted[-1].setblocking(False)
     return accepted

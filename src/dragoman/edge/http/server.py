@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.clock import Clock, SystemClock, Timer
 from dragoman.edge.asgi import HttpApplication
-from dragoman.edge.http.listening import accept_all, is_near
+from dragoman.edge.http.listening import BACKLOG, accept_all, is_near
 from dragoman.edge.http.protocol import ClientPatience, HttpProtocol, ServerShared
 from dragoman.edge.http.proxies import TrustedProxies
 from dragoman.forks import drop, in_forked_children
@@ -67,7 +67,9 @@ class HttpServer:
         """Accept connections at a socket, which is closed when the server stops."""
         self._listening = listening
         # Not `create_unix_server`: its end would remove the file, which other workers may serve, from Python 3.13 on.
-        server = await asyncio.get_running_loop().create_server(self._connect, sock=listening, start_serving=False)
+        server = await asyncio.get_running_loop().create_server(
+            self._connect, sock=listening, start_serving=False, backlog=BACKLOG
+        )
         self._sweep()
         self._server = server
         await server.start_serving()

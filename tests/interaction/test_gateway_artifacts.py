@@ -339,6 +339,8 @@ async def test_a_repeat_with_the_artifact_and_one_with_the_arguments_have_one_ef
         ({"artifact_hash": "0" * 64}, "payload.artifact_uri"),
         ({"artifact_uri": "x", "artifact_hash": "0" * 63}, "payload.artifact_hash"),
         ({"artifact_uri": "x", "artifact_hash": "0" * 63 + "g"}, "payload.artifact_hash"),
+        ({"artifact_uri": "x", "artifact_hash": "0" * 63 + "\n"}, "payload.artifact_hash"),
+        ({"artifact_uri": "x", "artifact_hash": "0" * 64 + "\n"}, "payload.artifact_hash"),
         ({"artifact_uri": 1, "artifact_hash": "0" * 64}, "payload.artifact_uri"),
         ({"artifact_uri": "x" * 5000, "artifact_hash": "0" * 64}, "payload.artifact_uri"),
     ],

@@ -41,6 +41,8 @@ TENANT = "acme"
 _JSON = {"content-type": "application/json"}
 NOW, LATER, BUS = TRANSPORTS = "now", "later", "bus"
 BASE = "http://127.0.0.1"
+_END = b"the end"
+"""Published where replies are, behind the last one that there can be."""
 INTERNAL = "svc:internal"
 TOKEN = "a-token-of-an-internal-caller"
 
@@ -374,22 +376,26 @@ class OverBus:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         named["Authorization"] = f"Bearer {token}"
         message = BusMessage(subject=subject, id=str(uuid4()), body=body, headers=named)
-        replies = _request_id_in(body)
-        subscription = gateway.bus.subscribe(
-            replies_subject(self._signer.tenant, replies), most_per_subject=1, ack_seconds=60
-        )
+        replies = replies_subject(self._signer.tenant, _request_id_in(body))
+        subscription = gateway.bus.subscribe(replies, most_per_subject=1, ack_seconds=60)
         taking = asyncio.create_task(subscription.take())
         try:
             assert await gateway.bus.publish(message)
+            letter: DeadLetter | None = None
             while not taking.done():
                 letters = [each for each in await gateway.dead.page(subject, 1000) if each.message.id == message.id]
-                if letters and not taking.done():
-                    error = msgspec.json.decode(letters[0].errors[-1])
-                    kept = {name: error[name] for name in ("code", "message", "details")}
-                    return {"ok": False, "error": kept}
+                if letters and letter is None:  # A reply may be stored with it: it comes before what is published now.
+                    letter = letters[0]
+                    await gateway.bus.publish(BusMessage(subject=replies, id=str(uuid4()), body=_END))
                 await asyncio.sleep(0.002)
             delivery = taking.result()
             await gateway.bus.ack(delivery)
+            if letter is not None and delivery.message.body != _END:
+                await gateway.bus.ack(await subscription.take())
+            if delivery.message.body == _END:
+                assert letter is not None
+                error = msgspec.json.decode(letter.errors[-1])
+                return {"ok": False, "error": {name: error[name] for name in ("code", "message", "details")}}
             payload: dict[str, Any] = msgspec.json.decode(delivery.message.body)["payload"]
             return payload
         finally:

@@ -74,6 +74,22 @@ def test_a_manual_clock_fires_timers_in_order_each_at_its_own_moment() -> None:
     assert fired == [("first", 1), ("nested", 1.5), ("second", 2), ("third", 2)]
 
 
+def test_time_that_is_skipped_fires_what_was_due_once_and_afterwards() -> None:
+    clock = ManualClock()
+    fired: list[tuple[str, float]] = []
+
+    def again() -> None:
+        fired.append(("again", clock.monotonic()))
+        clock.call_later(1, again)
+
+    clock.call_later(2, lambda: fired.append(("second", clock.monotonic())))
+    clock.call_later(1, again)
+    clock.skip(1_000_000)
+    assert fired == [("again", 1_000_000), ("second", 1_000_000)]
+    clock.advance(1)
+    assert fired[2:] == [("again", 1_000_001)]
+
+
 async def test_the_system_clock_calls_back_on_the_loop_unless_it_is_called_off() -> None:
     clock = SystemClock()
     fired: list[int] = []
@@ -133,6 +149,7 @@ assert not set(made) & set(os.read(reading, 65536).decode().split())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 def test_a_forked_child_does_not_repeat_its_parents_ids() -> None:
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=PATIENCE)

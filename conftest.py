@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Every property runs at least a hundred examples, and the same ones each time, so that a red run can be repeated.
+# The same examples each time, so that a red run can be repeated. `make nightly` asks for more of them.
 settings.register_profile(
     "dragoman",
-    max_examples=100,
+    max_examples=int(os.environ.get("DRAGOMAN_TESTS_EXAMPLES", 30)),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("dragoman")
 
+pytest_plugins = ["tests.support.cpu_time"]
 pytest.register_assert_rewrite("tests.support")  # So that its assertions say what they compared.
 
 # A shell without job control starts background jobs with SIGINT ignored, and each process here would inherit that.
@@ -31,29 +33,65 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parent
-# Coverage is what the other tests reach. These run the same code many times, and being measured doubles their cost.
-MANY_CLIENTS = "tests/interaction/test_http_clients.py"
+# Coverage is what the other fast tests reach. These run the same code often, and being measured doubles their cost.
 UNMEASURED = [
     ROOT / path
-    for path in (
-        "tests/attacks",
-        "tests/property",
-        MANY_CLIENTS,
-        "bench/tests",
-        "fuzz/tests",
-        "soak/tests",
-        "chaos/tests",
-    )
+    for path in ("tests/attacks", "tests/property", "bench/tests", "fuzz/tests", "soak/tests", "chaos/tests")
 ]
 
 REQUIRE_ALL = os.environ.get("DRAGOMAN_TESTS_REQUIRE_ALL") == "1"
+ON_DISK = os.environ.get("DRAGOMAN_TESTS_ON_DISK") == "1"
+IN_MEMORY, ENOUGH_MEMORY = Path("/dev/shm"), 2 << 30
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Servers that are given no data directory use one of this run, and not what an earlier run or a user has left."""
-    folder = TemporaryDirectory(prefix="dragoman-tests-", ignore_cleanup_errors=True)
+    if hasattr(config, "workerinput"):
+        _start_worker()
+    else:
+        _use_memory_for_files(config)
+        if not config.getoption("numprocesses", None):
+            _start_worker()
+    # Servers that are given no data directory use one of this run, and not what an earlier run or a user has left.
+    folder = tempfile.TemporaryDirectory(prefix="dragoman-data-", ignore_cleanup_errors=True)
     config.add_cleanup(folder.cleanup)
     os.environ["XDG_DATA_HOME"] = folder.name
+
+
+def _use_memory_for_files(config: pytest.Config) -> None:
+    """A disk that others keep busy makes tests of the database several times as slow.
+
+    Folders of tests that have failed are kept, where pytest says; all others go when the run ends.
+    """
+    has_room = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free >= ENOUGH_MEMORY
+    if ON_DISK or not has_room or "TMPDIR" in os.environ:
+        return
+    folder = tempfile.TemporaryDirectory(prefix="dragoman-tests-", dir=IN_MEMORY, ignore_cleanup_errors=True)
+    config.add_cleanup(folder.cleanup)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder.name
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
+
+
+def _start_worker() -> None:
+    """In the process that runs tests: what they start is not measured. That costs much, and shows little more."""
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+    sys.addaudithook(_refuse_processes)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """A full collection looks through all test modules, which stay: a quarter of a second, hundreds of times."""
+    _freeze_what_stays()
+
+
+def _freeze_what_stays() -> None:
+    global _tests_since
+    gc.collect()
+    gc.freeze()
+    _tests_since = 0
+
+
+_tests_since = 0
+_MANY_TESTS = 200
+"""Pytest keeps some fifty objects of each test until its end."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -76,26 +114,47 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         gc.collect()
 
 
-@contextmanager
-def not_measured() -> Iterator[None]:
-    """Without coverage, in this process and in those that it starts."""
-    coverage = sys.modules.get("coverage")
-    measuring = coverage and coverage.Coverage.current()
-    if not measuring:
-        yield
-        return
-    config = os.environ.pop("COVERAGE_PROCESS_CONFIG")
-    measuring.stop()
-    try:
-        yield
-    finally:
-        measuring.start()
-        os.environ["COVERAGE_PROCESS_CONFIG"] = config
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    global _tests_since
+    _tests_since += 1
+    is_last_of_its_module = nextitem is None or nextitem.path != item.path  # What a module's fixtures made has ended.
+    if is_last_of_its_module and _tests_since >= _MANY_TESTS:
+        _freeze_what_stays()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    if not any(item.path.is_relative_to(path) for path in UNMEASURED):
+    global _may_start_processes
+    is_slow = item.get_closest_marker("slow") is not None
+    measure(not is_slow and not any(item.path.is_relative_to(path) for path in UNMEASURED))
+    _may_start_processes = is_slow
+    try:
         return (yield)
-    with not_measured():
-        return (yield)
+    finally:
+        _may_start_processes = True
+
+
+def measure(is_wanted: bool) -> None:
+    """Have coverage count what runs from now on, or not, if it counts at all."""
+    global _is_measured
+    coverage = sys.modules.get("coverage")
+    measuring = coverage and coverage.Coverage.current()
+    if measuring and is_wanted is not _is_measured:
+        measuring.start() if is_wanted else measuring.stop()
+        _is_measured = is_wanted
+
+
+_is_measured = True
+_may_start_processes = True
+
+
+def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _may_start_processes and event in (
+        "subprocess.Popen",
+        "os.fork",
+        "os.forkpty",
+        "os.posix_spawn",
+        "os.system",
+    ):
+        raise RuntimeError("a test that starts a process is to be marked as slow")

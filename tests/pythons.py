@@ -1,4 +1,4 @@
-"""Run a target of the Makefile, by default the tests, on each supported Python that is installed.
+"""Run a target of the Makefile, by default `test-plain`, on each supported Python that is installed.
 
 Each runs in an environment of its own.
 

@@ -21,6 +21,7 @@ LEAST_RECALL = 0.75
 labelled = load_questions()
 
 
+@pytest.mark.slow
 def test_there_are_enough_questions_and_half_of_them_share_no_word() -> None:
     for held_back, least in ((False, LEAST_QUESTIONS), (True, LEAST_QUESTIONS // 2)):
         questions = [question for question in labelled.question if question.held_back is held_back]
@@ -29,6 +30,7 @@ def test_there_are_enough_questions_and_half_of_them_share_no_word() -> None:
         assert abs(kinds[True] - kinds[False]) <= kinds.total() // 10
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info[:2] > LABELLED_UP_TO, reason="a newer reference may have gained a word")
 def test_each_question_says_whether_it_shares_a_content_word_with_what_answers_it() -> None:
     wrong = {
@@ -49,6 +51,7 @@ def test_stop_words_are_written_as_words_are_counted() -> None:
     assert {word for stop in labelled.stop_words for word in words_in(stop)} == labelled.stop_words
 
 
+@pytest.mark.slow
 async def test_words_alone_find_most_answers_that_share_a_word_with_the_question(tmp_path: Path) -> None:
     questions = [question for question in labelled.question if question.shares_words]
     async with imported_topics(tmp_path) as storage:

@@ -138,16 +138,19 @@ async def problems_of(tools: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_healthy_server_passes(tmp_path: Path) -> None:
     assert await problems_of("tools.py", tmp_path) == []
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_server_that_loses_records_fails(tmp_path: Path) -> None:
     assert [each for each in await problems_of("losing_tools.py", tmp_path) if each.startswith("the record of soak-")]
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_server_that_leaks_memory_fails(tmp_path: Path) -> None:
     problems = await problems_of("leaking_tools.py", tmp_path)
     assert [each for each in problems if each.startswith("http: memory grew by")]

@@ -12,6 +12,8 @@ from tests.support.http_wire import INITIALIZE, Response, request
 from tests.support.served import TOOLS
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 ADA, BOB = ({"authorization": f"Bearer {name}-has-a-long-token"} for name in ("ada", "bob"))
 CALLERS = {name: {"token": f"{name}-has-a-long-token"} for name in ("ada", "bob")}
 SETTINGS: dict[str, Any] = {"auth.callers": json.dumps(CALLERS), "http.max_sessions": 4}
@@ -29,7 +31,6 @@ def told(response: Response) -> dict[str, Any]:
     return error
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"http.max_sessions": 100, "http.max_sessions_per_caller": 2}])
 def test_one_caller_has_a_share_of_the_sessions_and_gets_back_what_it_ends(more: dict[str, Any]) -> None:
     with HttpProcess(TOOLS, settings={**SETTINGS, **more}) as server:
@@ -45,7 +46,6 @@ def test_one_caller_has_a_share_of_the_sessions_and_gets_back_what_it_ends(more:
         server.open(BOB)
 
 
-@pytest.mark.slow
 def test_sessions_that_time_out_or_whose_stream_breaks_are_given_back() -> None:
     settings = {**SETTINGS, "http.session_idle_ms": 1000}
     stream = request(None, {"accept": "text/event-stream", **ADA}, method="GET", path="/sse")

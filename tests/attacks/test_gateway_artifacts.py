@@ -22,6 +22,8 @@ from tests.support.gateway_serving import open_gateway
 from tests.support.http_wire import Response, request
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 ACME, OTHER = Signer("acme"), Signer("other")
 LARGEST = 67_108_864
 
@@ -249,7 +251,6 @@ def peak(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) << 10
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("MC-ART-01")
 def test_the_largest_artifact_is_never_whole_in_memory(tmp_path: Path) -> None:
     add_keys(tmp_path, ACME)
@@ -266,7 +267,6 @@ def test_the_largest_artifact_is_never_whole_in_memory(tmp_path: Path) -> None:
     assert files_in(tmp_path) == sorted((hash_of(content), hash_of(b"warm")))
 
 
-@pytest.mark.slow
 async def test_ten_thousand_uploads_that_never_end_leave_nothing(tmp_path: Path) -> None:
     many = {"requests_per_minute_per_tenant": 10**6, "requests_per_minute_per_principal": 10**6}
     async with open_gateway({"gateway": {"enabled": True, **many}}, tmp_path) as gateway:
@@ -307,7 +307,6 @@ def test_clients_that_leave_within_the_body_leave_nothing_and_free_their_places(
 # The disk.
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs prlimit")
 def test_a_disk_that_takes_no_more_leaves_nothing_half(tmp_path: Path) -> None:
     add_keys(tmp_path, ACME)

@@ -29,6 +29,8 @@ from tests.support.gateway_process import CREATE, GatewayProcess, add_keys, code
 from tests.support.http_wire import Wire, request
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 ACME, BETA = Signer("acme"), Signer("beta")
 
 
@@ -134,7 +136,6 @@ def test_many_names_of_one_key_share_the_rate_of_their_tenant(folder: Path) -> N
         assert server.submit(BETA, a_body(BETA)).status == 200
 
 
-@pytest.mark.slow
 def test_workers_share_the_rates_and_the_idempotency_keys(folder: Path) -> None:
     limits = {"gateway.requests_per_minute_per_principal": 24}
     with GatewayProcess(folder, "--workers", "2", settings=limits) as server, ThreadPoolExecutor(12) as pool:
@@ -152,8 +153,8 @@ def test_workers_share_the_rates_and_the_idempotency_keys(folder: Path) -> None:
 
 def wait_for_a_new_minute() -> None:
     """Not in the last seconds of one: the test is to see a single window."""
-    if time.time() % 60 > 35:
-        wait_until(lambda: time.time() % 60 < 35)
+    if time.time() % 60 > 50:
+        wait_until(lambda: time.time() % 60 < 50)
 
 
 async def test_more_buckets_than_are_remembered_do_not_raise_a_limit() -> None:
@@ -238,7 +239,6 @@ def test_more_clients_that_leave_than_there_are_slots_leave_them_free(folder: Pa
 # Storage that does not answer.
 
 
-@pytest.mark.slow
 def test_a_locked_database_is_answered_with_unavailable(folder: Path) -> None:
     with GatewayProcess(folder) as server:
         assert server.submit(ACME, a_body()).status == 200
@@ -255,7 +255,6 @@ def test_a_locked_database_is_answered_with_unavailable(folder: Path) -> None:
         assert server.count("document") == before + len(bodies)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs prlimit")
 def test_a_disk_that_takes_no_more_is_answered_with_unavailable(folder: Path) -> None:
     with GatewayProcess(folder) as server:

@@ -15,6 +15,8 @@ from tests.support.gateway import ACTIONS_PATH, Signer, as_body, create_args
 from tests.support.gateway_process import CREATE, DELETE, MOVE, UPDATE, GatewayProcess, add_keys, code_of
 from tests.support.http_wire import Response, request
 
+pytestmark = pytest.mark.slow
+
 ACME = Signer("acme")
 ROUTE_LIMIT = (1 << 20) + 65_536
 ACTION_LIMIT = 131_072

@@ -14,6 +14,8 @@ from tests.support.gateway import Signer, as_body, create_args
 from tests.support.gateway_process import CREATE, DELETE, MOVE, UPDATE, GatewayProcess, add_keys, code_of
 from tests.support.http_wire import Response, modern, request
 
+pytestmark = pytest.mark.slow
+
 ACME, BETA = Signer("acme"), Signer("beta")
 CAFE, CAFE_APART = (Signer(unicodedata.normalize(form, "caf\u00e9")) for form in ("NFC", "NFD"))
 ODD = Signer("50%41/x")

@@ -24,6 +24,8 @@ from tests.support.gateway_process import CREATE, GatewayProcess, add_keys, code
 from tests.support.http_wire import Response, Wire
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 DAY = 86_400
 TOKEN = "an-internal-token-of-acme"
 ACME, BETA = Signer("acme"), Signer("beta")
@@ -398,7 +400,6 @@ def test_a_token_for_one_resource_reads_no_other(server: GatewayProcess) -> None
         assert get(path, path, "POST").status == 401
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("MC-SEC-02")
 def test_a_token_is_good_once_for_all_workers_and_after_a_restart(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("workers")

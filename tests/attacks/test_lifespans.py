@@ -19,6 +19,8 @@ from tests.support.processes import ServerProcess, command, environment, free_po
 from tests.support.waiting import PATIENCE, wait_until
 from tests.support.worker_processes import served
 
+pytestmark = pytest.mark.slow
+
 LIVELY = """
 import os
 from contextlib import asynccontextmanager
@@ -76,7 +78,6 @@ def test_on_stdio_a_reload_enters_the_new_lifespan_and_leaves_the_old_one(tmp_pa
     assert sorted(said[2:]) == ["left another", "left one"]
 
 
-@pytest.mark.slow
 def test_each_worker_has_a_lifespan_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with served(write(tmp_path)) as server:

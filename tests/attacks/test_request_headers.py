@@ -15,6 +15,8 @@ from tests.support.http_process import HttpProcess
 from tests.support.http_wire import INITIALIZE, INITIALIZED, message, modern, modern_call, request
 from tests.support.processes import ServerProcess
 
+pytestmark = pytest.mark.slow
+
 TOOLS = """
 from dragoman import ToolContext, prompt, resource, tool
 
@@ -122,7 +124,6 @@ def test_over_sse_a_tool_reads_the_headers_of_the_post(target: str) -> None:
         check(msgspec.json.decode(msgspec.json.decode(data)["result"]["content"][0]["text"]))
 
 
-@pytest.mark.slow
 def test_with_workers_a_request_that_is_handed_on_keeps_its_headers(target: str) -> None:
     with HttpProcess(target, "--workers", "2", is_measured=False) as server:
         session = server.open()

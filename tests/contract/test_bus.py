@@ -305,6 +305,7 @@ async def test_a_closed_subscription_hands_out_no_more(bus: Bus, other: Bus) -> 
     assert await taken_ids(subscribed(other)) == ["m1"]
 
 
+@pytest.mark.slow
 async def test_a_cancelled_take_loses_nothing(bus: Bus, other: Bus) -> None:
     subscription, seen = subscribed(other, most=1), list[str]()
     ids = [f"m{number:02}" for number in range(30)]

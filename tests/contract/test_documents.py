@@ -249,6 +249,7 @@ async def test_a_deleted_document_can_be_found_by_nobody(tree: Tree) -> None:
     assert await tree.ids() == ["e"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MC-DELETE-02", "MC-MOVE-02")
 async def test_a_tree_may_be_deep(tree: Tree, documents: Documents, clock: ManualClock) -> None:
     parents = [ROOT, *(f"d{number}" for number in range(DEEP - 1))]
@@ -264,6 +265,7 @@ async def test_a_tree_may_be_deep(tree: Tree, documents: Documents, clock: Manua
     await tree.create(f"d{DEEP - 1}")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MC-DELETE-02")
 async def test_a_document_may_have_many_children(tree: Tree, documents: Documents) -> None:
     await tree.create("top")

@@ -392,6 +392,7 @@ async def test_news_are_the_open_messages_behind_a_number(ledger: Ledger, admin:
     assert await ledger.news(entries[3].number) == ([], entries[3].number)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(ledger_histories)
 def test_both_engines_come_to_the_same_in_any_history(history: list[Any]) -> None:

@@ -293,6 +293,7 @@ async def test_a_read_sees_every_write_that_was_awaited(memories: Memories) -> N
         assert entry.value == number
 
 
+@pytest.mark.slow
 @given(histories)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_any_history_leaves_what_a_plain_dictionary_would_hold(engine: str, history: list[Any]) -> None:

@@ -467,6 +467,7 @@ async def test_runs_and_their_results_are_no_messages(runs: Runs, admin: LedgerA
     assert (figures["byStatus"], figures["open"]) == ({}, {})
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(run_histories)
 def test_both_engines_come_to_the_same_in_any_history(history: list[Any]) -> None:

@@ -31,15 +31,16 @@ pytestmark = pytest.mark.slow
 EXTENSIONS = str(Path(__file__).parents[2] / "examples" / "extensions")
 COMMAND = [sys.executable, "-m", "apcore_mcp", "--extensions-dir", EXTENSIONS]
 MODULES = ["notes.forget", "text.proofread", "text.slugify", "weather.dew_point", "weather.windchill"]
+EVERY_TIME = ("stdio-modern", "streamable-http-handshake", "sse-handshake")
 WAYS = [
-    pytest.param(transport, mode, id=f"{transport}-{'handshake' if mode == 'legacy' else 'modern'}")
-    for transport, mode in (
-        ("stdio", "legacy"),
-        ("stdio", "auto"),
-        ("streamable-http", "legacy"),
-        ("streamable-http", "auto"),
-        ("sse", "legacy"),
-    )
+    pytest.param(*way, id=name, marks=() if name in EVERY_TIME else pytest.mark.nightly)
+    for name, way in {
+        "stdio-handshake": ("stdio", "legacy"),
+        "stdio-modern": ("stdio", "auto"),
+        "streamable-http-handshake": ("streamable-http", "legacy"),
+        "streamable-http-modern": ("streamable-http", "auto"),
+        "sse-handshake": ("sse", "legacy"),
+    }.items()
 ]
 every_way = pytest.mark.parametrize(("transport", "mode"), WAYS)
 
@@ -158,7 +159,7 @@ async def test_a_client_reads_the_documentation(transport: str, mode: str) -> No
 
 
 @pytest.mark.requirement("NFR-PERF-004")
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.nightly)])
 async def test_ten_clients_at_once_are_all_answered_correctly(mode: str) -> None:
     with listening("--transport", "streamable-http", "--log-level", "INFO") as (root, process):
         drained = asyncio.get_running_loop().run_in_executor(None, process.stderr.read)  # type: ignore[union-attr]
@@ -298,7 +299,7 @@ serve(registry, transport=sys.argv[1], port=int(sys.argv[3]), dynamic=True, log_
 
 
 @pytest.mark.requirement("NFR-REL-003", "NFR-PERF-004")
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.nightly)])
 async def test_clients_are_served_while_threads_change_the_registry(mode: str) -> None:
     command = [sys.executable, "-c", CHURNING.format(root=str(Path(__file__).parents[2])), "streamable-http"]
 

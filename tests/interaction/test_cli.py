@@ -16,6 +16,8 @@ from tests.support.answers import error_in
 from tests.support.processes import ServerProcess, environment
 from tests.support.waiting import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TOOLS = str(ROOT / "examples" / "tools.py")
 
@@ -32,7 +34,6 @@ def dragoman(*arguments: str, cwd: Path, stdin: bytes = b"", **environ: str) -> 
     )
 
 
-@pytest.mark.slow
 def test_settings_are_shown_checked_and_described(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_text('[logging]\nlevel = "warn"\n')
     shown = dragoman("config", "show", "--changed", "--json", cwd=tmp_path, DRAGOMAN_HTTP__PORT="81")
@@ -60,7 +61,6 @@ COMMANDS = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_takes_from_a_found_file_what_could_open_a_server(tmp_path: Path, command: str) -> None:
     (tmp_path / "dragoman.toml").write_text('[http]\nallowed_origins = ["*"]\n')
@@ -153,7 +153,6 @@ def changes(server: ServerProcess, times: int) -> None:
     server.output.wait_until(lambda lines: sum(wanted in each for each in lines) >= times or None)
 
 
-@pytest.mark.slow
 def test_edited_tools_are_served_without_a_new_connection(tmp_path: Path) -> None:
     file = tmp_path / "edited_tools.py"
     (tmp_path / "edited_neighbour.py").write_text("WORD = 'first'")
@@ -215,7 +214,6 @@ def test_a_resource_that_an_edit_adds_can_be_read(tmp_path: Path) -> None:
         assert server.leave() == 0
 
 
-@pytest.mark.slow
 def test_edited_modules_of_a_folder_are_served_without_a_new_connection(tmp_path: Path) -> None:
     folder = tmp_path / "extensions"
     folder.mkdir()

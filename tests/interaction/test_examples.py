@@ -41,6 +41,7 @@ async def order_tea(client: MemoryClient) -> None:
     client.reply(await client.question(), TEA)
 
 
+@pytest.mark.slow
 async def test_every_example_tool_answers() -> None:
     tools = load_tools(str(ROOT / "examples/tools.py"))
     assert sorted(tool.definition.name for tool in tools) == sorted(CALLS)

@@ -19,14 +19,13 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 
 from dragoman.knowledge.roles import ALIASES, ROLES
+from tests.support.examples import examples
 from tests.support.gateway import Signer
 from tests.support.gateway_process import GatewayProcess, add_keys
 from tests.support.gateway_serving import TENANT, TOKEN, open_gateway
 
 CHANGES = tuple(f"knowledge.{name}_document" for name in ("create", "update", "delete", "move"))
 ACTIONS = (*CHANGES, "knowledge.query_knowledge")
-EXAMPLES = 60
-"""Of each kind, for each operation."""
 
 
 @pytest.mark.requirement("MC-CAP-01", "MC-CAP-02", "MC-CAP-03", "MC-VER-01")
@@ -148,7 +147,7 @@ def try_out(operation: Any, mode: GenerationMode, signer: Signer, prepare: Calla
 
     @seed(2_400)
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples(1),
         database=None,
         deadline=None,
         phases=[Phase.generate],

@@ -27,6 +27,8 @@ from tests.support.http_wire import (
     request,
 )
 
+pytestmark = pytest.mark.slow
+
 PARSE, INVALID, UNKNOWN_METHOD, BAD_PARAMS, INTERNAL = -32700, -32600, -32601, -32602, -32603
 UNREADY, MISMATCH, BAD_VERSION = -32002, -32020, -32022
 MOST = 10 * 1024 * 1024

@@ -12,6 +12,8 @@ from tests.support.http_wire import INITIALIZE, message, modern, modern_call, re
 from tests.support.served import path_of
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 TOOLS = path_of("http_tools.py")
 ADA, BEN, EVE = "adas-token-0123456789", "bens-token-0123456789", "nobodys-token-012345"
 SETTINGS = f"""

@@ -218,7 +218,14 @@ SERVERS = {
 }
 
 
-@pytest.fixture(scope="module", params=SERVERS.values(), ids=SERVERS)
+EVERY_TIME = ("uvicorn-httptools", "granian-starlette")
+EACH_SERVER = [
+    pytest.param(arguments, id=name, marks=() if name in EVERY_TIME else pytest.mark.nightly)
+    for name, arguments in SERVERS.items()
+]
+
+
+@pytest.fixture(scope="module", params=EACH_SERVER)
 def port(request: pytest.FixtureRequest) -> Iterator[int]:
     """Of a server in a process of its own, started by its own command."""
     port = free_port()

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.answers import text_in
+from tests.support.examples import examples
 from tests.support.http_process import HttpProcess
 from tests.support.http_wire import INITIALIZE, INITIALIZED, Response, Wire, message, modern, modern_call, request
 from tests.support.served import path_of
@@ -126,7 +127,7 @@ def _same(response: Response) -> object:
 
 
 @given(cuts=st.lists(st.integers(1, len(ECHO) - 1), max_size=3, unique=True).map(sorted))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(0.5), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_wherever_a_request_is_cut_it_is_answered(server: HttpProcess, cuts: list[int]) -> None:
     with server.wire() as wire:
         for _ in range(2):

@@ -132,6 +132,7 @@ async def test_a_known_sender_cannot_put_an_action_or_a_tenant_that_there_is_not
         assert sum(requests(gateway).values()) == 3
 
 
+@pytest.mark.slow
 async def test_principals_that_a_key_holder_makes_up_do_not_exceed_the_most_series() -> None:
     config = {
         "gateway": {

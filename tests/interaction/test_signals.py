@@ -18,6 +18,8 @@ from tests.support.processes import HANDSHAKE, LONG, ServerProcess, line
 from tests.support.served import TOOLS
 from tests.support.waiting import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 SHORT = {"server.shutdown_timeout_ms": 300}
 ENDED_BY_SIGINT, ENDED_BY_SIGTERM = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
@@ -90,7 +92,6 @@ def test_a_thread_that_a_tool_left_behind_cannot_delay_the_exit(stop: Callable[[
         assert server.wait() == 0
 
 
-@pytest.mark.slow
 def test_a_tool_that_blocks_the_event_loop_cannot_prevent_the_exit() -> None:
     with ServerProcess(TOOLS, settings=SHORT) as server:
         server.handshake()
@@ -100,7 +101,6 @@ def test_a_tool_that_blocks_the_event_loop_cannot_prevent_the_exit() -> None:
         assert server.wait() == ENDED_BY_SIGTERM
 
 
-@pytest.mark.slow
 def test_a_client_that_reads_nothing_cannot_prevent_the_exit() -> None:
     calls = b"".join(line("tools/call", {"name": "echo", "arguments": {"message": "x"}}, id) for id in range(50_000))
     with ServerProcess(is_read=False, is_measured=False) as server:
@@ -134,7 +134,6 @@ def test_health_is_told_while_hung_threads_hold_every_slot() -> None:
         assert health["resources"]["concurrentExecutions"] == 2
 
 
-@pytest.mark.slow
 def test_a_stream_of_changes_ends_with_its_result_when_the_server_stops() -> None:
     with ServerProcess(TOOLS, is_modern=True) as server:
         listening = server.begin("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
@@ -144,7 +143,6 @@ def test_a_stream_of_changes_ends_with_its_result_when_the_server_stops() -> Non
         assert server.wait() == 0
 
 
-@pytest.mark.slow
 def test_a_client_that_leaves_its_stream_of_changes_open_does_not_keep_the_server() -> None:
     with ServerProcess(TOOLS, is_modern=True) as server:
         server.begin("subscriptions/listen", {"notifications": {"toolsListChanged": True}})

@@ -34,6 +34,8 @@ from tests.support.processes import (
 from tests.support.served import TOOLS
 from tests.support.waiting import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 MIB = 1024 * 1024
 
 
@@ -83,7 +85,6 @@ def test_every_kind_of_call_and_of_protocol_error_is_answered_in_its_own_way() -
             assert message["error"]["data"]["correlationId"] == connection_id
 
 
-@pytest.mark.slow
 def test_a_tool_that_means_to_end_the_program_from_a_task_ends_its_call() -> None:
     with ServerProcess(TOOLS) as server:
         server.handshake()
@@ -93,7 +94,6 @@ def test_a_tool_that_means_to_end_the_program_from_a_task_ends_its_call() -> Non
         assert server.leave() == 0
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-07")
 def test_calls_that_timed_out_keep_their_slots_and_health_worsens_as_they_fill() -> None:
     settings = {"resources.max_concurrent_executions": 10, "timeouts.tool_overrides": '{"hang": 50}'}
@@ -162,7 +162,6 @@ def test_a_megabyte_of_arguments_comes_back_whole_and_one_byte_more_is_refused()
         assert (refusal["code"], refusal["details"]["actual"]) == ("RESOURCE_EXHAUSTED", MIB + 1)
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("FND-LOG-02")
 def test_whatever_tools_write_to_stdout_ends_up_on_stderr() -> None:
     with ServerProcess(TOOLS, extra={"NOISE_AT_IMPORT": "1"}) as server:
@@ -182,7 +181,6 @@ def test_what_a_tool_prints_is_on_stderr_while_the_server_still_runs() -> None:
         server.errors.wait_until(lambda lines: b"call print" in lines or None)
 
 
-@pytest.mark.slow
 def test_a_tool_that_reads_stdin_finds_it_empty_and_steals_nothing() -> None:
     with ServerProcess(TOOLS) as server:
         server.handshake()
@@ -262,7 +260,6 @@ def batches(calls: int, message: str) -> Iterator[bytes]:
         yield b"".join(call_line(number, message=message) for number in range(start, min(start + 1000, calls + 1)))
 
 
-@pytest.mark.slow
 def test_a_client_that_does_not_read_stops_being_read_and_in_the_end_loses_nothing() -> None:
     calls = 100_000
     with ServerProcess(is_read=False, is_measured=False) as server:
@@ -291,7 +288,6 @@ def test_a_client_that_does_not_read_stops_being_read_and_in_the_end_loses_nothi
         assert len(server.errors.all()) == calls + 102
 
 
-@pytest.mark.slow
 def test_a_log_that_nobody_reads_holds_the_server_back_and_nothing_is_dropped() -> None:
     calls = 30_000
     with ServerProcess(is_read=False, is_measured=False) as server:
@@ -372,7 +368,6 @@ def test_a_client_that_is_killed_takes_its_server_with_it() -> None:
         assert (record["outcome"], last["message"]) == ("aborted", "server stopped")
 
 
-@pytest.mark.slow
 def test_a_client_that_never_read_the_log_still_takes_its_server_with_it() -> None:
     server = subprocess.Popen(
         [sys.executable, "-m", "dragoman", "serve", str(TOOLS)],

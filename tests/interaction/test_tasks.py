@@ -568,6 +568,7 @@ async def test_results_up_to_the_limit_are_kept_and_larger_ones_are_the_error_of
 # How many there may be.
 
 
+@pytest.mark.slow
 async def test_tasks_beyond_those_that_may_wait_are_refused_before_anything_is_written(opened: Open) -> None:
     gate = Gate()
     settings = {"tasks": {"max_concurrent": 2, "max_waiting": 500}}

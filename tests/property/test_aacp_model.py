@@ -22,6 +22,7 @@ from dragoman.agents.aacp.envelope import first_dead
 from dragoman.agents.migrations import MIGRATIONS
 from dragoman.testing import ManualClock
 from tests.support.aacp import Agent, Faults, Pair, by_pair, uuid
+from tests.support.examples import examples
 
 sides = st.sampled_from("ab")
 chances = st.sampled_from([0.0, 0.2, 0.5])
@@ -235,8 +236,10 @@ pytestmark = pytest.mark.slow
     "FND-AACP-38",
 )
 def test_whatever_the_link_does_requests_run_once_in_order_and_get_one_answer() -> None:
-    run_state_machine_as_test(TwoAgents, settings=settings(max_examples=150, stateful_step_count=40))
+    run_state_machine_as_test(TwoAgents, settings=settings(max_examples=examples(1.5), stateful_step_count=40))
 
 
 def test_whatever_the_link_does_it_is_the_same_with_a_database() -> None:
-    run_state_machine_as_test(TwoAgentsWithADatabase, settings=settings(max_examples=15, stateful_step_count=25))
+    run_state_machine_as_test(
+        TwoAgentsWithADatabase, settings=settings(max_examples=examples(0.3), stateful_step_count=25)
+    )

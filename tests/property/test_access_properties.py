@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from dragoman.access.authenticator import Authenticator
 from dragoman.access.callers import Caller
 from dragoman.errors import Unauthenticated
 from dragoman.testing import ManualClock
+from tests.support.examples import examples
 from tests.support.json_values import json_values
 from tests.support.tokens import EC, ED, RSA, issuer_documents, mint, verifier
 
@@ -31,6 +33,7 @@ def judged(token: str) -> Caller | None:
     return asyncio.run(judge())
 
 
+@pytest.mark.slow
 @given(st.text() | st.lists(st.text(alphabet="eyJhbGciOiJub25lIn0_-", max_size=40), max_size=5).map(".".join))
 def test_text_is_not_a_token(text: str) -> None:
     assert judged(text) is None
@@ -46,6 +49,7 @@ def test_a_token_with_another_character_is_not_the_token(token: str, data: st.Da
         assert judged(changed) is None
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(["iss", "aud", "sub", "exp", "nbf", "iat", "jti", "scope", "scp", "roles", "azp"]), values
@@ -70,7 +74,7 @@ def test_headers_of_any_kind_are_refused_or_understood(header: dict[str, Any]) -
     assert caller is None or caller.name == "ada"
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(2))
 @given(st.binary() | st.binary().map(lambda token: b"Bearer " + token))
 def test_a_header_of_any_bytes_is_refused(header: bytes) -> None:
     class Nobody:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dragoman import AgentContext, AgentMessage, agent
 from dragoman.errors import InvalidArgument
 from tests.support.agents import agents_served
+from tests.support.examples import examples
 
 AGENTS = ("a", "b", "c")
 messages = st.lists(
@@ -26,7 +27,8 @@ messages = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=examples(1.5), deadline=None)
 @given(messages)
 @pytest.mark.requirement("FND-TEST-02", "FND-AGENT-02", "FND-AGENT-03")
 def test_an_agent_handles_one_message_at_a_time_in_order_and_its_state_adds_up(told: list[Any]) -> None:

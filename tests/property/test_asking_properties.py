@@ -6,6 +6,7 @@ import asyncio
 from typing import Annotated, Any, Literal
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,6 +91,7 @@ async def in_the_modern_era(client: MemoryClient, given_answers: dict[str, Any],
     raise AssertionError("it never ends")
 
 
+@pytest.mark.slow
 @given(given_answers=answers, data=st.data())
 def test_both_eras_come_to_the_same_result(given_answers: dict[str, Any], data: st.DataObject) -> None:
     async def run() -> tuple[Any, Any]:
@@ -104,6 +106,7 @@ def test_both_eras_come_to_the_same_result(given_answers: dict[str, Any], data: 
     assert handshake == modern
 
 
+@pytest.mark.slow
 @given(
     rounds=st.lists(st.dictionaries(st.sampled_from(["choice", "card", "sure", "colour", "x"]), garbage), max_size=4)
 )

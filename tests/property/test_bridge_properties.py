@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 
 from apcore_mcp.adapters.schema import SchemaConverter
 from dragoman.schemas.strict import Loss, StrictMode, without_nulls
+from tests.support.examples import examples
 from tests.support.json_values import json_values
 from tests.support.object_schemas import arguments_for, shapes
+
+pytestmark = pytest.mark.slow
 
 NAMES = ["A", "b/c", "d~e", "f g", "h%i", "List[int]"]
 KEYS = ["a", "b", "$ref", "default"]
@@ -121,7 +124,7 @@ OBJECTS = [{}, *({key: value} for key in "abc" for value in (1, "x")), {"a": 1, 
 ARRAYS = [[], [1], ["x"], [1, 1], [1, "x"], ["x", 1], ["x", "x"], [1, 1, 1], ["x", 1, 1]]
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(10))
 @given(parts(), parts())
 def test_what_stands_beside_a_reference_holds_as_well_whatever_it_is(beside: Any, referred: Any) -> None:
     schema = {**beside, "$ref": "#/$defs/A", "$defs": {"A": referred}}

@@ -20,6 +20,7 @@ from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
 from tests.contract.engines import ENGINES, SHARED, opened_storages
 from tests.support.bus_messages import ERROR, message, subscribed, taken
+from tests.support.examples import examples
 
 MOST = 2
 PATTERN = "s.*"
@@ -202,4 +203,4 @@ class BusMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_bus_does_what_its_model_does(engine: str, tmp_path: Path) -> None:
     machine = type("Machine", (BusMachine,), {"engine": engine, "folder": tmp_path})
-    run_machine(machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
+    run_machine(machine, settings=settings(max_examples=examples(0.6), stateful_step_count=40, deadline=None))

@@ -226,6 +226,7 @@ INVARIANTS = pytest.mark.requirement(
 )
 
 
+@pytest.mark.slow
 @INVARIANTS
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
 def test_cache_does_what_a_slow_and_simple_one_does(policy: str) -> None:

@@ -25,6 +25,8 @@ from tests.support.calls import Held, answers, begin
 from tests.support.json_values import json_values
 from tests.support.waiting import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 # Generators
 
 INJECTIONS = [

@@ -28,6 +28,7 @@ from dragoman.knowledge.port import (
 from dragoman.testing import ManualClock
 from tests.contract.engines import ENGINES, opened_storages
 from tests.support.document_entries import PLENTY, Tree, draft, titled
+from tests.support.examples import examples
 
 ids = st.sampled_from("abcdefg")
 parents = st.sampled_from([*"abcdefg", ROOT, ROOT])
@@ -212,6 +213,7 @@ class DocumentTree(RuleBasedStateMachine):
         assert found == {id: node for id, node in self.model.nodes.items() if node.deleted_at is None}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MC-MOVE-02", "MC-CREATE-02", "MC-UPDATE-02", "MC-DELETE-02")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_tree_is_as_the_model_whatever_is_done_to_it(engine: str, tmp_path: Path) -> None:
@@ -223,7 +225,7 @@ def test_a_tree_is_as_the_model_whatever_is_done_to_it(engine: str, tmp_path: Pa
         try:
             run_state_machine_as_test(
                 lambda: DocumentTree(documents, clock, runner, f"t{next(tenants)}"),  # type: ignore[arg-type]
-                settings=settings(max_examples=60, stateful_step_count=15),
+                settings=settings(max_examples=examples(0.6), stateful_step_count=15),
             )
         finally:
             runner.run(storages.__aexit__(None, None, None))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.edge.http.connection import BadRequest, HttpConnection, HttpState, WholeRequest
 from dragoman.edge.http.messages import MOST_HEAD_BYTES, AnswerHeads
+from tests.support.examples import examples
 from tests.support.http_requests_in import cut, understood
 
 LINES = [
@@ -50,14 +51,14 @@ STREAMS = st.lists(requests(), max_size=5).map(b"".join)
 
 
 @given(STREAMS, st.lists(st.integers(0, 10_000), max_size=8))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(3), deadline=None)
 def test_it_makes_no_difference_where_bytes_are_cut(data: bytes, cuts: list[int]) -> None:
     assert understood(cut(data, cuts)) == understood([data])
     assert understood(data[index : index + 1] for index in range(len(data))) == understood([data])
 
 
 @given(st.lists(requests(), max_size=5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 def test_requests_that_are_sent_ahead_are_answered_as_one_by_one(asked: list[bytes]) -> None:
     """Sent together, or each after the answer to the one before: a connection answers at once here, so `asked` one at a
     time is the latter."""
@@ -65,20 +66,20 @@ def test_requests_that_are_sent_ahead_are_answered_as_one_by_one(asked: list[byt
 
 
 @given(st.lists(requests(), max_size=4), st.lists(st.integers(0, 3), max_size=12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(3), deadline=None)
 def test_a_request_like_the_one_before_is_understood_as_any_other(asked: list[bytes], order: list[int]) -> None:
     parts = [asked[place % len(asked)] for place in order] if asked else []
     assert understood(parts, again=True) == understood(parts)
 
 
 @given(st.binary(max_size=2000), st.lists(st.integers(0, 10_000), max_size=5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 def test_no_bytes_make_it_raise(data: bytes, cuts: list[int]) -> None:
     understood(cut(data, cuts))
 
 
 @given(STREAMS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 def test_nothing_is_understood_after_an_error(data: bytes) -> None:
     found = understood([data, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
     bad = [index for index, each in enumerate(found) if isinstance(each, BadRequest)]

@@ -16,6 +16,8 @@ from dragoman.telemetry.log import Entry, EntryWriter, StructuredLogger, make_cl
 from dragoman.telemetry.settings import DEFAULT_REDACT_KEYS, LoggingConfig
 from dragoman.testing import ManualClock
 
+pytestmark = pytest.mark.slow
+
 MARK = "hunter2"
 """Stands only where it must not be seen."""
 HEAD = {"timestamp": "2024-01-15T10:30:00.000Z", "level": "info"}
@@ -152,7 +154,6 @@ def test_sanitising_is_done_after_one_time(text: str) -> None:
         assert re.sub(r"\\u([0-9a-f]{4})", lambda match: chr(int(match[1], 16)), clean) == text
 
 
-@pytest.mark.slow
 @given(st.lists(st.tuples(facts, hostile), max_size=4))
 def test_a_batch_is_written_as_its_entries_one_by_one(batch: list[tuple[dict[str, Any], str]]) -> None:
     """Property 9: that many entries are written at once is not to be seen in what is written."""
@@ -173,7 +174,6 @@ def test_depth_hides_nothing_and_breaks_nothing(entry: dict[str, Any], depth: in
     assert lines.count(b"\n") == text.count(b"\n") == 2
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-03")
 @given(facts, st.sampled_from(["dict", "list", "both"]))
 def test_a_value_that_contains_itself_is_cut_off(entry: dict[str, Any], kind: str) -> None:

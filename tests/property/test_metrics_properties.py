@@ -7,6 +7,7 @@ from collections import Counter
 from math import ceil
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
@@ -40,6 +41,7 @@ def samples(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
     }
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(names, st.booleans(), st.sampled_from(Completion), durations), max_size=60))
 def test_every_call_is_counted_once_under_its_tool_or_as_one_of_no_tool(
     calls: list[tuple[str, bool, Completion, float]],

@@ -29,6 +29,8 @@ from dragoman.testing import open_server
 from tests.support.json_values import json_values
 from tests.support.object_schemas import arguments_for, shapes
 
+pytestmark = pytest.mark.slow
+
 KNOWN = {
     "anyOf",
     "const",

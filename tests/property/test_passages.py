@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dragoman.knowledge.index import Passage
 from dragoman.knowledge.passages import MOST, MOST_BYTES, TARGET, passages_of
 from dragoman.search.words import MOST_LETTERS, words_in
+from tests.support.examples import examples
 
 MARKDOWN, PLAIN, JSON = "text/markdown", "text/plain", "application/json"
 
@@ -46,8 +47,9 @@ def check_bounds(passages: list[Passage]) -> None:
         assert all(len(heading) <= 120 for heading in each.heading)
 
 
+@pytest.mark.slow
 @given(_DOCUMENT, st.sampled_from([MARKDOWN, PLAIN]))
-@settings(max_examples=200)
+@settings(max_examples=examples(2))
 def test_no_word_is_lost_and_no_passage_is_too_large(body: str, mime_type: str) -> None:
     passages = passages_of(mime_type, body)
     check_bounds(passages)
@@ -55,6 +57,7 @@ def test_no_word_is_lost_and_no_passage_is_too_large(body: str, mime_type: str) 
     assert words_of(passages) >= {*words_in(body)}
 
 
+@pytest.mark.slow
 @given(_VALUE)
 def test_no_word_of_json_is_lost(value: Any) -> None:
     body = json.dumps(value, ensure_ascii=False)
@@ -132,6 +135,7 @@ def test_the_names_of_members_are_headings() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_is_searched_of_a_document_is_measured_in_bytes() -> None:
     passages = passages_of(PLAIN, "鸮 " * MOST_BYTES)
     assert sum(len(each.text.encode()) for each in passages) == pytest.approx(MOST_BYTES, rel=0.01)

@@ -180,6 +180,7 @@ def works(session: Session) -> bool:
     return session.receive(request("ping", {}, "p")) == [Request("p", "ping", {}, False)]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FND-LIFE-10", "FND-TEST-03")
 @given(sessions, st.lists(hostile, max_size=6))
 def test_no_bytes_make_a_session_raise_or_stop_answering(begin: Callable[[], Session], chunks: list[bytes]) -> None:
@@ -190,6 +191,7 @@ def test_no_bytes_make_a_session_raise_or_stop_answering(begin: Callable[[], Ses
     assert works(session)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FND-LIFE-10", "FND-TEST-03")
 @given(sessions, st.lists(hostile, max_size=4), st.lists(st.integers(0, 3_000), max_size=8))
 @example(running, [b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'], list(range(41)))
@@ -213,6 +215,7 @@ def test_lines_are_those_of_a_plain_split_except_that_long_ones_are_marked(lines
     assert fed == [line if len(line) <= 6 else Oversized.LINE for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FND-LIFE-04")
 @given(
     name=st.text(st.characters(codec="utf-8"), min_size=1),
@@ -343,6 +346,7 @@ def test_arguments_that_are_an_object_reach_the_call_as_they_are(
     assert event == ToolCall(1, name, arguments, meta, begin is modern)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-03")
 @given(st.lists(hostile, max_size=5))
 def test_the_modern_era_never_sees_the_state_error(chunks: list[bytes]) -> None:
@@ -350,6 +354,7 @@ def test_the_modern_era_never_sees_the_state_error(chunks: list[bytes]) -> None:
     assert -32002 not in [event.code for event in events if isinstance(event, Refusal)]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FND-LIFE-10", "FND-TEST-03")
 @given(st.lists(hostile, min_size=1, max_size=6))
 def test_a_server_answers_the_next_request_after_any_bytes(chunks: list[bytes]) -> None:

@@ -173,6 +173,7 @@ def test_no_list_and_no_string_is_longer_than_it_may_be(value: Any, settings: di
     assert found.cuts == []
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("INV-MCP-RESP-003")
 @given(
     value=values | deep,
@@ -203,6 +204,7 @@ schemas = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PRD-P7", "INV-MCP-RESP-003")
 @given(
     properties=schemas,
@@ -243,6 +245,7 @@ def test_repeating_is_never_advised_after_work_that_may_not_be_repeated(
         assert isinstance(error, errors.Refused) or read_only or idempotent
 
 
+@pytest.mark.slow
 @given(value=values, limit=limits, dialect=st.sampled_from(["structured", "plain"]))
 def test_result_is_an_error_exactly_when_its_answer_would_be_too_large(value: Any, limit: int, dialect: str) -> None:
     whole = Desk(dialect, max_response_bytes=2**30).render(Outcome(value))

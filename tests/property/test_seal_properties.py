@@ -33,6 +33,7 @@ def test_no_character_can_be_changed(content: bytes, data: st.DataObject) -> Non
         SEAL.open(sealed[:place] + other + sealed[place + 1 :], ("ada",), NOW)
 
 
+@pytest.mark.slow
 @given(content=st.binary(max_size=40), data=st.data())
 def test_nothing_can_be_added_or_left_out(content: bytes, data: st.DataObject) -> None:
     sealed = SEAL.close(content, ("ada",), NOW + 1)

@@ -36,6 +36,7 @@ def end(child: int) -> None:
     os.waitpid(child, 0)
 
 
+@pytest.mark.slow
 def test_a_child_lets_go_of_what_is_dropped_and_keeps_the_rest() -> None:
     reading, writing = os.pipe()
     kept, keeping = os.pipe()
@@ -53,6 +54,7 @@ def test_a_child_lets_go_of_what_is_dropped_and_keeps_the_rest() -> None:
         os.close(kept)
 
 
+@pytest.mark.slow
 def test_nothing_is_dropped_any_more_once_it_is_undone() -> None:
     reading, writing = os.pipe()
     in_forked_children(lambda: drop(writing))()
@@ -65,6 +67,7 @@ def test_nothing_is_dropped_any_more_once_it_is_undone() -> None:
         os.close(reading)
 
 
+@pytest.mark.slow
 def test_an_action_that_fails_keeps_no_other_from_running() -> None:
     reading, writing = os.pipe()
     undo = [in_forked_children(lambda: 1 // 0), in_forked_children(lambda: drop(writing))]

@@ -13,6 +13,7 @@ from tests import requirements
 PAGE = (Path(__file__).parents[2] / "docs/invariants.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PRD-ARCH-02")
 def test_every_invariant_is_on_the_page_under_its_heading_and_no_other_is() -> None:
     listed = {

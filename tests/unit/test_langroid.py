@@ -22,6 +22,7 @@ def test_an_unknown_action_has_no_message() -> None:
         action_message("knowledge.burn_document")
 
 
+@pytest.mark.slow
 def test_langroid_is_not_imported_unless_a_message_is_asked_for() -> None:
     code = (
         "import sys, dragoman.app, dragoman.langroid; sys.exit('langroid' in sys.modules or 'pydantic' in sys.modules)"

@@ -532,6 +532,7 @@ async def test_content_blocks_become_text_and_responses_receives_images() -> Non
         assert message["output"] == "one\ntwo"
 
 
+@pytest.mark.slow
 def test_the_openai_package_is_not_needed() -> None:
     program = """
 import asyncio, sys

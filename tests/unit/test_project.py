@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests import requirements
+from tests import cpu_budget, requirements
 from tests.coverage_gate import verdict
 from tests.support.processes import environment
 from tests.support.source import parsed
@@ -54,42 +55,77 @@ def test_the_build_fails_when_one_part_alone_is_not_covered(untested: str | None
 
 
 MEASURE = """
-import os, sys
+import sys
 import coverage
-from conftest import not_measured
+from conftest import measure
 
 sys.path.insert(0, sys.argv[1])
-os.environ["COVERAGE_PROCESS_CONFIG"] = "a config"
 measuring = coverage.Coverage(data_file=None, config_file=False, source=[sys.argv[1]])
 measuring.start()
-import code_of_two
-with not_measured():
-    code_of_two.first()
-    print(os.environ.get("COVERAGE_PROCESS_CONFIG"))
-code_of_two.second()
+import code_of_three
+for is_wanted, function in ((False, code_of_three.first), (False, code_of_three.second), (True, code_of_three.third)):
+    measure(is_wanted)
+    function()
 measuring.stop()
-print(os.environ["COVERAGE_PROCESS_CONFIG"], *measuring.analysis2(code_of_two.__file__)[3])
+print(*measuring.analysis2(code_of_three.__file__)[3])
 """
 
 
 @pytest.mark.slow
-def test_tests_that_are_not_measured_neither_are_nor_keep_others_from_being(tmp_path: Path) -> None:
-    (tmp_path / "code_of_two.py").write_text("def first():\n    return 1\ndef second():\n    return 2\n")
+def test_tests_that_are_not_measured_keep_no_others_from_being(tmp_path: Path) -> None:
+    functions = "".join(f"def {name}():\n    return 1\n" for name in ("first", "second", "third"))
+    (tmp_path / "code_of_three.py").write_text(functions)
     command = [sys.executable, "-c", MEASURE, str(tmp_path)]
     here: dict[str, Any] = {"cwd": ROOT, "env": environment(is_measured=False), "timeout": PATIENCE}
     ran = subprocess.run(command, capture_output=True, text=True, check=False, **here)
-    assert ran.stdout.splitlines() == ["None", "a config 2"], ran.stderr
+    assert ran.stdout.splitlines() == ["2 4"], ran.stderr
+
+
+STARTS_A_PROCESS = """
+import subprocess, sys
+import pytest
+
+def start() -> None:
+    subprocess.run([sys.executable, "-c", ""], check=True)
+
+def test_a_fast_one() -> None:
+    start()
+
+@pytest.mark.slow
+def test_a_slow_one() -> None:
+    start()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", [(), ("-n", "1")], ids=["alone", "xdist"])
+def test_a_test_that_starts_a_process_and_is_not_marked_as_slow_fails(
+    parallel: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "test_starting.py").write_text(STARTS_A_PROCESS)
+    kept = tmp_path / "kept.json"
+    ran = run_pytest(*parallel, "-c", "pyproject.toml", "--rootdir", ".", "--cpu-time", str(kept), str(tmp_path))
+    assert "1 failed, 1 passed" in ran.stdout
+    assert "a test that starts a process is to be marked as slow" in ran.stdout
+    assert "times the yardstick of" in ran.stdout
+    assert json.loads(kept.read_bytes())["yardsticks"] > 1
+
+
+@pytest.mark.parametrize(("yardsticks", "is_within"), [(1.0, True), (125.0, True), (125.1, False)])
+def test_a_run_may_take_a_quarter_more_than_its_budget(yardsticks: float, is_within: bool) -> None:
+    assert cpu_budget.verdict(yardsticks, 100)[0] is is_within
 
 
 LINTERS = ("ruff format --check .", "ruff check .", "mypy", "lint-imports")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-04", "FND-TEST-10")
 @pytest.mark.parametrize(
     ("target", "recipe"),
     [
         *((target, command) for target in ("lint", "check") for command in LINTERS),
-        ("check", '-m "not slow"'),
+        ("check", '-m "not slow'),
         ("test", "coverage_gate.py"),
         ("bench", "-m bench"),
         ("wheel-check", "wheel_check.py"),
@@ -113,6 +149,7 @@ def test_each_extra_is_a_package_that_some_code_imports() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.requirement("FND-TEST-10")
 @pytest.mark.parametrize("group", ["unit", "property", "interaction"])
 def test_each_group_of_tests_can_be_run_by_itself(group: str) -> None:
@@ -187,33 +224,40 @@ def run_pythons(folder: Path, *arguments: str, target: str = "test-plain") -> tu
     return ran.returncode, runs, re.sub(r" in \d+ s", "", ran.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_the_tests_run_on_each_installed_python_and_the_summary_names_the_others(tmp_path: Path) -> None:
     summary = "Pythons: 3.11.9: passed; 3.12: not installed; 3.13.0: passed; 3.14.1: FAILED"
     assert run_pythons(tmp_path) == (1, ["3.11", "3.13", "3.14"], summary)
 
 
+@pytest.mark.slow
 def test_the_second_python_is_the_newest_that_is_not_the_first(tmp_path: Path) -> None:
     code, runs, _ = run_pythons(tmp_path, "--newest")
     assert (code, runs) == ((0, ["3.13"]) if sys.version_info[:2] == (3, 14) else (1, ["3.14"]))
 
 
+@pytest.mark.slow
 def test_another_target_runs_on_another_python(tmp_path: Path) -> None:
     _, runs, _ = run_pythons(tmp_path, "--newest", "--target", "bench", target="bench")
     assert runs == ["3.13" if sys.version_info[:2] == (3, 14) else "3.14"]
 
 
+@pytest.mark.slow
 def test_no_test_runs_twice_in_the_checks_before_a_merge() -> None:
     steps = re.findall(r"^step make (.*)$", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
-    assert "check" not in steps
-    assert {"lint", "test", "test-pythons NEWEST=1", "browser", "workers"} <= set(steps)
+    assert not {"check", "nightly", "test-fast"} & set(steps)
+    assert {"lint", "test", "budget", "test-pythons NEWEST=1 TARGET=test-fast", "browser", "workers"} <= set(steps)
     assert len(steps) == len(set(steps))
     apart = re.search(r"^APART := (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert apart is not None
-    for each in apart[1].split():  # What `make test` leaves out has one step of its own.
-        plans = [
-            subprocess.run(["make", "-n", step], cwd=ROOT, capture_output=True, text=True).stdout for step in steps
-        ]
-        assert sum(f"-m pytest -q {each}" in plan for plan in plans) == 1
+    once = [*steps, "nightly"]
+    plans = [
+        subprocess.run(["make", "-n", *each.split()], cwd=ROOT, capture_output=True, text=True).stdout for each in once
+    ]
+    for each in apart[1].split():  # What `make test` leaves out is in one other place.
+        assert (
+            sum(line.count(f" {each}") for plan in plans for line in plan.splitlines() if "--ignore" not in line) == 1
+        )
 
 
 def test_every_test_has_a_time_limit() -> None:
@@ -302,6 +346,7 @@ def too_large_in(node: ast.AST, inside: str = "") -> Iterator[str]:
         yield from too_large_in(each, name if name == inside else f"{name}.")
 
 
+@pytest.mark.slow
 def test_no_function_has_more_than_60_lines_and_no_class_more_than_15_public_methods() -> None:
     source = ROOT / "src"
     found = {
@@ -321,6 +366,7 @@ def types_in(path: Path) -> Iterator[str]:
             yield node.target.id
 
 
+@pytest.mark.slow
 def test_no_two_modules_define_a_type_of_the_same_name() -> None:
     homes: dict[str, list[str]] = {}
     for path in sorted((ROOT / "src").rglob("*.py")):
@@ -335,6 +381,7 @@ def test_marks_are_looked_for_where_pytest_looks_for_tests() -> None:
     assert [ROOT / folder for folder in options["testpaths"]] == list(requirements.FOLDERS)
 
 
+@pytest.mark.slow
 def test_no_file_imports_a_test_file_or_a_conftest() -> None:
     folders = ("tests", "bench", "fuzz", "soak", "chaos", "conformance")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
@@ -344,6 +391,7 @@ def test_no_file_imports_a_test_file_or_a_conftest() -> None:
     assert {name: found for name, found in imports.items() if found} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PRD-ARCH-03")
 def test_every_invariant_has_a_test_and_there_are_tests_of_contracts_parts_and_the_whole() -> None:
     ledger = requirements.load()

@@ -81,10 +81,12 @@ def test_everything_for_tests_can_be_imported_from_one_place() -> None:
     assert all(hasattr(dragoman.testing, name) for name in dragoman.testing.__all__)
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_nothing() -> None:
     assert loaded_by("import dragoman") == loaded_by("")
 
 
+@pytest.mark.slow
 def test_writing_tools_and_serving_them_needs_neither_the_sdk_nor_the_command_line() -> None:
     code = "import dragoman\nfor name in dragoman.__all__: getattr(dragoman, name)"
     assert loaded_by(code) & {"mcp", "mcp_types", "typer", "rich", "click", "pydantic", "anyio"} == set()

@@ -9,6 +9,7 @@ import pytest
 from tests import requirements
 
 
+@pytest.mark.slow
 def test_every_requirement_is_tested_or_listed_as_pending_or_settled() -> None:
     assert requirements.load().problems() == []
 

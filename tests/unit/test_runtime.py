@@ -382,6 +382,7 @@ async def test_same_inputs_give_the_same_bytes_and_the_same_log() -> None:
     )
 
 
+@pytest.mark.slow
 async def test_calls_leave_nothing_behind_in_memory() -> None:
     async with open_server([echo_tool()]) as server:
         client = await server.client()

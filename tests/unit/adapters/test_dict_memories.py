@@ -155,6 +155,7 @@ async def test_no_operation_does_more_work_among_many_entries_than_among_few(ent
     assert (grown(few, many), grown(allocated_few, allocated_many)) == ({}, {})
 
 
+@pytest.mark.slow
 @given(histories)
 def test_any_history_leaves_what_a_plain_dictionary_would_hold_where_little_is_much(history: list[Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -23,6 +23,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_a_lock_is_free_when_its_process_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LEADER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as leader:
@@ -36,6 +37,7 @@ def test_a_lock_is_free_when_its_process_is_killed(tmp_path: Path) -> None:
     locks.give_back()
 
 
+@pytest.mark.slow
 def test_a_forked_child_does_not_keep_the_locks_of_a_process_that_gave_them_back(tmp_path: Path) -> None:
     first, second = LeaderLocks(tmp_path), LeaderLocks(tmp_path)
     assert first.take("tidy")

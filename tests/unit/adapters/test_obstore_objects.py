@@ -160,6 +160,7 @@ def links(scheme: str, clock: ManualClock) -> ObstoreLinks:
 LINK = ArtifactLink("acme", HASH, "text/plain", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MC-ART-01", "MC-ART-02")
 async def test_a_link_has_the_form_that_the_cloud_documents(links: ObstoreLinks, scheme: str) -> None:
     uri = await links.make(LINK, "ignored")

@@ -138,6 +138,7 @@ def test_no_statement_needs_a_newer_sqlite_than_the_oldest() -> None:
     assert [found for source in sources for found in re.findall(r"CONFLICT DO UPDATE|\bRETURNING\b", source)] == []
 
 
+@pytest.mark.slow
 def test_nothing_loads_the_driver_before_it_is_needed() -> None:
     code = (
         "import sys; sys.modules['sqlite3'] = None; "  # So that to import it is an error.

@@ -153,6 +153,7 @@ async def steps_of_each(folder: Path, count: int) -> dict[str, int]:
     return steps
 
 
+@pytest.mark.slow
 async def test_no_change_is_more_work_among_many_documents_than_among_few(tmp_path: Path) -> None:
     few = await steps_of_each(tmp_path / "few", 100)
     many = await steps_of_each(tmp_path / "many", 1500)

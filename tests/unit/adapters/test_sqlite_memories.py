@@ -69,6 +69,7 @@ async def steps_of_each(folder: Path, entries: int) -> dict[str, int]:
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PRD-P5")
 @pytest.mark.parametrize("entries", [2000, pytest.param(20_000, marks=pytest.mark.slow)])
 async def test_no_operation_does_more_work_among_many_entries_than_among_few(entries: int, tmp_path: Path) -> None:
@@ -108,6 +109,7 @@ def check_index(database: SqliteDatabase) -> None:
     assert sorted(indexed) == sorted((row, term) for row, terms in entries for term in terms.split())
 
 
+@pytest.mark.slow
 @given(histories, st.booleans())
 def test_after_any_history_the_index_has_the_words_of_the_entries(history: list[Any], few_are_many: bool) -> None:
     async def run() -> None:

@@ -359,6 +359,7 @@ def locking(path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 async def test_another_process_is_waited_for_and_not_for_ever(tmp_path: Path) -> None:
     database = Database(tmp_path / "test.db", busy_seconds=0.05)
     impatient = SqliteWriter(database.connect)

@@ -105,6 +105,7 @@ def test_only_json_can_be_kept(value: Any) -> None:
 values = json_values(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3), st.text(max_size=3))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.tuples(values), st.booleans()), max_size=20))
 def test_a_state_behaves_as_a_dictionary_and_its_changes_rebuild_it(steps: list[Any]) -> None:
     kept, model, committed, stored = state(100_000), dict[str, Any](), dict[str, Any](), dict[str, bytes]()

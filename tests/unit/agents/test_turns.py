@@ -54,6 +54,7 @@ async def test_a_handler_that_has_ended_needs_no_slot_while_its_effects_are_stor
     assert handled == list(range(20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_durable", [False, True])
 async def test_a_handling_leaves_nothing_to_the_garbage_collector(tmp_path: Path, is_durable: bool) -> None:
     async with dragoman.open([counter()], {"storage": {"data_dir": str(tmp_path)}}) as runtime:

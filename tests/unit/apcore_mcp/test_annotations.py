@@ -72,6 +72,7 @@ def test_a_description_is_told_what_is_unusual(annotations: ModuleAnnotations | 
     assert mapper.to_description_suffix(annotations) == suffix
 
 
+@pytest.mark.slow
 def test_the_runtime_s_hints_need_neither_apcore_nor_the_sdk() -> None:
     program = (
         "import sys; from apcore_mcp.adapters.annotations import AnnotationMapper;"

@@ -29,6 +29,7 @@ def test_dots_become_hyphens(module_id: str, name: str) -> None:
     assert normalizer.normalize(module_id) == name
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FR-OPENAI-002")
 @given(module_ids)
 def test_every_id_has_a_name_and_gets_it_back(module_id: str) -> None:

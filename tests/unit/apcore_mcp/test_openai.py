@@ -511,6 +511,7 @@ def plain_parts(value: Any) -> Iterator[type]:
         yield from plain_parts(each)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FR-OPENAI-005", "C-06", "D-03")
 def test_the_openai_package_is_not_needed() -> None:
     tools = to_openai_tools(registry_of(m=Module(Picture)), strict=True)
@@ -709,6 +710,7 @@ def runtimes() -> list[Any]:
     return [kept.value for kept in openai._runtimes._kept.values()]
 
 
+@pytest.mark.slow
 async def test_one_registry_has_one_runtime_and_many_do_not_keep_theirs() -> None:
     registries = [registry_of(m=Module()) for _ in range(40)]
     for _ in range(3):

@@ -52,6 +52,7 @@ def test_it_only_adapts() -> None:
     assert 500 <= sum(counted.values()) <= MOST_LINES, counted
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("SRS-API-14", "FR-OPENAI-005", "C-06", "D-03")
 def test_importing_it_loads_nothing_and_nothing_ever_loads_openai() -> None:
     heavy = {"apcore", "mcp", "mcp_types", "pydantic", "asyncio", "openai", "argparse", "msgspec"}
@@ -182,6 +183,7 @@ def test_it_runs_here_with_what_it_says_that_it_needs() -> None:
         assert not ranges[name].contains(too_new)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D-01")
 def test_without_apcore_it_can_be_imported_and_its_command_says_what_to_install(tmp_path: Path) -> None:
     without = "import sys\nsys.modules['apcore'] = None\nimport apcore_mcp\nfrom apcore_mcp.cli import main\n"

@@ -360,6 +360,7 @@ def test_doing_it_twice_is_doing_it_once() -> None:
     assert sum(each is not None for each in once) == 3
 
 
+@pytest.mark.slow
 def test_a_registry_keeps_nothing_of_an_executor_that_is_gone() -> None:
     registry = a_registry()
     for _ in range(5):

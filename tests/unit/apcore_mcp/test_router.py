@@ -642,6 +642,7 @@ outputs = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     properties=st.dictionaries(st.sampled_from("abc"), schemas, max_size=3),
     a=schemas,

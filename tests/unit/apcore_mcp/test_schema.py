@@ -295,6 +295,7 @@ def test_references_lead_through_thirty_two_others_and_no_more() -> None:
         convert(chain(33))
 
 
+@pytest.mark.slow
 def test_definitions_that_double_each_other_are_refused_before_they_fill_the_memory() -> None:
     levels = {
         f"D{i}": {"properties": {"a": {"$ref": f"#/$defs/D{i + 1}"}, "b": {"$ref": f"#/$defs/D{i + 1}"}}}
@@ -311,6 +312,7 @@ def test_a_long_definition_may_not_be_repeated_without_end_but_may_be_written_ou
     assert len(convert(of({"anyOf": [long] * 20}))["properties"]["p"]["anyOf"]) == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "leaf",
     [

@@ -304,6 +304,7 @@ def test_a_log_level_is_set_and_written_as_one_likes(level: str, served: list[tu
     assert logging.getLogger("apcore_mcp").level == getattr(logging, level.upper())
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FR-LOG-005", "FR-LOG-004", "FR-SERVER-010", "SRS-API-14")
 def test_importing_and_serving_set_up_no_logging_by_themselves() -> None:
     code = (
@@ -321,6 +322,7 @@ def test_importing_and_serving_set_up_no_logging_by_themselves() -> None:
     assert run.stderr == "No modules registered; server starting with zero tools\n"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FR-LOG-005", "FR-SERVER-010")
 def test_a_log_level_alone_makes_the_log_appear_on_stderr() -> None:
     code = "from apcore import Registry\nimport apcore_mcp\napcore_mcp.serve(Registry(), log_level='info')\n"

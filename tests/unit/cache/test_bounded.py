@@ -745,6 +745,7 @@ class Unreachable(Farewell):
         self._self = self
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("INV-MCP-CACHE-005", "INV-MCP-CACHE-001", "INV-MCP-CACHE-002", "INV-MCP-CACHE-006")
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("before", "key"), [("", "a"), ("a", "a"), ("ab", "a"), ("abc", "a"), ("bcd", "e")])
@@ -765,6 +766,7 @@ def test_garbage_collected_while_something_is_stored_finds_the_cache_whole(polic
     assert cache.get("a").hit
 
 
+@pytest.mark.slow
 def test_entries_are_no_work_for_the_garbage_collector() -> None:
     cache = small(max_entries=1000)
     gc.collect()

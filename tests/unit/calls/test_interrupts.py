@@ -67,6 +67,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_under_asyncio_a_tool_that_interrupts_ends_its_call_and_a_second_ctrl_c_ends_the_program() -> None:
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=PATIENCE)
     assert ended.stdout == "INTERNAL\n"

@@ -21,6 +21,7 @@ from dragoman.calls.limits import (
 from dragoman.testing import MemoryClient, open_server
 from tests.support.answers import error_in
 from tests.support.calls import Spy
+from tests.support.examples import examples
 from tests.support.json_values import json_values
 
 
@@ -327,8 +328,9 @@ values = json_values(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=7), values, max_size=4))
-@settings(max_examples=400)
+@settings(max_examples=examples(4))
 def test_validator_allows_exactly_what_has_no_violation(arguments: dict[str, Any]) -> None:
     size = len(json.dumps(arguments, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass"))
     rules = limits()
@@ -370,8 +372,9 @@ def test_path_is_cut_where_it_grows_too_long(step: str | int) -> None:
     assert [len(each.path) for each in off.violations({"a": value}).listed] == [500]
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=7), values, max_size=4))
-@settings(max_examples=400)
+@settings(max_examples=examples(4))
 def test_each_listed_path_leads_to_an_element_beyond_the_limit(arguments: dict[str, Any]) -> None:
     found = limits(max_object_depth=None).violations(arguments)
     assert found.total == sum(map(_counted, _elements(arguments)))

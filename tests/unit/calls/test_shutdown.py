@@ -297,6 +297,7 @@ async def test_connection_is_idle_after_a_disconnect_whatever_had_not_begun() ->
         assert client.connection.is_idle
 
 
+@pytest.mark.slow
 async def test_calls_that_are_refused_while_the_server_stops_do_not_prolong_the_stop() -> None:
     most = 5_000
     async with open_server([echo_tool()]) as server:

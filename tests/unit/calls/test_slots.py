@@ -171,6 +171,7 @@ def test_telemetry_says_what_is_in_use() -> None:
     assert 1_000_000 < memory < 1_000_000_000_000  # An interpreter takes megabytes, whatever the unit is taken for.
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FND-RES-05")
 def test_memory_grows_with_what_the_process_holds() -> None:
     # In a process of its own: one that has freed a lot before may have room for more without growing.

@@ -251,6 +251,7 @@ async def test_what_means_something_else_on_the_loop_is_a_failure_there(error: B
     executor.shutdown()
 
 
+@pytest.mark.slow
 def test_a_function_on_a_thread_of_the_loop_cannot_keep_the_process() -> None:
     code = (
         "import asyncio, threading\n"

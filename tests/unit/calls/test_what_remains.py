@@ -293,11 +293,10 @@ async def serving(config: dict[str, Any] | None = None) -> AsyncIterator[tuple[R
 def without_the_collector() -> Iterator[None]:
     logging.disable()  # pytest keeps what is logged, with the exceptions.
     gc.collect()
-    gc.freeze()  # What is there already need not be looked at again and again.
+    gc.freeze()  # What is there already is not looked at.
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
     logging.disable(logging.NOTSET)
 
 
@@ -376,6 +375,7 @@ class Ways:
 WAYS = ["python", "stdio", "stdio_with_progress", "modern_stdio", "http", "whole_http", "session", "sdk_session"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 async def test_nothing_of_a_call_remains_when_it_has_ended(way: str) -> None:
     async with serving() as (runtime, driver):
@@ -446,6 +446,7 @@ async def test_nothing_remains_of_calls_that_share_a_result_or_a_failure() -> No
             await check_that_nothing_remains(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ask", "ask_meanwhile"])
 @pytest.mark.parametrize("reply", ["accept", "decline", "error", "nonsense", "leave"])
 async def test_nothing_remains_of_a_call_whose_client_was_asked(name: str, reply: str) -> None:
@@ -471,6 +472,7 @@ async def test_nothing_remains_of_a_call_whose_client_was_asked(name: str, reply
 WORKING = (str({"uri": "held://it"}), str({"name": "say"}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_modern", [False, True])
 async def test_nothing_remains_of_what_is_offered_besides_tools(is_modern: bool) -> None:
     async with serving() as (runtime, driver):
@@ -494,6 +496,7 @@ async def test_nothing_remains_of_what_is_offered_besides_tools(is_modern: bool)
                 await check_that_nothing_remains(f"{params} over HTTP")
 
 
+@pytest.mark.slow
 async def test_error_of_a_call_from_python_keeps_its_traceback() -> None:
     async with serving() as (runtime, _):
         outcome = await runtime.call("break_down", {})

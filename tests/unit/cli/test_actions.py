@@ -164,6 +164,7 @@ def test_a_sender_beside_another_one_in_the_envelope_is_refused(capsys: pytest.C
 # What is made of the answers.
 
 
+@pytest.mark.slow
 def test_the_body_of_the_answer_is_printed_and_tells_the_exit_code(server: Server, key: str) -> None:
     done = send(server, key, answers=[DONE])
     assert (done.exit_code, json.loads(done.stdout), done.stderr) == (0, DONE.body, "")
@@ -173,6 +174,7 @@ def test_the_body_of_the_answer_is_printed_and_tells_the_exit_code(server: Serve
     assert (result.exit_code, json.loads(result.stdout)) == (1, refused.body)
 
 
+@pytest.mark.slow
 def test_a_request_for_later_is_told_by_its_status_and_address(server: Server, key: str) -> None:
     place = server.url.replace("/mcp/actions", PLACE)
     said = send(server, key, "--async", answers=[ACCEPTED])
@@ -204,6 +206,7 @@ def test_a_failure_that_is_final_ends_the_wait_whatever_its_status(server: Serve
     assert (result.exit_code, json.loads(result.stdout)["error"]["code"]) == (1, "X")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such signal")
 def test_an_interrupted_wait_tells_where_the_answer_will_be(server: Server, key: str, tmp_path: Path) -> None:
     server.answers = [ACCEPTED, *[OPEN] * 10_000]
@@ -249,6 +252,7 @@ def test_a_server_that_goes_away_while_it_is_waited_for_is_given_up_in_the_end(s
     assert "nobody answers at" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_server_that_restarts_now_and_then_is_waited_for(server: Server, key: str) -> None:
     result = send(server, key, "--async", "--wait", answers=[ACCEPTED, *[*[None] * 9, OPEN] * 3, DONE])
     assert (result.exit_code, json.loads(result.stdout)) == (0, DONE.body)

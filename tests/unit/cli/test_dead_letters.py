@@ -85,6 +85,7 @@ def both(data: Path) -> None:
     put(data, three_actions)
 
 
+@pytest.mark.slow
 def test_both_kinds_are_listed_unless_one_is_chosen(both: None) -> None:
     assert listed() == [1, 2, "a1", "a2", "a3"]
     assert listed("--kind", "agent") == [1, 2]
@@ -105,6 +106,7 @@ def test_an_action_has_the_columns_of_a_message(both: None) -> None:
     assert rows[2].split()[3:6] == ["-", "acme", "-"]
 
 
+@pytest.mark.slow
 def test_pages_go_on_from_messages_to_actions(both: None) -> None:
     pages, after = list[list[Any]](), list[str]()
     while True:
@@ -143,6 +145,7 @@ def test_kinds_and_numbers_that_do_not_go_together_are_refused(both: None, words
     assert (result.exit_code, result.stdout) == (2, "")
 
 
+@pytest.mark.slow
 def test_an_action_is_shown_with_its_envelope_and_every_error(both: None) -> None:
     shown = answer("messages", "show", "a1")
     assert (shown["author"], shown["tenant"], shown["action"], shown["isAccepted"]) == (AUTHOR, "acme", CREATE, True)
@@ -155,6 +158,7 @@ def test_an_action_is_shown_with_its_envelope_and_every_error(both: None) -> Non
     assert (missing.exit_code, missing.stderr) == (1, "dragoman: there is no action a9\n")
 
 
+@pytest.mark.slow
 def test_nothing_that_an_action_says_reaches_the_terminal_as_it_is_and_secrets_stay_out(data: Path) -> None:
     async def work(made: DeadActions) -> None:
         body = msgspec.json.encode({"action": HOSTILE, "request_id": HOSTILE, HOSTILE: [HOSTILE], "token": "hush"})
@@ -170,6 +174,7 @@ def test_nothing_that_an_action_says_reaches_the_terminal_as_it_is_and_secrets_s
     assert listed("--tenant", "acme") == []
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MC-TRANS-04")
 def test_messages_and_actions_are_redriven_together_and_the_audit_has_the_actions(both: None) -> None:
     dry = answer("messages", "redrive", "2", "a1", "--dry-run")
@@ -202,6 +207,7 @@ def test_letters_are_redriven_by_filters(both: None, filters: str, numbers: list
     assert dragoman("messages", "redrive", *filters.split()).stderr == "there is nothing to redrive\n"
 
 
+@pytest.mark.slow
 def test_an_action_that_cannot_be_redriven_is_named_with_the_reason_and_the_others_are(data: Path) -> None:
     async def work(made: DeadActions) -> None:
         await made.fail(acceptance="{}")
@@ -243,6 +249,7 @@ def test_a_data_directory_may_have_one_kind_only(data: Path) -> None:
     assert (refused.exit_code, "has no ledger yet" in refused.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_ledger_without_actions_is_left_without_their_tables(data: Path) -> None:
     fill(data, "crew", two_messages)
     assert listed() == [1, 2]

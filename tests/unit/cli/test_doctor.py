@@ -41,6 +41,7 @@ def doctor(*arguments: str) -> Result:
     return runner.invoke(app, ["doctor", *arguments])
 
 
+@pytest.mark.slow
 def test_a_healthy_machine_has_no_problems_and_is_left_as_it_was(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "_SLOW_START", 20.0)  # It may be as busy as it likes.
     (place / "broken_target.py").write_text("raise SystemExit('nobody may load this')")
@@ -112,6 +113,7 @@ def homeless(user: int) -> NoReturn:
     raise KeyError(user)
 
 
+@pytest.mark.slow
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", homeless)
@@ -135,6 +137,7 @@ def server_that(code: str) -> list[str]:
 ANSWER = 'print(\'{"jsonrpc": "2.0", "id": 1, "result": {}}\', flush=True)'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "verdict", "said"),
     [
@@ -149,6 +152,7 @@ def test_a_server_is_started_for_a_moment_and_listened_to(code: str, verdict: st
     assert (finding.verdict, said in finding.message) == (verdict, True), finding
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_be_started_or_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks.trial_start(["/no/such/program"]).verdict == "problem"
     monkeypatch.setattr("dragoman.cli.trial.first_answer.__defaults__", (0.2,))
@@ -156,6 +160,7 @@ def test_a_server_that_cannot_be_started_or_does_not_answer_is_a_problem(monkeyp
     assert (finding.verdict, finding.message) == ("problem", "the server did not answer")
 
 
+@pytest.mark.slow
 def test_a_slow_start_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.cli.checks._SLOW_START", 0.0)
     assert checks.trial_start(server_that(f"input(); {ANSWER}")).verdict == "warning"
@@ -237,6 +242,7 @@ def test_variables_of_an_entry_are_never_shown(place: Path) -> None:
     assert "hunter2" not in str(findings(document, place))
 
 
+@pytest.mark.slow
 def test_what_a_file_says_cannot_paint_the_terminal_or_stop_the_doctor(place: Path) -> None:
     findings(started("/gone\x1b[31m\ud800é/dragoman"), place)
     shown = "starts /gone\\u001b[31m\\ud800é/dragoman"

@@ -155,6 +155,7 @@ def test_an_entry_that_is_there_already_is_left_alone(project: Path) -> None:
     assert not (project / ".mcp.json.bak").exists()
 
 
+@pytest.mark.slow
 def test_another_entry_of_the_same_name_is_replaced_only_by_force(project: Path) -> None:
     installed("claude-code", "greeter.py")
     refused = install("claude-code", "greeter.py", "--env", "A=b=c")
@@ -237,6 +238,7 @@ def test_a_folder_in_a_project_that_is_a_link_is_not_followed(project: Path, lea
     assert not (project.parent / "gone").exists()
 
 
+@pytest.mark.slow
 def test_links_that_lead_nowhere_folders_and_pipes_are_refused(project: Path) -> None:
     link = Path.home() / ".cursor" / "mcp.json"
     link.parent.mkdir(parents=True, exist_ok=True)

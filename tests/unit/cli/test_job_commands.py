@@ -117,6 +117,7 @@ def test_with_nothing_to_list_stdout_is_empty_and_stderr_says_so(words: tuple[st
     assert list(answer(*words).values()) == [[]]
 
 
+@pytest.mark.slow
 def test_characters_that_a_terminal_obeys_are_not_printed() -> None:
     async def beat(stored: OpenStorage) -> None:
         await stored.storage.port(Registry).beat(

@@ -90,6 +90,7 @@ def test_the_private_half_of_a_new_key_is_in_one_file_that_only_its_owner_can_re
     assert (key.public, key.tenant, key.roles, key.revoked_at) == (written["x"], "acme", ("editor", "viewer"), None)
 
 
+@pytest.mark.slow
 def test_a_private_half_is_written_where_it_is_wanted_and_to_a_new_file_alone(tmp_path: Path) -> None:
     place = tmp_path / "mine.json"
     assert make("--out", str(place))["file"] == str(place)
@@ -171,6 +172,7 @@ def test_the_list_tells_new_keys_from_old_refused_and_revoked_ones() -> None:
     check_age(kept("dk-last"), time.time())
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MC-SEC-04")
 def test_after_a_rotation_both_keys_are_valid_until_the_old_one_is_revoked() -> None:
     old = answer("keys", "generate", "--tenant", "acme", "--role", "agent", "--role", "viewer")
@@ -193,6 +195,7 @@ def test_a_key_that_is_not_there_is_named_as_such(command: str) -> None:
     assert (result.exit_code, "there is no key dk-none" in result.stderr, "\x1b" in result.stderr) == (1, True, False)
 
 
+@pytest.mark.slow
 def test_every_change_of_keys_is_in_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "grace")
     first = make()["kid"]
@@ -208,6 +211,7 @@ def test_every_change_of_keys_is_in_the_audit(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
+@pytest.mark.slow
 def test_the_audit_is_listed_page_by_page_and_by_tenant() -> None:
     async def note_all(each: OpenStorage) -> None:
         for number in range(5):
@@ -244,6 +248,7 @@ def _claims(*words: str, given: bytes | None = None) -> SignedClaims:
     return verify(said.stdout.strip(), kept(made["kid"]), "dragoman", time.time())
 
 
+@pytest.mark.slow
 def test_a_token_for_what_stdin_holds_or_for_no_body() -> None:
     assert _claims("--body", "-", given=b"\x00\xff").body_sha256 == hashlib.sha256(b"\x00\xff").hexdigest()
     claims = _claims("--method", "get", "--url", "http://127.0.0.1:9/mcp/capabilities")
@@ -251,6 +256,7 @@ def test_a_token_for_what_stdin_holds_or_for_no_body() -> None:
     claims.check_body(b"")
 
 
+@pytest.mark.slow
 def test_no_two_tokens_have_the_same_nonce() -> None:
     key = make()["file"]
     tokens = {dragoman("token", "--key", key, "--sub", "me", "--method", "GET").stdout for _ in range(3)}

@@ -103,6 +103,7 @@ def create(title: str, parent: str = "root", body: str = "", mime_type: str = "t
     return str(carry_out("knowledge.create_document", args)["id"])
 
 
+@pytest.mark.slow
 def test_files_and_folders_become_documents_of_their_types_in_order() -> None:
     write(b_md="# B", a__z_txt="plain", a__y_json='{"a": [1]}', a__x_json="{no", a__deep__w_MD="w")
     assert counts(take()) == (7, 0, 0)
@@ -119,6 +120,7 @@ def test_files_and_folders_become_documents_of_their_types_in_order() -> None:
     assert {UUID(each["id"]).version for each in tree()} == {5}
 
 
+@pytest.mark.slow
 def test_a_second_import_updates_only_what_changed() -> None:
     write(a_md="a", b_md="b", c__d_md="d")
     assert counts(take()) == (4, 0, 0)
@@ -131,6 +133,7 @@ def test_a_second_import_updates_only_what_changed() -> None:
     assert dragoman("knowledge", "import", "files").stdout == "0 created, 0 updated, 5 unchanged\n"
 
 
+@pytest.mark.slow
 def test_the_same_files_are_other_documents_for_another_tenant_or_below_another_parent() -> None:
     write(a_md="a")
     assert counts(take()) == counts(take("--tenant", "acme")) == (1, 0, 0)
@@ -144,6 +147,7 @@ def test_the_same_files_are_other_documents_for_another_tenant_or_below_another_
     assert dragoman("knowledge", "import", "files", "--parent", "not-an-id").exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_name_in_either_normal_form_of_unicode_is_the_same_file() -> None:
     name = "Zürich – ñandú 東京.md"
     Path("files", normalize("NFD", name)).write_text("1")
@@ -174,6 +178,7 @@ def test_hidden_files_are_passed_over_and_links_and_other_files_are_listed(place
     assert (shown.exit_code, "  program.py: neither" in shown.stderr) == (0, True)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_a_document_is_listed_at_the_end_and_the_rest_is_imported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -194,6 +199,7 @@ def test_what_cannot_be_a_document_is_listed_at_the_end_and_the_rest_is_imported
     assert (shown.exit_code, "  latin.txt: it is not UTF-8" in shown.stderr.splitlines()) == (1, True)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MC-ART-01")
 def test_a_file_that_is_too_large_for_a_message_is_imported_in_its_place_and_leaves_no_artifact(place: Path) -> None:
     large = "\u00e4\n" * 200_000
@@ -235,6 +241,7 @@ def test_what_cannot_be_read_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (counts(taken), [each["path"] for each in taken["problems"]]) == ((2, 0, 0), ["a", "c.md"])
 
 
+@pytest.mark.slow
 def test_a_document_that_was_deleted_is_not_made_again_and_neither_is_what_was_below_it() -> None:
     write(a__b_md="b", c_md="c")
     take()
@@ -244,6 +251,7 @@ def test_a_document_that_was_deleted_is_not_made_again_and_neither_is_what_was_b
     assert outline() == [(0, "c", "text/markdown")]
 
 
+@pytest.mark.slow
 def test_a_document_stays_where_it_was_moved_to_and_a_folder_keeps_the_text_it_was_given() -> None:
     write(a__b_md="b", c_md="c")
     take()
@@ -257,6 +265,7 @@ def test_a_document_stays_where_it_was_moved_to_and_a_folder_keeps_the_text_it_w
     assert (by_title("a")["body"], by_title("b")["body"]) == ("All about a", "B!")
 
 
+@pytest.mark.slow
 def test_an_interrupted_import_goes_on_where_it_was(place: Path) -> None:
     write(**{f"f{number:03}_md": str(number) for number in range(150)})
 
@@ -278,6 +287,7 @@ def test_an_interrupted_import_goes_on_where_it_was(place: Path) -> None:
     assert [title for _, title, _ in outline()] == [f"f{number:03}" for number in range(150)]
 
 
+@pytest.mark.slow
 def test_what_is_exported_is_imported_as_the_same_tree() -> None:
     top = create("Notes/2024: draft?", body="# Top\r\n", mime_type="text/markdown", tags=["agent-inbox", "x"])
     for title in ("same", "same", "SAME", "_index", "", "..", "a" * 300, "CON", HOSTILE, "e\u0301"):
@@ -326,6 +336,7 @@ def test_every_title_gives_a_name_of_one_part_that_is_not_hidden(title: str) -> 
     assert not set(name) & set('/\\:*?"<>|\x00\n')
 
 
+@pytest.mark.slow
 def test_an_export_writes_through_no_link(place: Path) -> None:
     create("leaf", create("folder", body="text"), "inner")
     (place / "elsewhere").mkdir()
@@ -337,6 +348,7 @@ def test_an_export_writes_through_no_link(place: Path) -> None:
         assert [*(place / "elsewhere").iterdir()] == []
 
 
+@pytest.mark.slow
 def test_an_export_overwrites_nothing_unless_it_is_forced(place: Path) -> None:
     create("a", body="new")
     create("b", body="b")
@@ -381,6 +393,7 @@ def test_a_folder_that_is_none_is_refused(place: Path) -> None:
     assert [each.exit_code for each in [*results, dragoman("knowledge", "export", "file")]] == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_a_document_is_shown_as_it_stands_and_as_it_stood() -> None:
     id = create("First", body="one\n\ttwo")
     patch = {"patch": {"content": {"body": "three"}, "metadata": {"title": "Last"}}}
@@ -407,6 +420,7 @@ def test_the_history_of_a_deleted_document_is_still_there() -> None:
     assert dragoman("knowledge", "show", id).exit_code == 1
 
 
+@pytest.mark.slow
 def test_what_is_not_there_ends_with_exit_code_1() -> None:
     id, missing = create("a"), str(uuid4())
     commands = [("show", missing), ("history", missing), ("tree", missing), ("show", id, "--revision", "2")]
@@ -416,6 +430,7 @@ def test_what_is_not_there_ends_with_exit_code_1() -> None:
     assert dragoman("knowledge", "tree", "--tenant", "acme").stderr == "there are no documents\n"
 
 
+@pytest.mark.slow
 def test_a_terminal_is_shown_nothing_that_could_deceive_it() -> None:
     id = create(HOSTILE, body=HOSTILE, tags=[HOSTILE], source=HOSTILE)
     for words in (("tree",), ("show", id), ("history", id)):

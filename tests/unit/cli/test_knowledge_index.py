@@ -76,6 +76,7 @@ def line(name: str, there: int, state: str, passages: int = 3) -> dict[str, Any]
     return {"model": f"openai/{name}", "passages": passages, "withVector": there, "left": left, "state": state}
 
 
+@pytest.mark.slow
 def test_what_is_left_is_embedded_and_what_is_there_is_not(model: Model) -> None:
     assert status() == [line("small", 0, "under way")]
     done = dragoman("index", "--json")
@@ -95,6 +96,7 @@ def test_the_state_is_shown_as_a_table(model: Model) -> None:
     assert row.split() == ["openai/small", "3", "0", "3", "under", "way"]
 
 
+@pytest.mark.slow
 def test_another_model_replaces_the_one_before_when_it_is_done(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     dragoman("index")
     use(monkeypatch, "large")
@@ -107,6 +109,7 @@ def test_another_model_replaces_the_one_before_when_it_is_done(model: Model, mon
     assert status() == [line("large", 3, "done")]
 
 
+@pytest.mark.slow
 def test_without_an_embedder_there_is_nothing_to_embed_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_KNOWLEDGE__EMBEDDER", "none")
     refused = dragoman("index")
@@ -115,6 +118,7 @@ def test_without_an_embedder_there_is_nothing_to_embed_with(monkeypatch: pytest.
     assert "there are no vectors" in dragoman("index", "--status").stderr
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_installed_is_said_and_the_state_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_KNOWLEDGE__EMBEDDER", "minilm")
     refused = dragoman("index")

@@ -39,6 +39,7 @@ def asked(*words: str) -> Any:
     return json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_a_passage_is_shown_with_its_path_its_score_and_its_document() -> None:
     (found,) = asked("five days")["context"]
     assert (found["path"], found["passage"]) == (["vacation"], CARRIED)
@@ -51,6 +52,7 @@ def test_a_passage_is_shown_with_its_path_its_score_and_its_document() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_nothing_found_is_said_and_is_no_failure() -> None:
     result = dragoman("query", "zebras")
     assert (result.exit_code, result.stdout, result.stderr.strip()) == (0, "", "nothing was found")
@@ -62,6 +64,7 @@ def test_only_documents_with_every_tag_are_searched() -> None:
     assert asked("five days", "--tag", "hr")["hits"] == 0
 
 
+@pytest.mark.slow
 def test_there_are_as_many_passages_as_are_wanted() -> None:
     assert len(asked("owls days")["context"]) == 2
     few = asked("owls days", "--top-k", "1")
@@ -74,6 +77,7 @@ def test_what_a_document_says_cannot_steer_the_terminal() -> None:
     assert not {"\x1b", "\x07", "\u202e"} & {*shown}
 
 
+@pytest.mark.slow
 def test_passages_are_quoted_as_an_answer_if_there_is_no_model() -> None:
     assert dragoman("query", "five days", "--answer").stdout.startswith(
         f"{CARRIED}\n[1] vacation › carrying over\n\n[1]"
@@ -82,6 +86,7 @@ def test_passages_are_quoted_as_an_answer_if_there_is_no_model() -> None:
     assert asked("five days", "--answer")["response"].startswith(CARRIED)
 
 
+@pytest.mark.slow
 def test_a_model_writes_the_answer_if_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     with model_on_a_thread(pieces=("Five ", "days [1].")) as model:
         monkeypatch.setenv("DRAGOMAN_KNOWLEDGE__ANSWERS_URL", model.url)

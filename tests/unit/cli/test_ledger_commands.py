@@ -99,6 +99,7 @@ def test_with_several_spaces_they_are_listed_and_the_command_is_refused(command:
     assert listed == ["  day", "  night"]
 
 
+@pytest.mark.slow
 def test_a_space_is_named_by_an_option_a_setting_or_a_target(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of_target = with_space(Config(), Source("crew.py")).storage.space
     assert of_target is not None
@@ -144,6 +145,7 @@ def test_a_file_that_is_no_database_fails_the_command(data: Path) -> None:
 # Agents.
 
 
+@pytest.mark.slow
 def test_agents_are_listed_with_their_holders_and_what_waits(data: Path) -> None:
     async def work(kept: KeptMessages) -> tuple[Any, str]:
         await one_of_each(kept)
@@ -209,6 +211,7 @@ def test_a_message_is_accepted_with_json_or_text_as_its_payload(given: str, payl
     assert [shown[name] for name in facts] == ["EVENT", "clerk", "waiting", "greet", payload]
 
 
+@pytest.mark.slow
 def test_the_same_request_id_is_the_same_request_and_no_other(data: Path) -> None:
     fill(data, SPACE, lambda kept: kept.hold("clerk"))
     request_id = "6F9619FF-8B86-4D01-B42D-00CF4FC964FF"
@@ -259,6 +262,7 @@ def test_waiting_for_a_request_that_was_answered_before_prints_the_response(data
 # Looking at messages.
 
 
+@pytest.mark.slow
 def test_messages_are_listed_page_by_page(data: Path) -> None:
     async def work(kept: KeptMessages) -> None:
         for number in range(5):
@@ -295,6 +299,7 @@ def test_messages_are_found_by_what_they_are(filters: str, numbers: list[int], d
     assert [each["number"] for each in answer("messages", "list", *filters.split())["messages"]] == numbers
 
 
+@pytest.mark.slow
 def test_a_request_and_its_response_are_found_by_their_id(data: Path) -> None:
     fill(data, SPACE, one_of_each)
     shown = answer("messages", "show", "1")
@@ -323,6 +328,7 @@ def test_an_age_is_told_in_one_unit(seconds: float, words: str) -> None:
     assert age_in_words(seconds) == words
 
 
+@pytest.mark.slow
 def test_nothing_that_a_message_says_reaches_the_terminal_as_it_is(data: Path) -> None:
     async def work(kept: KeptMessages) -> None:
         entry = await kept.accept("clerk", {HOSTILE: [HOSTILE], "token": "hush"}, source=HOSTILE)
@@ -366,6 +372,7 @@ def test_hostile_names_of_agents_and_spaces_are_quoted(data: Path) -> None:
 # Redriving and purging.
 
 
+@pytest.mark.slow
 def test_what_is_dead_or_unknown_is_listed_and_redriven_by_number(data: Path) -> None:
     fill(data, SPACE, one_of_each)
     assert [(each["number"], each["status"]) for each in answer("messages", "dead")["messages"]] == [
@@ -393,6 +400,7 @@ def test_a_message_that_cannot_be_redriven_is_named_and_the_others_are(data: Pat
     assert (as_json.exit_code, json.loads(as_json.stdout)) == (1, {"dryRun": False, "redriven": [], "refused": [1]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", [("--all",), ("--agent", "clerk"), ("--source", CLIENT), ("--older-than", "0")])
 def test_messages_are_redriven_by_filters(filters: tuple[str, ...], data: Path) -> None:
     fill(data, SPACE, one_of_each)
@@ -413,6 +421,7 @@ def test_redriving_takes_numbers_or_filters(words: tuple[str, ...], data: Path) 
     assert len(answer("messages", "dead")["messages"]) == 2
 
 
+@pytest.mark.slow
 def test_what_has_expired_is_purged_and_a_dry_run_says_how_much(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_AACP__MAX_DELAY_MS", "1000")
     fill(data, SPACE, one_of_each)
@@ -445,6 +454,7 @@ def test_the_ledger_is_counted(data: Path) -> None:
     assert lines[:5] == [["Space", "crew"], ["Agents", "1"], ["Messages", "5"], ["completed", "2"], ["dead", "1"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "problem"),
     [

@@ -102,6 +102,7 @@ def test_bad_settings_from_anywhere_are_refused_by_name(
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["call", "echo", "message=hi"], ["tools", "list"], ["serve"]])
 def test_without_a_home_to_keep_data_in_a_folder_is_asked_for(arguments: list[str]) -> None:
     refused = dragoman(*arguments, environ={"HOME": "", "DRAGOMAN_STORAGE__DATA_DIR": "~nobody-at-all/data"})
@@ -112,6 +113,7 @@ def test_without_a_home_to_keep_data_in_a_folder_is_asked_for(arguments: list[st
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_name_that_no_host_can_have_is_refused_in_one_clear_line(workers: str) -> None:
     address = ["--host", 64 * "x", "--allow-unauthenticated"]
@@ -128,12 +130,14 @@ def test_a_command_that_is_not_understood_exits_with_2(arguments: list[str]) -> 
     assert "nonsense" in refused.stderr or "pigeon" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_target_that_is_not_there_is_refused_in_one_clear_line() -> None:
     refused = dragoman("serve", "gone.py")
     assert (refused.returncode, refused.stdout) == (2, b"")
     assert refused.stderr.decode() == "dragoman: cannot load tools from 'gone.py': there is no such file\n"
 
 
+@pytest.mark.slow
 def test_a_module_that_is_not_there_is_refused_in_one_clear_line() -> None:
     refused = dragoman("serve", "no_such_module")
     assert (refused.returncode, refused.stdout) == (2, b"")
@@ -141,6 +145,7 @@ def test_a_module_that_is_not_there_is_refused_in_one_clear_line() -> None:
     assert refused.stderr.count(b"\n") == 1
 
 
+@pytest.mark.slow
 def test_a_file_that_raises_is_refused_with_its_traceback(workplace: Path) -> None:
     (workplace / "raising.py").write_text("def load():\n    raise RuntimeError('not today')\n\nload()\n")
     refused = dragoman("serve", "raising.py")
@@ -150,6 +155,7 @@ def test_a_file_that_raises_is_refused_with_its_traceback(workplace: Path) -> No
     assert stderr.endswith("dragoman: cannot load tools from 'raising.py': RuntimeError: not today\n")
 
 
+@pytest.mark.slow
 def test_a_tool_that_cannot_be_registered_is_refused_by_name(workplace: Path) -> None:
     (workplace / "odd.py").write_text("from dragoman import tool\n@tool(name='no spaces')\ndef f() -> None: ...\n")
     refused = dragoman("serve", "odd.py")
@@ -158,6 +164,7 @@ def test_a_tool_that_cannot_be_registered_is_refused_by_name(workplace: Path) ->
     assert b"Traceback" not in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FND-LOG-02")
 def test_without_a_target_the_built_in_tools_are_served_and_the_exit_is_clean() -> None:
     meta = {
@@ -178,6 +185,7 @@ def test_without_a_target_the_built_in_tools_are_served_and_the_exit_is_clean() 
     ]
 
 
+@pytest.mark.slow
 def test_the_log_level_and_format_can_be_set() -> None:
     quiet = dragoman("serve", "--log-level", "error")
     assert (quiet.returncode, quiet.stderr) == (0, b"")

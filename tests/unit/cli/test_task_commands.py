@@ -251,6 +251,7 @@ def test_tasks_are_found_by_tool_and_status(filters: str, found: list[str], data
     assert fill(data, work) == found
 
 
+@pytest.mark.slow
 def test_a_long_list_comes_page_by_page(data: Path) -> None:
     async def work(process: Process) -> None:
         for number in range(5):
@@ -297,6 +298,7 @@ def test_a_task_is_shown_with_its_questions_and_without_secrets(data: Path) -> N
     }
 
 
+@pytest.mark.slow
 def test_a_task_that_has_ended_is_shown_with_what_it_came_to(data: Path) -> None:
     fill(data, one_of_each)
     done, plain, failed = (answer("tasks", "show", each) for each in ("done", "plain", "failed"))
@@ -310,6 +312,7 @@ def test_a_task_that_has_ended_is_shown_with_what_it_came_to(data: Path) -> None
     assert (lines["status"], lines["result"]) == ("completed", '{"result":8}')
 
 
+@pytest.mark.slow
 def test_nothing_that_a_task_says_reaches_the_terminal_as_it_is(data: Path) -> None:
     async def work(process: Process) -> None:
         words = msgspec.json.encode({HOSTILE: HOSTILE, "password": "hush"})
@@ -342,6 +345,7 @@ def test_a_task_that_is_not_there_fails_the_command(command: str, data: Path) ->
 # Results.
 
 
+@pytest.mark.slow
 def test_the_result_of_a_task_is_printed_as_json(data: Path) -> None:
     fill(data, one_of_each)
     assert dragoman("tasks", "result", "done").stdout == '{"result":8}\n'
@@ -376,6 +380,7 @@ def test_a_task_without_a_result_fails_the_command_and_says_why(task_id: str, sa
 # Cancelling.
 
 
+@pytest.mark.slow
 def test_a_task_that_waits_is_cancelled_at_once(data: Path) -> None:
     fill(data, one_of_each)
     result = dragoman("tasks", "cancel", "waiting")
@@ -423,6 +428,7 @@ def test_a_task_whose_process_has_ended_is_settled(is_repeatable: bool, code: in
 # Tasks are no messages.
 
 
+@pytest.mark.slow
 def test_commands_about_messages_show_no_tasks(data: Path) -> None:
     fill(data, one_of_each)
     assert answer("messages", "list") == {"messages": [], "after": None}
@@ -441,6 +447,7 @@ def test_commands_about_messages_show_no_tasks(data: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_purge_counts_and_deletes_tasks_that_have_ended_and_expired(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -461,6 +468,7 @@ def test_a_purge_counts_and_deletes_tasks_that_have_ended_and_expired(
 # Calls that become tasks.
 
 
+@pytest.mark.slow
 def test_a_call_is_stored_as_a_task_for_a_server_of_the_same_target_and_nothing_runs(data: Path) -> None:
     result = call("build", "name=a boat", "--task")
     assert result.exit_code == 0, result.stderr
@@ -473,6 +481,7 @@ def test_a_call_is_stored_as_a_task_for_a_server_of_the_same_target_and_nothing_
     assert what_ran() == []
 
 
+@pytest.mark.slow
 def test_a_task_that_no_server_begins_runs_in_the_command_that_waits_for_it() -> None:
     left = call("build", "name=left", "--task").stdout.strip()
     result = call("build", "name=boat", "--task", "--wait")
@@ -485,6 +494,7 @@ def test_a_task_that_no_server_begins_runs_in_the_command_that_waits_for_it() ->
     assert answer("ledger", "verify")["valid"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("build", "name=boat"), ("blocks",), ("refuse", "how=tool")])
 def test_a_command_that_waits_prints_what_a_plain_call_prints(words: tuple[str, ...]) -> None:
     plain, waited = call(*words), call(*words, "--task", "--wait")
@@ -509,6 +519,7 @@ def test_a_question_of_the_tool_is_reported_with_a_hint(monkeypatch: pytest.Monk
     ]
 
 
+@pytest.mark.slow
 def test_the_same_key_is_the_same_task() -> None:
     first = call("build", "name=boat", "--task", "--idempotency-key", KEY)
     again = call("build", "name=boat", "--task", "--idempotency-key", KEY)
@@ -522,6 +533,7 @@ def test_the_same_key_is_the_same_task() -> None:
     assert what_ran().count("boat") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -538,6 +550,7 @@ def test_a_call_that_cannot_become_a_task_fails_and_stores_nothing(words: tuple[
     assert len(ids()) == 1
 
 
+@pytest.mark.slow
 def test_no_more_tasks_are_stored_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_TASKS__MAX_WAITING", "2")
     codes = [call("build", f"name={number}", "--task").exit_code for number in range(3)]
@@ -548,6 +561,7 @@ def test_no_more_tasks_are_stored_than_may_wait(monkeypatch: pytest.MonkeyPatch)
 # Keys.
 
 
+@pytest.mark.slow
 def test_a_call_that_is_repeated_with_its_key_prints_the_first_result_and_runs_once() -> None:
     first = call("pay", "amount=3", "--idempotency-key", KEY)
     again = call("pay", "amount=3", "--idempotency-key", KEY)

@@ -143,18 +143,21 @@ def test_a_target_or_settings_that_cannot_be_used_are_refused(workplace: Path, c
     assert "xyzzy: is not a setting" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_result_is_printed_as_json() -> None:
     assert answer("greet", "name=Ada", "times=2") == "Hello, Ada! Hello, Ada!"
     assert answer("nothing") is None
     assert answer("blocks") == [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
 
 
+@pytest.mark.slow
 def test_text_stays_text_where_nothing_else_is_taken() -> None:
     assert answer("greet", "name=5") == "Hello, 5!"
     assert answer("greet", "name=null") == "Hello, null!"
     assert answer("greet", "name=a=b") == "Hello, a=b!"
 
 
+@pytest.mark.slow
 def test_arguments_can_be_json_from_anywhere_and_pairs_are_added(workplace: Path) -> None:
     assert answer("greet", "--json", '{"name": "Ada"}') == "Hello, Ada!"
     assert answer("greet", "--json", '{"name": "Ada"}', "name=Bea", "tone=dry") == "Hello, Bea!"
@@ -242,6 +245,7 @@ def extensions(workplace: Path) -> str:
     return "extensions"
 
 
+@pytest.mark.slow
 def test_modules_of_a_folder_are_listed_alone_or_beside_a_target(extensions: str) -> None:
     alone = runner.invoke(app, ["tools", "list", "--extensions-dir", extensions])
     assert (alone.exit_code, [line.split()[0] for line in alone.stdout.splitlines()]) == (0, ["health", "shop.price"])
@@ -252,6 +256,7 @@ def test_modules_of_a_folder_are_listed_alone_or_beside_a_target(extensions: str
     assert resources.stdout.split()[0] == "docs://shop.price"
 
 
+@pytest.mark.slow
 def test_a_module_is_shown_and_called_as_a_tool_is(extensions: str) -> None:
     shown = runner.invoke(app, ["tools", "show", "shop.price", "--extensions-dir", extensions]).stdout.splitlines()
     assert shown[0] == "shop.price"
@@ -277,6 +282,7 @@ def test_a_folder_that_there_is_not_is_refused(command: list[str]) -> None:
 COMMAND = [sys.executable, "-m", "dragoman"]
 
 
+@pytest.mark.slow
 def test_nothing_but_the_answer_is_on_stdout_whoever_writes_there() -> None:
     ran = subprocess.run(
         [*COMMAND, "call", "greet", "name=Ada", "--target", "my_tools.py"], capture_output=True, timeout=30
@@ -287,6 +293,7 @@ def test_nothing_but_the_answer_is_on_stdout_whoever_writes_there() -> None:
     assert len(json.loads(ran.stdout)) == 7
 
 
+@pytest.mark.slow
 def test_an_interrupt_cancels_the_call() -> None:
     command = [*COMMAND, "call", "wait", "--target", "my_tools.py"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

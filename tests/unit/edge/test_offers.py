@@ -383,6 +383,7 @@ def _ask(a: str) -> str:
     return a
 
 
+@pytest.mark.slow
 @both_eras
 async def test_a_result_is_within_the_limit_or_an_error(modern: bool) -> None:
     limit = 1024

@@ -119,4 +119,4 @@ def given_out(known: Known) -> Iterator[tuple[int, int, str]]:
 
 
 TestReplaying = Replaying.TestCase
-TestReplaying.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestReplaying.settings = settings(stateful_step_count=30, deadline=None)

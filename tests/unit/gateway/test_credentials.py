@@ -210,6 +210,7 @@ async def test_a_public_address_counts_instead_of_the_host() -> None:
     assert await gate.refusal(gate.token(signer)) == "The token was signed for another address"
 
 
+@pytest.mark.slow
 async def test_no_more_than_a_thousand_old_keys_are_remembered() -> None:
     gate = Gate()
     signer = await gate.signer(days=80)

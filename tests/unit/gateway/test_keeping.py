@@ -220,6 +220,7 @@ async def test_a_pinned_artifact_is_there_for_a_request_that_is_carried_out_late
         await objects.pin("other", HASH, 0.0)
 
 
+@pytest.mark.slow
 async def test_more_artifacts_than_one_step_takes_are_swept(objects: Objects, clock: ManualClock) -> None:
     for number in range(120):
         await keep(objects, b"%d" % number, mime="text/plain")

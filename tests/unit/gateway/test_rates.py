@@ -207,6 +207,7 @@ async def test_a_client_that_leaves_takes_no_block_away_from_others() -> None:
     assert await taken(rates, (A, 12)) == 11
 
 
+@pytest.mark.slow
 async def test_as_many_buckets_as_are_kept_are_bounded_and_the_store_remembers_the_rest() -> None:
     rates, _ = rates_of()
     assert await taken(rates, (A, 3)) == 3

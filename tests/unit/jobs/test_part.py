@@ -77,6 +77,7 @@ async def pass_time_until(clock: ManualClock, is_so: Callable[[], object]) -> No
             await asyncio.sleep(0.002)
 
 
+@pytest.mark.slow
 async def test_one_of_two_servers_on_a_data_directory_runs_a_job_and_the_other_takes_over(tmp_path: Path) -> None:
     clock = ManualClock()
     first, second = Server(clock, tmp_path), Server(clock, tmp_path)

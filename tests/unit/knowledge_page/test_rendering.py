@@ -180,6 +180,7 @@ def test_a_megabyte_on_one_line_is_cut_and_the_reader_is_told(mime_type: str) ->
     assert f"The first {MOST_SHOWN:,} of 1,048,576 characters are shown." in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", COSTLY)
 def test_markdown_that_costs_too_much_is_shown_as_text(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []

@@ -476,6 +476,7 @@ async def test_no_package_is_looked_for_if_the_settings_name_none(monkeypatch: p
     assert "bell_package" not in sys.modules
 
 
+@pytest.mark.slow
 def test_a_server_without_parts_of_packages_does_not_load_the_metadata_of_packages() -> None:
     script = "import sys, dragoman.app; dragoman.app.create_server(dragoman.app.ServerOptions()); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)

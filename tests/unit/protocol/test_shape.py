@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dragoman.protocol.shape import Shape
 from tests.support.cost import cpu_of
+from tests.support.examples import examples
 from tests.support.json_values import json_values
 
 values = json_values(
@@ -34,8 +35,9 @@ def elements_in(value: Any) -> int:
     return max(len(value) - 1, 0) + sum(map(elements_in, value.values() if isinstance(value, dict) else value))
 
 
+@pytest.mark.slow
 @given(values, st.booleans(), st.sampled_from([0, 1_000, 50_000]))
-@settings(max_examples=500)
+@settings(max_examples=examples(5))
 def test_exactly_at_a_limit_passes_and_one_more_is_too_many(value: Any, is_escaped: bool, spaces: int) -> None:
     """In a long message with few quotes each of them is searched for; in others the marks are counted."""
     message = json.dumps(value, ensure_ascii=is_escaped).encode() + b" " * spaces

@@ -123,6 +123,7 @@ def test_cursors_cannot_be_guessed() -> None:
 # What is kept
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PRD-P1")
 def test_long_run_of_results_keeps_memory_under_the_bound() -> None:
     bound = 4_000_000

@@ -74,6 +74,7 @@ def test_only_so_many_cuts_are_told_one_by_one() -> None:
     assert (len(found.cuts), found.is_told) == (MOST_CUTS, False)
 
 
+@pytest.mark.slow
 def test_depth_is_no_matter() -> None:
     value: Any = ["x" * 200]
     for _ in range(100_000):

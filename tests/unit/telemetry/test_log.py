@@ -450,6 +450,7 @@ def noisy(context: ToolContext) -> int:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FND-LOG-02", "FND-LOG-01")
 def test_nothing_but_the_protocol_reaches_stdout_and_the_log_goes_to_stderr(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)

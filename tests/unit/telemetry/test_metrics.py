@@ -112,6 +112,7 @@ def test_a_result_from_the_cache_is_no_refusal() -> None:
     assert samples(counted, "dragoman_call_duration_seconds_count") == {("add",): 1}
 
 
+@pytest.mark.slow
 def test_a_flood_of_made_up_names_takes_no_memory() -> None:
     counted = metrics()
     unknown = Ended(is_found=False, ran=False)
@@ -130,6 +131,7 @@ def test_a_flood_of_made_up_names_takes_no_memory() -> None:
     assert samples(counted, "dragoman_calls_total") == {("tool_error", OTHER): 20_100}
 
 
+@pytest.mark.slow
 def test_tools_beyond_the_most_that_have_series_share_one() -> None:
     counted = metrics()
     for number in range(MOST_TOOLS + 50):

@@ -88,6 +88,7 @@ def test_entries_are_written_without_being_asked_for(pipe: Pipe) -> None:
     assert pipe.lines() == [entry()]
 
 
+@pytest.mark.slow
 def test_a_reader_that_stalls_holds_up_nobody_but_the_log(pipe: Pipe) -> None:
     sink = DescriptorSink(pipe.writing, EntryWriter())
     assert not sink.is_full
@@ -203,6 +204,7 @@ def summary(pipe: Pipe) -> tuple[Counter[str], list[int]]:
     return Counter(line["message"] for line in lines), [line["count"] for line in lines if "count" in line]
 
 
+@pytest.mark.slow
 def test_entries_beyond_the_bound_are_dropped_and_counted_once_while_records_are_kept(pipe: Pipe) -> None:
     sink = stalled(pipe)
     for number in range(30_000):
@@ -216,6 +218,7 @@ def test_entries_beyond_the_bound_are_dropped_and_counted_once_while_records_are
     assert (messages["noise"] + dropped, messages["tool call completed"]) == (30_000, 10)
 
 
+@pytest.mark.slow
 def test_records_beyond_their_bound_are_dropped_and_counted_once(pipe: Pipe) -> None:
     sink = stalled(pipe, worker=3)
     for _ in range(MOST_RECORDS + 5_000):

@@ -245,6 +245,7 @@ plain(1)
 """
 
 
+@pytest.mark.slow
 def test_type_checkers_see_the_functions_own_signature(tmp_path: Path) -> None:
     path = tmp_path / "typed.py"
     path.write_text(TYPED)

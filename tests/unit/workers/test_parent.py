@@ -175,6 +175,7 @@ def _never(name: str, changes: tuple[Change, ...]) -> Welcome:
     raise AssertionError("nobody is started here")
 
 
+@pytest.mark.slow
 async def test_what_one_worker_tells_reaches_all_others_and_lasting_things_in_one_order(tmp_path: Path) -> None:
     async with parent_of(3, tmp_path) as (workers, fakes, _):
         fakes[0].say(CHANGES[0])
@@ -187,6 +188,7 @@ async def test_what_one_worker_tells_reaches_all_others_and_lasting_things_in_on
         assert list(workers._changes.values()) == [CHANGES[2], CHANGES[1]]
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_garbled_is_killed_and_the_others_are_not(tmp_path: Path) -> None:
     async with parent_of(2, tmp_path) as (_, fakes, log):
         fakes[0].writer.write(framed(b"{}"))
@@ -196,6 +198,7 @@ async def test_a_worker_that_is_garbled_is_killed_and_the_others_are_not(tmp_pat
         assert [entry["message"] for entry in log] == ["a worker cannot be understood"]
 
 
+@pytest.mark.slow
 async def test_a_worker_that_does_not_listen_is_killed_and_blocks_nobody(tmp_path: Path) -> None:
     async with parent_of(3, tmp_path) as (_, fakes, _log):
         deaf = fakes[2]
@@ -209,6 +212,7 @@ async def test_a_worker_that_does_not_listen_is_killed_and_blocks_nobody(tmp_pat
         assert fakes[1].worker.process.returncode is None
 
 
+@pytest.mark.slow
 async def test_a_worker_that_falls_silent_is_killed_and_one_that_shows_life_or_is_not_ready_is_not(
     tmp_path: Path,
 ) -> None:
@@ -230,6 +234,7 @@ async def test_a_worker_that_falls_silent_is_killed_and_one_that_shows_life_or_i
         assert [entry["worker"] for entry in log if told.items() <= entry.items()] == [0]
 
 
+@pytest.mark.slow
 async def test_nobody_is_watched_who_may_be_silent_for_ever(tmp_path: Path) -> None:
     async with parent_of(1, tmp_path, patience=0) as (workers, (silent,), _):
         silent.say(Ready())
@@ -237,6 +242,7 @@ async def test_nobody_is_watched_who_may_be_silent_for_ever(tmp_path: Path) -> N
         assert silent.worker.process.returncode is None
 
 
+@pytest.mark.slow
 async def test_pauses_of_a_worker_grow_to_five_seconds_and_those_of_others_do_not(tmp_path: Path) -> None:
     async with parent_of(2, tmp_path) as (workers, _, _log):
         pauses = [workers._pause(0) for _ in range(12)]
@@ -244,6 +250,7 @@ async def test_pauses_of_a_worker_grow_to_five_seconds_and_those_of_others_do_no
         assert workers._pause(1) == 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("was_ready", [True, False])
 async def test_a_worker_that_cannot_be_started_now_is_started_later_if_it_ever_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_ready: bool

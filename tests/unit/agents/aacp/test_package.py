@@ -30,6 +30,7 @@ def test_everything_public_is_exported() -> None:
     assert sorted(aacp.__all__) == aacp.__all__
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FND-AACP-45")
 def test_importing_it_loads_nothing_of_the_server() -> None:
     code = "import sys, json, dragoman.agents.aacp; print(json.dumps(sorted(sys.modules)))"

@@ -137,15 +137,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 def measure(is_wanted: bool) -> None:
     """Have coverage count what runs from now on, or not, if it counts at all."""
-    global _is_measured
+    global _paused
     coverage = sys.modules.get("coverage")
-    measuring = coverage and coverage.Coverage.current()
-    if measuring and is_wanted is not _is_measured:
-        measuring.start() if is_wanted else measuring.stop()
-        _is_measured = is_wanted
+    if is_wanted and _paused:
+        _paused.start()
+        _paused = None
+    elif not is_wanted and coverage and (measuring := coverage.Coverage.current()):
+        measuring.stop()
+        _paused = measuring
 
 
-_is_measured = True
+_paused: Any = None
 _may_start_processes = True
 
 

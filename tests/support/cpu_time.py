@@ -28,8 +28,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def spent() -> float:
     """Seconds of this process and of those that it has started and waited for."""
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    return _used(resource.RUSAGE_SELF) + _used(resource.RUSAGE_CHILDREN)
+
+
+def _used(whose: int) -> float:
+    usage = resource.getrusage(whose)
+    return usage.ru_utime + usage.ru_stime
 
 
 def yardstick() -> float:
@@ -96,7 +100,8 @@ class _Run(_Meter):
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._path is None:
             return
-        seconds = spent() + self._by_workers
+        # What workers tell is complete; they may have been waited for by now, or not.
+        seconds = _used(resource.RUSAGE_SELF) + self._by_workers if self._by_workers else spent()
         self._yardsticks.append(yardstick())
         unit = sum(self._yardsticks) / len(self._yardsticks)
         self._path.write_bytes(msgspec.json.encode({"seconds": seconds, "yardsticks": seconds / unit}))

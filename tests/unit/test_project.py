@@ -104,7 +104,8 @@ def test_a_test_that_starts_a_process_and_is_not_marked_as_slow_fails(
 ) -> None:
     (tmp_path / "test_starting.py").write_text(STARTS_A_PROCESS)
     kept = tmp_path / "kept.json"
-    ran = run_pytest(*parallel, "-c", "pyproject.toml", "--rootdir", ".", "--cpu-time", str(kept), str(tmp_path))
+    options = ("-p", "conftest", "-c", "pyproject.toml", "--rootdir", ".", "--cpu-time", str(kept))
+    ran = run_pytest(*parallel, *options, str(tmp_path))
     assert "1 failed, 1 passed" in ran.stdout
     assert "a test that starts a process is to be marked as slow" in ran.stdout
     assert "times the yardstick of" in ran.stdout

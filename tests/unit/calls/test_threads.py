@@ -7,13 +7,17 @@ import json
 import subprocess
 import sys
 import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
 
 import pytest
 
 import dragoman
 from dragoman import ToolContext, tool
-from dragoman.calls.threads import DaemonExecutor, Threads
+from dragoman.calls.threads import DaemonExecutor, Jobs, Threads
 from dragoman.testing import ManualClock, open_server
 from tests.support.answers import error_in
 from tests.support.calls import Hung, answers, begin, happened
@@ -192,6 +196,63 @@ async def test_thread_whose_caller_gave_up_goes_on_and_is_used_again() -> None:
     assert waiting.cancelled()
     assert (await threads.run(block)).startswith("dragoman-tool-")
     threads.stop()
+
+
+@contextmanager
+def at_each(called: Callable[[str, str], None]) -> Iterator[None]:
+    """Say before and after this thread calls a function of the interpreter: the event, and the function's name."""
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        if event in ("c_call", "c_return", "c_exception"):
+            called(event, getattr(argument, "__name__", ""))
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+def on_another_thread(function: Callable[[], None]) -> None:
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def test_jobs_that_are_added_together_wake_one_thread() -> None:
+    jobs, calls = Jobs[int](), Counter[tuple[str, str]]()
+    with at_each(lambda event, name: calls.update([(event, name)])):
+        for number in range(32):
+            jobs.add(number)
+        taken = [jobs.take() for _ in range(32)]
+    assert taken == [*range(32)]
+    assert (calls["c_call", "release"], calls["c_call", "acquire"]) == (1, 0)
+
+
+def test_thread_that_is_woken_finds_the_job_however_fast_it_is() -> None:
+    jobs, taken = Jobs[str](), list[str]()
+
+    def meanwhile(event: str, name: str) -> None:
+        if (event, name) == ("c_return", "release"):
+            on_another_thread(lambda: taken.append(jobs.take()))
+
+    with at_each(meanwhile):
+        jobs.add("now")
+    assert taken == ["now"]
+
+
+def test_two_threads_can_add_a_job_at_the_same_time() -> None:
+    jobs = Jobs[str]()
+
+    def meanwhile(event: str, name: str) -> None:
+        if (event, name) == ("c_call", "release"):
+            on_another_thread(lambda: jobs.add("theirs"))
+
+    with at_each(meanwhile):
+        jobs.add("mine")
+    assert [jobs.take(), jobs.take()] == ["mine", "theirs"]
 
 
 async def test_the_loops_own_threads_are_daemons_as_many_as_it_was_given_and_the_rest_wait_their_turn() -> None:

@@ -257,8 +257,14 @@ class Runtime:
 
         A call that is repeated with the same `idempotency_key` has its effect once, and gets the first outcome.
         """
-        options: dict[str, Any] = {"correlation_id": correlation_id, "caller": caller, "trace": trace}
-        return await self.intake.call(name, arguments or {}, idempotency_key=idempotency_key, **options)
+        return await self.intake.call(
+            name,
+            arguments or {},
+            correlation_id=correlation_id,
+            caller=caller,
+            trace=trace,
+            idempotency_key=idempotency_key,
+        )
 
     async def create_task(
         self,

@@ -38,10 +38,6 @@ Word: TypeAlias = Callable[[Call, Outcome], T | ProtocolError]
 _PYTHON = Origin()
 
 
-def _python(caller: Caller) -> Origin:
-    return _PYTHON if caller is LOCAL else Origin(caller)
-
-
 def _not_awaited(call: Call, outcome: Outcome) -> None:
     """The reply of a call until somebody waits for it."""
 
@@ -135,7 +131,7 @@ class Intake:
         idempotency_key: str | None = None,
     ) -> Awaitable[Outcome]:
         """Make a call from Python, whose outcome can be awaited. `trace` gets the time of each stage."""
-        call = self.make_local(name, arguments, _python(caller), correlation_id)
+        call = self.make_local(name, arguments, _PYTHON if caller is LOCAL else Origin(caller), correlation_id)
         if idempotency_key is not None:
             call.meta = {IDEMPOTENCY_KEY: idempotency_key}
         return self.answer(call, self._rendered) if trace is None else self._traced(call, trace)
@@ -150,7 +146,7 @@ class Intake:
         self, name: str, error: ToolError, *, correlation_id: str | None = None, caller: Caller = LOCAL
     ) -> Outcome:
         """The outcome of a call that cannot be made, such as one with unreadable arguments. It is recorded."""
-        call = self.make_local(name, {}, _python(caller), correlation_id)
+        call = self.make_local(name, {}, Origin(caller), correlation_id)
         outcome = self._rendered(call, Outcome(error=error))
         self._refuse(call, error)
         return outcome

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dragoman.calls.call import Call, Service, Stage
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.guards import Guards
 from dragoman.calls.patience import Patience
 from dragoman.calls.rates import Rates
-from dragoman.calls.repeats import Repeats
+from dragoman.calls.repeats import IDEMPOTENCY_KEY, Repeats
 from dragoman.calls.results import Results
 from dragoman.calls.settings import LimitsConfig
 from dragoman.calls.shares import Shares
@@ -35,6 +36,9 @@ from dragoman.clock import Clock
 from dragoman.telemetry.log import Logger
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.settings import ToolsConfig
+
+PASSED_BY = (JoinRepeated, OpenState, AskClient, KeepOutcome, ReuseResults)
+"""The stages that do nothing for plain calls, as most calls are: of plain tools, and without an idempotency key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +131,26 @@ def build_pipeline(policy: Policy, common: Common) -> Pipeline:
 
 
 def compose(stages: Sequence[Stage], service: Service) -> Service:
-    """The service that runs each stage around the next, and `service` in the middle."""
+    """The service that runs each stage around the next, and `service` in the middle.
+
+    Where the first of the stages in `PASSED_BY` stands, one check sends plain calls another way, without those stages.
+    """
+    fork = next((place for place, stage in enumerate(stages) if isinstance(stage, PASSED_BY)), len(stages))
+    inner = stages[fork:]
+    plain = _around(service, [stage for stage in inner if not isinstance(stage, PASSED_BY)])
+    return _around(_forked(plain, _around(service, inner)), stages[:fork])
+
+
+def _around(service: Service, stages: Sequence[Stage]) -> Service:
     for stage in reversed(stages):
         service = stage(service)
     return service
+
+
+def _forked(plain: Service, other: Service) -> Service:
+    def proceed(call: Call) -> Awaitable[Any]:
+        if call.tool.is_plain and IDEMPOTENCY_KEY not in call.meta:
+            return plain(call)
+        return other(call)
+
+    return proceed

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from dragoman.access.callers import Caller
 from dragoman.errors import DuplicateTool, DynamicRegistrationOff, InvalidTool
@@ -64,6 +65,11 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     """Whether a call may, or must, become a task."""
     is_for: Callable[[Caller], bool] | None = None
     """Whether it exists for a caller; None: for all."""
+    is_plain: bool = False
+    """Whether it has no questions, is never a task, and touches no kept results. Set from the fields above."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "is_plain", not (self.questions or self.task or self.touches_results))
 
     def may_be_called_by(self, caller: Caller) -> bool:
         """Whether a caller is shown the tool."""

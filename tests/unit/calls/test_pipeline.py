@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
 
+import msgspec
 import pytest
 
-from dragoman import prompt, resource, tool
-from dragoman.calls.call import Call, Outcome
+import dragoman
+from dragoman import Ask, prompt, resource, tool
+from dragoman.calls.call import Call, Outcome, Service
 from dragoman.calls.origin import Origin
-from dragoman.calls.pipeline import Pipeline, build_pipeline
+from dragoman.calls.pipeline import PASSED_BY, Pipeline, build_pipeline
 from dragoman.calls.settings import LimitsConfig, ResourcesConfig
 from dragoman.calls.shares import Shares
 from dragoman.calls.slots import Slots
@@ -144,3 +152,99 @@ async def test_tools_and_offers_share_slots_and_differ_in_what_finds_them() -> N
         held.release.set()
         await until(lambda: not server.runtime.slots.in_use)
         assert (await client.request("prompts/get", {"name": "ask"}))["result"]["messages"]
+
+
+@contextmanager
+def entered() -> Iterator[Counter[str]]:
+    """Counts the functions of the package that are entered: `calls/stages/admit.py admit`."""
+    package, counts = str(Path(dragoman.__file__).parent) + "/", Counter[str]()
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(package):
+            counts[f"{code.co_filename.removeprefix(package)} {code.co_name}"] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield counts
+    finally:
+        sys.setprofile(before)
+
+
+async def test_a_plain_call_enters_few_functions_and_no_stage_that_would_only_pass_it_on() -> None:
+    async with open_server([greet], clock=ManualClock()) as server:
+        await server.runtime.call("greet")  # The first one makes ids, and sets the timer of the deadlines.
+        with entered() as counts:
+            assert (await server.runtime.call("greet")).value == "hello"
+    assert {place.rpartition("/")[2] for place in counts if place.startswith("calls/stages/")} == {
+        "record_completion.py record",
+        "admit.py admit",
+        "check_request.py check",
+        "find_tool.py find",
+        "check_scopes.py check",
+        "take_slot.py take_slot",
+        "validate_arguments.py validate",
+        "enforce_deadline.py enforce",
+    }
+    assert len([place for place in counts if not place.startswith("testing/")]) <= 25
+
+
+@tool(read_only=True, cache_ttl_ms=1000)
+async def recall() -> str:
+    """Has its results kept."""
+    return "hello"
+
+
+@tool(invalidates=("greetings",))
+async def forget() -> str:
+    """Makes kept results untrue."""
+    return "hello"
+
+
+@tool(task="optional")
+async def greet_later() -> str:
+    """May be a task."""
+    return "hello"
+
+
+@tool
+async def greet_whom(name: Annotated[str, Ask("Whom?")] = "you") -> str:
+    """Has a question."""
+    return f"hello {name}"
+
+
+@pytest.mark.parametrize(
+    ("called", "key"),
+    [("recall", None), ("forget", None), ("greet_later", None), ("greet_whom", None), ("greet", "k" * 16)],
+)
+async def test_a_call_that_is_not_plain_goes_through_every_stage(called: str, key: str | None) -> None:
+    async with open_server([greet, recall, forget, greet_later, greet_whom]) as server:
+        with entered() as counts:
+            outcome = await server.runtime.call(called, idempotency_key=key)
+        assert outcome.unwrap().startswith("hello")
+        entered_modules = {place.partition(".py ")[0].replace("/", ".") for place in counts}
+        assert {stage.__module__.removeprefix("dragoman.") for stage in PASSED_BY} <= entered_modules
+
+
+async def test_the_stages_that_plain_calls_pass_by_would_only_pass_them_on() -> None:
+    async with open_server([greet]) as server:
+        found = server.runtime.catalogue.get("greet")
+        assert found is not None
+        call = Call(Origin(), "greet", {}, "run-1", "corr-1", lambda call, outcome: None, tool=found)
+        before = msgspec.structs.asdict(call)
+        passed_by = [stage for stage in server.runtime.stages if isinstance(stage, PASSED_BY)]
+        assert len(passed_by) == len(PASSED_BY)
+        for stage in passed_by:
+            seen: list[Call] = []
+            assert await stage(remember(seen))(call) == "done"
+            assert seen == [call]
+            assert msgspec.structs.asdict(call) == before
+
+
+def remember(seen: list[Call]) -> Service:
+    async def proceed(call: Call) -> str:
+        seen.append(call)
+        return "done"
+
+    return proceed

@@ -17,9 +17,9 @@ class CheckScopes:
 
     def __call__(self, proceed: Service, /) -> Service:
         def check(call: Call) -> Awaitable[Any]:
-            caller, name = call.origin.caller, call.tool.definition.name
-            if caller.scopes is not None and not caller.may_call(name):
-                raise MissingScope(scope_of(name))
+            caller = call.origin.caller
+            if caller.scopes is not None and not caller.may_call(call.tool.definition.name):
+                raise MissingScope(scope_of(call.tool.definition.name))
             return proceed(call)
 
         return check

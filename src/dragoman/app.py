@@ -552,7 +552,7 @@ def _compose_calls(
         for each in contribution.pipelines
         for name in each.tools
     }
-    runner = Runner(tools, under_way, deadlines, threads, logger, facilities.on_submit, special)
+    runner = Runner(tools, under_way, deadlines, threads, slots.lag, logger, facilities.on_submit, special)
     intake = Intake(runner, facilities.ids, dialect, clock)
     return Calls(common, policy, tools.stages, runner, intake, Intake(runner, facilities.ids, dialect, clock, offers))
 

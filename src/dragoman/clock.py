@@ -47,6 +47,14 @@ async def sleep(clock: Clock, seconds: float) -> None:
         timer.cancel()
 
 
+def until_next(now: float, every: float) -> float:
+    """Seconds until a multiple of `every` on a clock: the next one, or the one behind it if that is about to come.
+
+    Whatever waits for it wakes up in the same moment, in all processes, and a machine that is idle sleeps in between.
+    """
+    return (round(now / every) + 1) * every - now
+
+
 def iso_milliseconds(moment: datetime) -> str:
     """A UTC moment the way logs and envelopes write it."""
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"

@@ -14,6 +14,7 @@ from dragoman.calls.pipeline import Pipeline
 from dragoman.calls.threads import Threads
 from dragoman.errors import Abandoned, Stopping, ToolError
 from dragoman.lifespans import Lifespan
+from dragoman.telemetry.load import LagMonitor
 from dragoman.telemetry.log import Logger
 
 
@@ -26,6 +27,7 @@ class Runner:
         under_way: dict[Call, Pipeline],
         deadlines: Deadlines,
         threads: Threads,
+        lag: LagMonitor,
         logger: Logger,
         on_submit: Sequence[Callable[[Call], None]],
         special: Mapping[str, Pipeline] | None = None,
@@ -36,6 +38,8 @@ class Runner:
         self._clock = tools.recorder.clock
         self._deadlines = deadlines
         self._threads = threads
+        self._lag = lag
+        lag.under_way = under_way
         self._logger = logger
         self._under_way = under_way
         self._start: Callable[[Any], asyncio.Task[None]] = _not_started
@@ -63,6 +67,8 @@ class Runner:
             pipeline = self._special.get(call.name, self._tools)
         for see in self._on_submit:
             see(call)
+        if self._lag.is_idle:
+            self._lag.wake()
         # Before it starts: where tasks start eagerly, it may have ended when that returns.
         self._under_way[call] = pipeline
         start = self._start_later if later else self._start

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable
-from typing import Final, Literal, TypeAlias
+from collections.abc import Callable, Collection
+from typing import Any, Final, Literal, TypeAlias
 
-from dragoman.clock import Clock, Timer
+from dragoman.clock import Clock, Timer, until_next
 
 _INTERVAL = 0.05
+_IDLE_INTERVAL = 1.0
 _WINDOW = 10.0
 _LOOK_EVERY = 1.0
 
@@ -27,23 +28,42 @@ def process_memory() -> int:
 
 
 class LagMonitor:
-    """How late a timer fires on the event loop: p99 of the samples in a window that starts anew every ten seconds."""
+    """How late timers fire on the event loop: p99 of the samples in a window that starts anew every ten seconds.
+
+    A timer is due every 50 ms while calls run and for a second after that, and every second otherwise, so that an idle
+    process sleeps. One that was due after a second counts as the twenty that it stands for.
+    """
 
     def __init__(self, clock: Clock) -> None:
+        self.under_way: Collection[Any] = ()
+        """The calls that run."""
+        self.is_idle = False
+        """Whether its timer is due seldom, and `wake` is to be called when a call begins."""
         self._clock = clock
         self._timer: Timer | None = None
         self._samples: list[float] = []
         self._window_started = 0.0
+        self._looked = 0.0
         self._due = 0.0
+        self._busy_until = 0.0
 
     def start(self) -> None:
-        self._window_started = self._clock.monotonic()
-        self._schedule()
+        now = self._clock.monotonic()
+        self._window_started, self._busy_until = now, now + _IDLE_INTERVAL
+        self._schedule(now)
 
     def stop(self) -> None:
+        self.is_idle = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def wake(self) -> None:
+        """Look often again. On the event loop."""
+        self._busy_until = self._clock.monotonic() + _IDLE_INTERVAL
+        if self.is_idle and self._timer is not None:
+            self._timer.cancel()
+            self._sample()
 
     def p99_ms(self) -> float:
         """Milliseconds; the delay of a timer that is overdue this very moment counts too."""
@@ -55,9 +75,11 @@ class LagMonitor:
         samples.sort()
         return round(samples[math.ceil(0.99 * len(samples)) - 1] * 1000, 3)
 
-    def _schedule(self) -> None:
-        self._due = self._clock.monotonic() + _INTERVAL
-        self._timer = self._clock.call_later(_INTERVAL, self._sample)
+    def _schedule(self, now: float) -> None:
+        self.is_idle = not self.under_way and now >= self._busy_until
+        seconds = until_next(now, _IDLE_INTERVAL) if self.is_idle else _INTERVAL
+        self._looked, self._due = now, now + seconds
+        self._timer = self._clock.call_later(seconds, self._sample)
 
     def _sample(self) -> None:
         now = self._clock.monotonic()
@@ -71,7 +93,9 @@ class LagMonitor:
             late -= _INTERVAL
             if late <= 0 or len(self._samples) > _WINDOW / _INTERVAL:
                 break
-        self._schedule()
+        # Those that an idle loop was not asked for would have been on time, as far as anybody knows.
+        self._samples += [0.0] * (round((min(now, self._due) - self._looked) / _INTERVAL) - 1)
+        self._schedule(now)
 
 
 PressureLevel: TypeAlias = Literal["low", "medium", "high", "critical"]
@@ -126,7 +150,7 @@ class PressureMonitor:
             self._timer = None
 
     def _look(self) -> None:
-        self._timer = self._clock.call_later(_LOOK_EVERY, self._look)
+        self._timer = self._clock.call_later(until_next(self._clock.monotonic(), _LOOK_EVERY), self._look)
         try:
             part = self._measure() / self._budget if self._budget else 0.0
         except OSError:

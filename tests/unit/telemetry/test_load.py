@@ -10,8 +10,8 @@ from datetime import datetime
 import pytest
 
 from dragoman.clock import SystemClock, Timer
-from dragoman.telemetry.load import LagMonitor, process_memory
-from dragoman.testing import ManualClock
+from dragoman.telemetry.load import LagMonitor, PressureMonitor, process_memory
+from dragoman.testing import ManualClock, open_server
 
 
 class BusyClock:
@@ -20,6 +20,7 @@ class BusyClock:
     def __init__(self) -> None:
         self.loop = ManualClock()
         self.blocked = 0.0
+        self.fired = 0
 
     def now(self) -> datetime:
         return self.loop.now()
@@ -31,7 +32,11 @@ class BusyClock:
         return self.loop.monotonic() + self.blocked
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        return self.loop.call_later(seconds, callback)
+        def fire() -> None:
+            self.fired += 1
+            callback()
+
+        return self.loop.call_later(seconds, fire)
 
     def block(self, seconds: float) -> None:
         self.blocked += seconds
@@ -44,6 +49,16 @@ def clock() -> BusyClock:
 
 @pytest.fixture
 def monitor(clock: BusyClock) -> LagMonitor:
+    """Of a process with a call under way."""
+    monitor = LagMonitor(clock)
+    monitor.under_way = ["a call"]
+    monitor.start()
+    return monitor
+
+
+@pytest.fixture
+def idle(clock: BusyClock) -> LagMonitor:
+    """Of a process in which no call runs."""
     monitor = LagMonitor(clock)
     monitor.start()
     return monitor
@@ -102,6 +117,72 @@ def test_a_monitor_that_was_stopped_takes_no_more_samples(clock: BusyClock, moni
     clock.loop.advance(1)
     assert monitor.p99_ms() == 0
     monitor.stop()
+
+
+def test_an_idle_process_is_looked_at_once_a_second(clock: BusyClock, idle: LagMonitor) -> None:
+    pressure = PressureMonitor(clock, 1000, lambda: 1)
+    pressure.start()
+    clock.loop.advance(2)
+    assert idle.is_idle
+    before = clock.fired
+    moments = set()
+    for _ in range(6000):
+        fired = clock.fired
+        clock.loop.advance(0.01)
+        if clock.fired > fired:
+            moments.add(round(clock.loop.monotonic(), 2))
+    assert clock.fired - before <= 121
+    assert len(moments) <= 61  # Both in the same moment.
+
+
+def test_calls_are_looked_at_every_50_ms_and_for_a_second_after(clock: BusyClock, idle: LagMonitor) -> None:
+    clock.loop.advance(2.5)
+    idle.under_way = ["a call"]
+    idle.wake()
+    before = clock.fired
+    clock.loop.advance(10)
+    assert clock.fired - before == pytest.approx(200, abs=1)
+    idle.under_way = []
+    idle.wake()  # One that has come and gone.
+    assert not idle.is_idle
+    before = clock.fired
+    clock.loop.advance(1.1)
+    assert clock.fired - before == pytest.approx(20, abs=1)
+    assert idle.is_idle
+
+
+def test_a_block_by_the_first_call_of_an_idle_process_shows(clock: BusyClock, idle: LagMonitor) -> None:
+    clock.loop.advance(5.5)
+    idle.under_way = ["a call"]
+    idle.wake()
+    clock.block(0.3)
+    clock.loop.advance(0.05)
+    assert idle.p99_ms() == pytest.approx(250)  # The second of more than a hundred.
+
+
+def test_one_late_timer_of_an_idle_process_counts_as_one_in_two_hundred(clock: BusyClock, idle: LagMonitor) -> None:
+    clock.loop.advance(10)
+    clock.block(0.04)
+    clock.loop.advance(1)
+    clock.loop.advance(8)
+    assert idle.p99_ms() == 0
+
+
+def test_a_block_that_an_idle_process_is_late_for_shows(clock: BusyClock, idle: LagMonitor) -> None:
+    clock.loop.advance(5)
+    clock.block(1.4)
+    idle.wake()  # It is over, and a call begins.
+    assert idle.p99_ms() == pytest.approx(350)  # The second of more than a hundred.
+
+
+async def test_a_call_wakes_the_monitor_of_an_idle_server() -> None:
+    clock = ManualClock()
+    async with open_server(clock=clock) as server:
+        clock.advance(5)
+        lag = server.runtime.slots.lag
+        assert lag.is_idle
+        (await server.runtime.call("echo", {"text": "x"}))
+        assert not lag.is_idle
 
 
 async def test_a_loop_that_is_really_blocked_shows() -> None:

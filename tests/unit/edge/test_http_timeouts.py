@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -223,3 +224,30 @@ async def test_a_client_that_is_refused_may_go_on_sending_for_a_while() -> None:
         assert len(here.server.connections) == 1
         here.clock.advance(0.5)
         await until(lambda: not here.server.connections)
+
+
+async def test_a_server_without_clients_does_not_look_at_the_clock() -> None:
+    clock = CountedClock(datetime(2026, 11, 17, 18, 0, tzinfo=UTC))
+    server = HttpServer(PlainApplication(Slow()), SETTINGS, clock)
+    async with asyncio.timeout(PATIENCE), listening(server) as port:
+        for day in (17, 18):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET.replace(b"/ ", b"/unread "))
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert f"date: {'Tue' if day == 17 else 'Wed'}, {day} Nov 2026 18:00:00 GMT".encode() in head
+            writer.transport.abort()
+            await until(lambda: not server.connections)
+            clock.advance(1)
+            before = clock.timers
+            clock.advance(86_399)
+            assert clock.timers == before
+
+
+class CountedClock(ManualClock):
+    """Counts the timers that were asked for."""
+
+    timers = 0
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Any:
+        self.timers += 1
+        return super().call_later(seconds, callback)

@@ -51,7 +51,8 @@ class HttpServer:
         self._patience = ClientPatience(*(each / 1000 for each in milliseconds))
         self._server: asyncio.AbstractServer | None = None
         self._listening: socket.socket
-        self._sweeping: Timer
+        self._sweeping: Timer | None = None
+        """None while there are no connections: an idle server sleeps."""
 
     @property
     def connections(self) -> set[HttpProtocol]:
@@ -70,7 +71,6 @@ class HttpServer:
         server = await asyncio.get_running_loop().create_server(
             self._connect, sock=listening, start_serving=False, backlog=BACKLOG
         )
-        self._sweep()
         self._server = server
         await server.start_serving()
 
@@ -101,7 +101,8 @@ class HttpServer:
         if self._server is None:
             return
         self._server.close()
-        self._sweeping.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         for connection in (*self._shared.connections, *self._shared.leaving):
             connection.line.transport.abort()
         for task in tuple(self._shared.tasks):
@@ -121,16 +122,24 @@ class HttpServer:
                 await loop.connect_accepted_socket(self._connect, each)
 
     def _connect(self) -> HttpProtocol:
+        if self._sweeping is None:
+            self._sweep_later()
         return HttpProtocol(self._shared)
 
     def _sweep(self) -> None:
-        """Drop clients that are too slow, and look at the calendar."""
-        shared = self._shared
-        self._sweeping = shared.clock.call_later(_SWEEP_EVERY, self._sweep)  # First: it goes on even if this fails.
+        """Drop clients that are too slow, as long as there are any."""
+        shared, self._sweeping = self._shared, None
+        connections = (*shared.connections, *shared.leaving)
+        if connections:
+            self._sweep_later()  # First: it goes on even if this fails.
         now = shared.clock.monotonic()
-        for connection in (*shared.connections, *shared.leaving):
+        for connection in connections:
             connection.check(now, self._patience)
-        shared.heads.set_date(format_datetime(shared.clock.now(), usegmt=True))
+
+    def _sweep_later(self) -> None:
+        clock = self._shared.clock
+        self._sweeping = clock.call_later(_SWEEP_EVERY, self._sweep)
+        self._shared.heads.set_date(format_datetime(clock.now(), usegmt=True))
 
 
 async def serve(

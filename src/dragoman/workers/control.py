@@ -78,7 +78,7 @@ class Claimed(Struct, frozen=True, tag="claimed"):
 FromParent: TypeAlias = Welcome | Claimed | Change
 FromWorker: TypeAlias = Ready | Alive | Claim | Change
 
-BEAT_EVERY = 0.5
+BEAT_EVERY = 1.0
 """Seconds between two signs of life."""
 
 BINDS_ITSELF = sys.platform == "linux"

@@ -74,6 +74,8 @@ class Worker:
     is_deaf: bool = False
     has_spoken: bool = False
     """Since somebody looked last."""
+    looks: int = 0
+    """In a row, at which it had not spoken."""
 
     def tell(self, message: Change | Claimed) -> None:
         """Never waits. One that does not read what it is told is of no use any more, and is killed.
@@ -141,9 +143,10 @@ class Workers:
     async def run(self, timeout: float, on_start: Callable[[], None]) -> int:
         """Serve until the end; the exit code. Calls may then take `timeout` seconds to finish."""
         async with asyncio.TaskGroup() as group:
-            starting = group.create_task(self._start_all(group, on_start))
+            beside = [group.create_task(self._start_all(group, on_start)), group.create_task(self._watch())]
             code = await self._over
-            starting.cancel()
+            for task in beside:
+                task.cancel()
             has_abandoned = await self._stop(timeout)
         return code or (ABANDONED if has_abandoned else 0)
 
@@ -166,9 +169,7 @@ class Workers:
                 await self._start_later(index, "worker cannot be started", {"reason": error.strerror or str(error)})
                 continue
             listening = group.create_task(self._listen(index, worker))
-            watching = group.create_task(self._watch(index, worker))
             code = await worker.process.wait()
-            watching.cancel()
             await asyncio.wait((listening,), timeout=_LAST_WORDS)
             listening.cancel()  # Whatever it left behind may still hold its end.
             (self._folder / worker.name).unlink(missing_ok=True)
@@ -250,22 +251,22 @@ class Workers:
         finally:
             worker.writer.close()
 
-    async def _watch(self, index: int, worker: Worker) -> None:
-        """Kill a worker that is ready and gives no sign of life. What takes long before that is the loading of tools.
+    async def _watch(self) -> None:
+        """Kill workers that are ready and give no sign of life. What takes long before that is the loading of tools.
 
         Looks are counted, not seconds: if it is the parent that stood still, it has not listened either.
         """
-        if not self._patience:
-            return
-        looks = 0
-        while looks * BEAT_EVERY <= self._patience:
+        while self._patience:
             await asyncio.sleep(BEAT_EVERY)
-            looks = 0 if worker.has_spoken or not worker.is_ready else looks + 1
-            worker.has_spoken = False
-        if not (worker.is_deaf or self._over.done()):
-            worker.is_deaf = True
-            self._logger.error("worker gives no sign of life: killed", {"worker": index, "pid": worker.process.pid})
-            worker.kill()
+            for index, worker in self._there.items():
+                worker.looks = 0 if worker.has_spoken or not worker.is_ready else worker.looks + 1
+                worker.has_spoken = False
+                has_ended = worker.is_deaf or worker.process.returncode is not None
+                if worker.looks * BEAT_EVERY > self._patience and not has_ended:
+                    worker.is_deaf = True
+                    facts = {"worker": index, "pid": worker.process.pid}
+                    self._logger.error("worker gives no sign of life: killed", facts)
+                    worker.kill()
 
     def _decided(self, claim: Claim) -> Claimed:
         """Workers ask here and nowhere else, so that only one of them can run a tool with the same answers."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 from dragoman.adapters.dict_claims import MOST_CLAIMS
 from dragoman.app import configure
 from dragoman.changes import Change
+from dragoman.clock import until_next
 from dragoman.edge.asgi import PlainApplication
 from dragoman.edge.http.listening import bind, raise_file_limit
 from dragoman.edge.http.server import HttpServer, serve
@@ -164,7 +166,8 @@ class Parent:
         while not self._writer.is_closing():
             if not self._writer.transport.get_write_buffer_size():  # A parent that is suspended reads nothing.
                 self.tell(Alive())
-            await asyncio.sleep(BEAT_EVERY)
+            # All workers in the same moment, so that the parent wakes up once for all of them.
+            await asyncio.sleep(until_next(time.monotonic(), BEAT_EVERY))
 
     async def listen(self, runtime: Runtime) -> None:
         """Do as the others did. Returns when the parent is gone."""

@@ -225,10 +225,10 @@ async def test_a_worker_that_falls_silent_is_killed_and_one_that_shows_life_or_i
         living = asyncio.create_task(show_life(lively))
         for fake in (silent, lively):
             fake.say(Ready())
-        watching = [asyncio.create_task(workers._watch(index, worker)) for index, worker in workers._there.items()]
+        watching = asyncio.create_task(workers._watch())
         assert await asyncio.wait_for(silent.worker.process.wait(), PATIENCE) == -9
         assert [fake.worker.process.returncode for fake in (lively, loading)] == [None, None]
-        for task in (living, *watching):
+        for task in (living, watching):
             task.cancel()
         told = {"message": "worker gives no sign of life: killed", "level": "error", "worker": 0}
         assert [entry["worker"] for entry in log if told.items() <= entry.items()] == [0]
@@ -238,7 +238,7 @@ async def test_a_worker_that_falls_silent_is_killed_and_one_that_shows_life_or_i
 async def test_nobody_is_watched_who_may_be_silent_for_ever(tmp_path: Path) -> None:
     async with parent_of(1, tmp_path, patience=0) as (workers, (silent,), _):
         silent.say(Ready())
-        await workers._watch(0, silent.worker)
+        await workers._watch()
         assert silent.worker.process.returncode is None
 
 

@@ -36,16 +36,16 @@ class Process:
         self, folder: Path, clock: BootClock, space: str = "s", migrations: Sequence[Migration] = MIGRATIONS
     ) -> None:
         self.database = SqliteDatabase(folder / FILE_NAME, migrations)
-        self._process = SqliteProcess(self.database, boot_clock=clock)
-        self.ledger = SqliteLedger(self.database, space, self._process)
-        self.runs = SqliteRuns(self.database, space, self._process)
+        self.process = SqliteProcess(self.database, boot_clock=clock)
+        self.ledger = SqliteLedger(self.database, space, self.process)
+        self.runs = SqliteRuns(self.database, space, self.process)
         self.admin = SqliteLedgerAdmin(self.database, space)
         self._folder = folder
 
     @property
     def name(self) -> str:
-        assert self._process.id is not None
-        return self._process.id
+        assert self.process.id is not None
+        return self.process.id
 
     def end(self) -> None:
         """As the system does when a process ends."""

@@ -171,8 +171,17 @@ class DictLedger:
         entry = self._books.entries[number]
         return entry.payload if entry.completion_ref is None else self._books.results[entry.completion_ref]
 
-    def watch(self, changed: Callable[[], None], lease_seconds: float, is_alive: Callable[[], bool]) -> None:
+    def watch(
+        self,
+        changed: Callable[[], None],
+        lost: Callable[[], None],
+        lease_seconds: float,
+        is_alive: Callable[[], bool],
+    ) -> None:
         """No other process can change it."""
+
+    def look_often(self) -> Callable[[], None]:
+        return lambda: None
 
     async def close(self) -> None:
         await self.release(tuple(self._books.agents))

@@ -87,8 +87,17 @@ class DictRuns:
     async def sweep(self, at: float, unknown: bytes) -> int:
         return 0  # No other process has begun anything.
 
-    def watch(self, changed: Callable[[], None], lease_seconds: float, is_alive: Callable[[], bool]) -> None:
+    def watch(
+        self,
+        changed: Callable[[], None],
+        lost: Callable[[], None],
+        lease_seconds: float,
+        is_alive: Callable[[], bool],
+    ) -> None:
         """No other process can change anything."""
+
+    def look_often(self) -> Callable[[], None]:
+        return lambda: None
 
     async def close(self, at: float, unknown: bytes) -> None:
         for number, kept in tuple(self._books.runs.items()):

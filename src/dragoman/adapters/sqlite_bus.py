@@ -12,6 +12,7 @@ from dragoman.adapters.sqlite_bus_claims import SqliteClaims
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_ledger_process import SqliteProcess
 from dragoman.adapters.sqlite_subscription import SqliteSubscription
+from dragoman.adapters.sqlite_watch import Watcher
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import Clock
 from dragoman.errors import StorageClosed
@@ -58,7 +59,10 @@ class SqliteBus:
                 raise StorageClosed("the storage is closed")
             self._subscriptions[pattern] = (*self._subscriptions.get(pattern, ()), subscription)
             if not self._is_watching:
-                self._process.watch(self, self._changed, _LEASE_SECONDS, lambda: True)
+                watcher = Watcher(
+                    changed=self._changed, lost=self._changed, is_alive=lambda: True, lease_seconds=_LEASE_SECONDS
+                )
+                self._process.watch(self, watcher)
                 self._is_watching = True
         return subscription
 
@@ -111,6 +115,7 @@ class SqliteBus:
 
     def _wake(self, subject: str) -> None:
         """The subscriptions to a subject: to itself, and with a wildcard for its last word."""
+        self._process.hurry()  # Other processes may answer it.
         for pattern in (subject, f"{subject.rpartition('.')[0]}.{ANY}"):
             for subscription in self._subscriptions.get(pattern, ()):
                 subscription.wake_soon(is_likely=True)

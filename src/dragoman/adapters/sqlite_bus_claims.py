@@ -33,6 +33,10 @@ _FIRST_DUE = "SELECT min(due_at) FROM bus_message WHERE state = 'delayed'"
 _IS_LATE = "state = 'held' AND until <= ? AND subscription != ?"
 """Not its own: a subscription that looks is alive."""
 _HAS_LATE = f"SELECT EXISTS (SELECT 1 FROM bus_message WHERE {_IS_LATE})"
+_IS_TIMED = (
+    "SELECT EXISTS (SELECT 1 FROM bus_message WHERE state = 'held' AND subscription != ?) OR EXISTS (SELECT 1 "
+    "FROM bus_message WHERE expires_at IS NOT NULL AND state IN ('waiting', 'delayed'))"
+)
 _HOLDERS = "SELECT DISTINCT holder FROM bus_message WHERE state = 'held'"
 _RENEW = "UPDATE bus_message SET until = ? WHERE state = 'held' AND subscription = ?"
 _PUT_BACK = f"{PUT_BACK} WHERE number = ? AND fence = ? AND state = 'held'"
@@ -47,6 +51,8 @@ class Outlook(NamedTuple):
     """Whether messages are held by processes or subscriptions that have ended, or have not renewed in time."""
     due_at: float | None
     """When the next delayed message is due."""
+    is_timed: bool
+    """Whether time alone may bring more: messages that others hold too long, or that expire."""
 
 
 class SqliteClaims:
@@ -81,7 +87,8 @@ class SqliteClaims:
             or bool(execute(_HAS_EXPIRED, (now,)).fetchone()[0])
             or next_in_turn(execute, self.pattern, self._last, self._most_per_subject) is not None
         )
-        return Outlook(is_ready, self._has_lost(connection), due_at)
+        (is_timed,) = execute(_IS_TIMED, (self._id,)).fetchone()
+        return Outlook(is_ready, self._has_lost(connection), due_at, bool(is_timed))
 
     def free_lost(self, writing: Transaction) -> None:
         """Let messages wait again whose holders are gone."""

@@ -10,6 +10,7 @@ from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_ledger_process import SqliteProcess
 from dragoman.adapters.sqlite_ledger_rows import COLUMNS, IS_OPEN, SqliteSpace, entry_of
 from dragoman.adapters.sqlite_ledger_works import Beginning, LedgerWorks
+from dragoman.adapters.sqlite_watch import Watcher
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.agents.ledger import (
     Hold,
@@ -81,8 +82,18 @@ class SqliteLedger:
     async def result(self, owner: str, request_id: str) -> bytes | None:
         return await self._space.read(_result, owner, request_id)
 
-    def watch(self, changed: Callable[[], None], lease_seconds: float, is_alive: Callable[[], bool]) -> None:
-        self._process.watch(self, changed, lease_seconds, is_alive)
+    def watch(
+        self,
+        changed: Callable[[], None],
+        lost: Callable[[], None],
+        lease_seconds: float,
+        is_alive: Callable[[], bool],
+    ) -> None:
+        watcher = Watcher(changed=changed, lost=lost, is_alive=is_alive, lease_seconds=lease_seconds)
+        self._process.watch(self, watcher)
+
+    def look_often(self) -> Callable[[], None]:
+        return self._process.look_often()
 
     async def close(self) -> None:
         await self._process.leave(self, self._give_back)

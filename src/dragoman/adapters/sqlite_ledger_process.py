@@ -1,18 +1,17 @@
-"""This process among those that share a ledger: its lock file, its lease, and the thread that looks after both."""
+"""This process among those that share a ledger: its lock file, its lease, and the watch that renews it."""
 
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Callable
 from functools import partial
 from uuid import uuid4
 
 from dragoman.adapters.process_locks import ProcessLocks, boot_clock
 from dragoman.adapters.sqlite_database import SqliteDatabase
+from dragoman.adapters.sqlite_watch import SqliteWatch, Watcher
 from dragoman.adapters.sqlite_writer import Transaction
 
-_WATCH_SECONDS = 0.05
 _DEFAULT_LEASE = 10.0
 
 
@@ -24,8 +23,8 @@ class SqliteProcess:
         self._lease = _DEFAULT_LEASE
         self._boot_clock = boot_clock
         self._locks = ProcessLocks(database.path.parent / "locks")
-        self._watches: dict[object, tuple[Callable[[], None], Callable[[], bool]]] = {}
-        self._watch: _Watch | None = None
+        self._watchers: dict[object, Watcher] = {}
+        self._watch: SqliteWatch | None = None
         self._is_known = False
         self.id: str | None = None
         """None until it holds something."""
@@ -64,20 +63,34 @@ class SqliteProcess:
         self._locks.remove(process)
         return False
 
-    def watch(
-        self, watcher: object, changed: Callable[[], None], lease_seconds: float, is_alive: Callable[[], bool]
-    ) -> None:
-        """Renew the lease while `is_alive`, and call `changed` when the database has changed, until `leave`."""
-        assert watcher not in self._watches
-        self._watches = {**self._watches, watcher: (changed, is_alive)}  # Another thread looks at them.
+    def watch(self, port: object, watcher: Watcher) -> None:
+        """Renew the lease while `watcher.is_alive`, and tell it what changes, until `leave`."""
+        assert port not in self._watchers
+        self._watchers = {**self._watchers, port: watcher}  # Another thread looks at them.
         if self._watch is None:
-            self._lease = lease_seconds
-            self._watch = _Watch(self._database.connect, self._changed, self._renew, lease_seconds / 3)
+            self._lease = watcher.lease_seconds
+            self._watch = SqliteWatch(
+                self._database.connect,
+                lambda: tuple(self._watchers.values()),
+                lambda: self.id,
+                self.seems_alive,
+                self._renew,
+            )
+            self._watch.start()
 
-    async def leave(self, watcher: object, give_back: Callable[[Transaction], None]) -> None:
+    def look_often(self) -> Callable[[], None]:
+        """Notice within 50 ms what other processes change, until the function that this returns is called."""
+        return _nothing if self._watch is None else self._watch.look_often()
+
+    def hurry(self) -> None:
+        """Notice within 50 ms what other processes change, for a while."""
+        if (watch := self._watch) is not None:
+            watch.hurry()
+
+    async def leave(self, port: object, give_back: Callable[[Transaction], None]) -> None:
         """Give back what a port holds, and end this process in the ledger if no other port needs it."""
-        self._watches = {port: each for port, each in self._watches.items() if port is not watcher}
-        is_last = not self._watches
+        self._watchers = {each: watcher for each, watcher in self._watchers.items() if each is not port}
+        is_last = not self._watchers
         if is_last and self._watch is not None:
             self._watch.stop()
             self._watch = None
@@ -95,56 +108,11 @@ class SqliteProcess:
         if is_last:
             writing.execute("DELETE FROM ledger_process WHERE id = ?", (self.id,))
 
-    def _changed(self) -> None:
-        for changed, _ in self._watches.values():
-            changed()
-
     def _renew(self, connection: sqlite3.Connection) -> None:
-        if self.id is not None and all(is_alive() for _, is_alive in self._watches.values()):
+        if self.id is not None:
             until = self._boot_clock() + self._lease
             connection.execute("UPDATE ledger_process SET until = ? WHERE id = ?", (until, self.id))
 
 
-class _Watch:
-    """A thread that renews the lease of this process, and notices what other connections change."""
-
-    def __init__(
-        self,
-        connect: Callable[[], sqlite3.Connection],
-        changed: Callable[[], None],
-        renew: Callable[[sqlite3.Connection], None],
-        every: float,
-    ) -> None:
-        self._connect = connect
-        self._changed = changed
-        self._renew = renew
-        self._every = every
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dragoman-ledger", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._end.set()
-        self._thread.join(1.0)
-
-    def _run(self) -> None:
-        connection: sqlite3.Connection | None = None
-        seen, renewed = 0, 0.0
-        while not self._end.wait(_WATCH_SECONDS):
-            try:
-                if connection is None:
-                    connection = self._connect()
-                now = boot_clock()
-                if now - renewed >= self._every:
-                    self._renew(connection)
-                    renewed = now
-                (version,) = connection.execute("PRAGMA data_version").fetchone()
-                if version != seen:
-                    seen = version
-                    self._changed()
-            except Exception:  # The disk may be full, or the file locked: what can be renewed later is.
-                if connection is not None:
-                    connection.close()
-                connection = None
-        if connection is not None:
-            connection.close()
+def _nothing() -> None:
+    """Nobody looks."""

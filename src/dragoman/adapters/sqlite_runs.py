@@ -13,6 +13,7 @@ from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_ledger_admin import forget
 from dragoman.adapters.sqlite_ledger_process import SqliteProcess
 from dragoman.adapters.sqlite_ledger_rows import IS_OPEN, SqliteSpace, add
+from dragoman.adapters.sqlite_watch import Watcher
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.agents.ledger import LARGE_RESULT, OPEN, TOOL_TARGET, EntryStatus
 from dragoman.errors import LeaseLost
@@ -80,6 +81,7 @@ _COUNT = (
 )
 
 _MOST_SEEN = 256
+_SELDOM_SECONDS = 0.5
 
 
 class SqliteRuns:
@@ -124,8 +126,20 @@ class SqliteRuns:
             return 0
         return await self._database.write(partial(self._sweep, at, unknown))
 
-    def watch(self, changed: Callable[[], None], lease_seconds: float, is_alive: Callable[[], bool]) -> None:
-        self._process.watch(self, changed, lease_seconds, is_alive)
+    def watch(
+        self,
+        changed: Callable[[], None],
+        lost: Callable[[], None],
+        lease_seconds: float,
+        is_alive: Callable[[], bool],
+    ) -> None:
+        watcher = Watcher(
+            changed=changed, lost=lost, is_alive=is_alive, lease_seconds=lease_seconds, most_seconds=_SELDOM_SECONDS
+        )
+        self._process.watch(self, watcher)
+
+    def look_often(self) -> Callable[[], None]:
+        return self._process.look_often()
 
     async def close(self, at: float, unknown: bytes) -> None:
         def give_back(writing: Transaction) -> None:

@@ -15,7 +15,9 @@ from dragoman.messaging.bus import BusDelivery
 from dragoman.messaging.takers import Takers
 
 _LOOK_SECONDS = 1.0
-"""How often it looks for messages of processes that have ended, which nothing else tells of. Looking only reads."""
+"""How often it looks for messages that others hold too long, which nothing else tells of. Looking only reads."""
+_QUIET_SECONDS = 10.0
+"""The same while nobody holds any, and none expires."""
 
 
 class SqliteSubscription:
@@ -111,7 +113,7 @@ class SqliteSubscription:
         except Exception as error:  # Whatever it was, those who wait must hear of it.
             self._takers.fail(error)
             if self._unwanted:
-                self._look_later(None)
+                self._look_later(None, self._look_seconds)
         finally:
             self._filling = None
 
@@ -135,7 +137,7 @@ class SqliteSubscription:
         elif outlook.is_ready:
             await self._claim()
         elif not self._is_woken:
-            return self._look_later(outlook.due_at)
+            return self._look_later(outlook.due_at, self._look_seconds if outlook.is_timed else _QUIET_SECONDS)
         return True
 
     async def _claim(self) -> None:
@@ -146,9 +148,8 @@ class SqliteSubscription:
         if claimed and self._renew_timer is None and not self._claims.is_closed:
             self._renew_later()
 
-    def _look_later(self, due_at: float | None) -> bool:
+    def _look_later(self, due_at: float | None, seconds: float) -> bool:
         """Whether a message has become due meanwhile, and there is no need to wait."""
-        seconds = self._look_seconds
         if due_at is not None:
             seconds = min(seconds, due_at - self._clock.now().timestamp())
         if seconds <= 0:

@@ -85,6 +85,9 @@ class Deliveries:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._holding: set[str] = set()
         """The agents that are about to be held."""
+        self.unsettled = asyncio.Event()
+        """Whether `Upkeep` has agents to take over, or anything that could not be done before."""
+        self.unsettled.set()
         self._leaving: dict[str, AgentWorker] = {}
         """Workers that were stopped, and whose handler has not ended: nothing may overlap it."""
 
@@ -152,6 +155,9 @@ class Deliveries:
         self._holding.add(agent.id)
         try:
             hold = await self.ledger.hold(agent.id)
+        except StorageError:
+            self.unsettled.set()
+            raise
         finally:
             self._holding.discard(agent.id)
         if hold is None or self.is_stopping:
@@ -195,7 +201,15 @@ class Deliveries:
         self.deliver([entry])
         known = self.agents.get(entry.target)
         own = None if known is None else known.timeout_ms
-        return await self.awaited.wait(entry, arrival, timeout_ms or own or self.timeout_ms)
+        waiting = self.awaited.wait(entry, arrival, timeout_ms or own or self.timeout_ms)
+        if entry.target in self.workers:
+            return await waiting
+        self.unsettled.set()  # The agent may come here before the request has ended there.
+        look_seldom = self.ledger.look_often()
+        try:
+            return await waiting
+        finally:
+            look_seldom()
 
     def check(self, target: str) -> None:
         """Raise `NotFound` for an unknown agent, and `Stopping` while nothing is taken."""
@@ -268,7 +282,8 @@ class Deliveries:
             try:
                 entries = await self.ledger.waiting(worker.agent.id, after, at_once)
             except StorageError as error:
-                worker.has_more = True  # `Upkeep` tries again.
+                worker.has_more = True
+                self.unsettled.set()  # `Upkeep` tries again.
                 self.logger.warn("the ledger cannot be read", exception_facts(error, ErrorCode.INTERNAL))
                 return
             # Those that are known may all be under way to the ledger, and more behind them.
@@ -281,6 +296,7 @@ class Deliveries:
         if self.workers.get(worker.agent.id) is worker:
             del self.workers[worker.agent.id]
             self._leaving[worker.agent.id] = worker
+            self.unsettled.set()
             self.logger.warn("an agent was taken over by another process", {"agentId": worker.agent.id})
         worker.stop()
 

@@ -258,11 +258,24 @@ class Ledger(Protocol):
         """JSON of what a request was answered with; None unless it completed."""
         ...
 
-    def watch(self, changed: Callable[[], None], lease_seconds: float, is_alive: Callable[[], bool]) -> None:
+    def watch(
+        self,
+        changed: Callable[[], None],
+        lost: Callable[[], None],
+        lease_seconds: float,
+        is_alive: Callable[[], bool],
+    ) -> None:
         """Renew the lease of this process while `is_alive`, and call `changed` when the ledger has changed.
 
-        Both are called from another thread. Other processes may take over what a process holds whose lease has run out.
-        Once only, until `close`.
+        `lost` is called when something that another process held may be taken over. All three are called from another
+        thread. Other processes may take over what a process holds whose lease has run out. Once only, until `close`.
+        """
+        ...
+
+    def look_often(self) -> Callable[[], None]:
+        """Have `changed` called within 50 ms, and not only within 250, until the function that this returns is called.
+
+        For those that wait for another process. `watch` comes first.
         """
         ...
 

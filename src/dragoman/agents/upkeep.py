@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dragoman.agents.awaited import stored_outcome
 from dragoman.agents.deliveries import Deliveries
+from dragoman.agents.pulse import LoopPulse, on_running_loop
 from dragoman.changes import Change, LedgerChanged
 from dragoman.clock import sleep
 from dragoman.errors import ErrorCode, StorageError
@@ -24,15 +25,16 @@ class Upkeep:
         self._deliveries = deliveries
         self._changed = asyncio.Event()
         self._after = 0
-        self._beat = 0.0
         self._awaited = frozenset[int]()
         """The numbers of messages that were awaited half a second ago."""
 
     def start(self) -> None:
         """Keep the lease of this process alive, and notice what others change."""
         host = self._deliveries
-        self._beat = host.clock.monotonic()
-        host.ledger.watch(self._waker(), host.config.lease_ms / 1000, self._is_alive)
+        # A loop that a handler blocks is given as long as a handler may take.
+        pulse = LoopPulse(host.clock, host.timeout_ms / 1000)
+        changed, lost = on_running_loop(self._changed.set), on_running_loop(host.unsettled.set)
+        host.ledger.watch(changed, lost, host.config.lease_ms / 1000, pulse.is_alive)
 
     def on_change(self, change: Change) -> None:
         """Look at the ledger at once if another process of the server says so."""
@@ -62,11 +64,11 @@ class Upkeep:
                 host.awaited.tell(entry.number, await stored_outcome(host.ledger, entry))
 
     async def keep_holding(self) -> None:
-        """Take over agents whose process has ended."""
+        """Take over agents whose process has ended, and see to what could not be done before."""
         host = self._deliveries
         while True:
-            await sleep(host.clock, _HOLD_SECONDS)
-            self._beat = host.clock.monotonic()
+            await host.unsettled.wait()
+            host.unsettled.clear()
             for worker in tuple(host.workers.values()):
                 worker.start_next()  # If the ledger could not be read, there may be more.
             try:
@@ -77,6 +79,10 @@ class Upkeep:
                 await self._look_for_ends(sorted(before & self._awaited))
             except StorageError as error:
                 host.logger.warn("agents cannot be held", exception_facts(error, ErrorCode.INTERNAL))
+                host.unsettled.set()
+            if self._awaited:
+                host.unsettled.set()
+            await sleep(host.clock, _HOLD_SECONDS)
 
     async def keep_purging(self) -> None:
         """Delete what has ended and expired, a little at a time."""
@@ -88,19 +94,3 @@ class Upkeep:
                     pass
             except StorageError as error:
                 host.logger.warn("the ledger cannot be purged", exception_facts(error, ErrorCode.INTERNAL))
-
-    def _waker(self) -> Callable[[], None]:
-        loop = asyncio.get_running_loop()
-
-        def wake() -> None:
-            try:
-                loop.call_soon_threadsafe(self._changed.set)
-            except RuntimeError:
-                pass  # The loop is closed.
-
-        return wake
-
-    def _is_alive(self) -> bool:
-        """Whether the event loop still turns; one that a handler blocks is given as long as a handler may take."""
-        host = self._deliveries
-        return host.clock.monotonic() - self._beat < host.timeout_ms / 1000

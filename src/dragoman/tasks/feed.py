@@ -24,6 +24,14 @@ class _Listener(Struct, eq=False):
     tell: Callable[[Mapping[str, Any]], None]
     seen: dict[str, tuple[str, float]]
     """By task id, the status and the time that the client was last told, or found when it began to listen."""
+    look_seldom: Callable[[], None] = lambda: None
+    """Ends that its tasks are looked at often."""
+
+    def forget(self, task_id: str) -> None:
+        """The task does not change any more."""
+        del self.seen[task_id]
+        if not self.seen:
+            self.look_seldom()
 
 
 class TaskFeed:
@@ -49,9 +57,16 @@ class TaskFeed:
             found.append(task_id)
             if run.is_open:  # What has ended does not change.
                 listener.seen[task_id] = (status_of(run), run.updated_at)
+        if listener.seen:
+            listener.look_seldom = self._store.runs.look_often()
         self._listeners.add(listener)
         self._store.wake()  # For what has changed since it was read.
-        return found, lambda: self._listeners.discard(listener)
+
+        def end() -> None:
+            self._listeners.discard(listener)
+            listener.look_seldom()
+
+        return found, end
 
     async def look(self) -> None:
         """Tell every listener what has changed since it was last told."""
@@ -66,7 +81,7 @@ class TaskFeed:
             try:
                 await self._look_at(listener, task_id, seen)
             except InvalidParams:
-                del listener.seen[task_id]  # It has expired.
+                listener.forget(task_id)  # It has expired.
             except StorageError as error:
                 self._logger.warn("a task cannot be read", exception_facts(error, ErrorCode.INTERNAL))
 
@@ -77,4 +92,4 @@ class TaskFeed:
             listener.seen[task_id] = (details["status"], run.updated_at)
             listener.tell(details)
             if not run.is_open:
-                del listener.seen[task_id]
+                listener.forget(task_id)

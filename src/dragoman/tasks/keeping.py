@@ -138,7 +138,11 @@ class Keeping:
                 return run
             if run.is_held:
                 self.joined += 1
-                await until_told(call, changes)
+                look_seldom = self._store.runs.look_often()
+                try:
+                    await until_told(call, changes)
+                finally:
+                    look_seldom()
             else:
                 await stored_now(self._store.sweep())
 

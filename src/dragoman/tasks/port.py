@@ -273,8 +273,18 @@ class Runs(Protocol):
         """Give up the runs whose process has ended; those that are UNKNOWN get the error `unknown`. How many."""
         ...
 
-    def watch(self, changed: Callable[[], None], lease_seconds: float, is_alive: Callable[[], bool]) -> None:
+    def watch(
+        self,
+        changed: Callable[[], None],
+        lost: Callable[[], None],
+        lease_seconds: float,
+        is_alive: Callable[[], bool],
+    ) -> None:
         """As `Ledger.watch`. Both may be called on one storage."""
+        ...
+
+    def look_often(self) -> Callable[[], None]:
+        """As `Ledger.look_often`; otherwise, `changed` may take half a second."""
         ...
 
     async def close(self, at: float, unknown: bytes) -> None:

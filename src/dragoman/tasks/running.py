@@ -72,6 +72,8 @@ class _Running(Struct, eq=False):
     """Questions that wait for an answer. A handler may ask several things at once."""
     is_resting: bool = False
     """Whether it has given its slot, and its place in the queue, to others."""
+    look_seldom: Callable[[], None] = lambda: None
+    """Ends that other processes' answers and cancellations are looked for often."""
 
 
 class TaskRuns:
@@ -239,7 +241,8 @@ class TaskRuns:
             self._queue.ended(queued)
             self.start_waiting()
         except StorageError as error:
-            self._queue.ended(queued)  # `Upkeep` finds it again.
+            self._queue.ended(queued)
+            self._store.unsettled.set()  # `TaskUpkeep` finds it again.
             self._logger.warn("a task cannot be begun", exception_facts(error, ErrorCode.INTERNAL))
         else:
             self._begin(run, queued)
@@ -263,6 +266,7 @@ class TaskRuns:
         call.reply = partial(self._reply, here)
         call.progress = self._progress_of(here)
         call.rest = partial(self._resting, here)
+        here.look_seldom = self._store.runs.look_often()
         self.running[run.number] = here
         self._intake.submit_later(call)  # The client is told of the task first.
         assert call.task is not None
@@ -273,6 +277,7 @@ class TaskRuns:
     def _ended(self, here: _Running) -> None:
         """The handler has really ended."""
         del self.running[here.run.number]
+        here.look_seldom()
         # These lead back to the call: only the garbage collector would free them.
         here.call.progress = here.call.rest = None
         here.call.reply = _not_awaited
@@ -280,6 +285,7 @@ class TaskRuns:
             self._queue.gone_on(here.queued)
         self._queue.ended(here.queued)
         self.start_waiting()
+        self._store.unsettled.set()  # There is room for others.
 
     def _reply(self, here: _Running, call: Call, outcome: Outcome) -> None:
         """The call is answered: store what the task has come to. Raises as a dialect does."""

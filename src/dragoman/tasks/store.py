@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from dragoman.agents.ledger import LedgerAdmin
+from dragoman.agents.pulse import LoopPulse, on_running_loop
 from dragoman.agents.senders import kept_caller
 from dragoman.calls.call import Call
 from dragoman.changes import LedgerChanged, Publish
@@ -23,6 +24,7 @@ from dragoman.telemetry.log import Logger, exception_facts
 T = TypeVar("T")
 
 _MOST_BLOCKED = 60.0
+"""Seconds that a handler may block the event loop before other processes take over the runs of this one."""
 _AGAIN_SECONDS = 0.2
 _TELL_SECONDS = 0.005
 _UNKNOWN = msgspec.json.encode(UNKNOWN_OUTCOME)
@@ -45,7 +47,8 @@ class RunStore:
         self._lease = lease_seconds
         self._changes: asyncio.Future[None] | None = None
         self._telling: Timer | None = None
-        self._beat = 0.0
+        self.unsettled = asyncio.Event()
+        """Whether runs may have to be taken over, or tasks be begun that could not be before."""
         self.is_open = False
         self.is_stale = False
         """Whether there may be more in the store than this process knows."""
@@ -54,8 +57,9 @@ class RunStore:
     @cached_property
     def _ports(self) -> tuple[Runs, LedgerAdmin]:
         ports = self._open()
-        self._beat = self.clock.monotonic()
-        ports[0].watch(self._waker(), self._lease, self._is_alive)
+        pulse = LoopPulse(self.clock, _MOST_BLOCKED)
+        ports[0].watch(on_running_loop(self.changed), on_running_loop(self.unsettled.set), self._lease, pulse.is_alive)
+        self.unsettled.set()
         self.is_open = True
         return ports
 
@@ -85,10 +89,6 @@ class RunStore:
         self.wake()
         if self._telling is None:
             self._telling = self.clock.call_later(_TELL_SECONDS, self._tell_now)
-
-    def beat(self) -> None:
-        """The event loop still turns."""
-        self._beat = self.clock.monotonic()
 
     def now(self) -> float:
         """Seconds of the epoch."""
@@ -170,21 +170,6 @@ class RunStore:
     def _tell_now(self) -> None:
         self._telling = None
         self._publish(LedgerChanged())
-
-    def _waker(self) -> Callable[[], None]:
-        loop = asyncio.get_running_loop()
-
-        def wake() -> None:
-            try:
-                loop.call_soon_threadsafe(self.changed)
-            except RuntimeError:
-                pass  # The loop is closed.
-
-        return wake
-
-    def _is_alive(self) -> bool:
-        """Whether the event loop still turns; one that a handler blocks is given a minute."""
-        return self.clock.monotonic() - self._beat < _MOST_BLOCKED
 
 
 async def stored_now(awaited: Awaitable[T]) -> T:

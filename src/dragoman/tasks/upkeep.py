@@ -60,11 +60,12 @@ class TaskUpkeep:
 
     async def keep_sweeping(self) -> None:
         """Give up the runs of processes that have ended, and begin again what may be repeated."""
+        store = self._store
         while True:
-            await sleep(self._store.clock, _SWEEP_SECONDS)
-            self._store.beat()
-            if self._store.is_open:
-                await self.sweep()
+            await store.unsettled.wait()
+            store.unsettled.clear()
+            await self.sweep()
+            await sleep(store.clock, _SWEEP_SECONDS)
 
     async def sweep(self) -> None:
         """Once."""
@@ -77,6 +78,7 @@ class TaskUpkeep:
                 self._store.tell_others()
         except StorageError as error:
             self._logger.warn("runs cannot be taken over", exception_facts(error, ErrorCode.INTERNAL))
+            self._store.unsettled.set()
 
     async def keep_purging(self) -> None:
         """Delete what has ended and expired, a little at a time."""

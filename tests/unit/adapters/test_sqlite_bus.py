@@ -230,6 +230,31 @@ async def test_a_subscription_that_waits_writes_nothing(machine: Machine) -> Non
     assert await waiting == ["d1"]
 
 
+async def test_a_subscription_looks_seldom_while_nobody_holds_anything(machine: Machine) -> None:
+    one, two = machine.one, machine.two
+    waiting = asyncio.create_task(taken_ids(subscribed(two.bus)))
+
+    async def looks() -> int:
+        """In a minute."""
+        before = machine.clock.timers
+        for _ in range(60):
+            machine.clock.advance(1)
+            await two.database.read(lambda connection: None)  # Behind a look that is under way.
+            await asyncio.sleep(0)
+        return machine.clock.timers - before
+
+    assert await looks() <= 7
+    other = subscribed(one.bus, "other.*")
+    await publish(one.bus, "b1", subject="other.b")
+    (held,) = await taken(other)
+    await until(lambda: machine.clock.timers > 0)
+    await publish(two.bus, "c1", subject="other.c")
+    assert await looks() >= 30  # It may be held for too long.
+    assert await one.bus.ack(held)
+    await publish(one.bus, "m1")
+    assert await waiting == ["m1"]
+
+
 async def test_an_error_of_the_storage_ends_a_take_and_the_next_one_succeeds(machine: Machine) -> None:
     one = machine.one
     subscription = subscribed(one.bus)

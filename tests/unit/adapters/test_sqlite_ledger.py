@@ -85,7 +85,7 @@ async def test_a_lease_is_renewed_while_the_process_is_alive(tmp_path: Path) -> 
     async with processes(tmp_path, "s", "s") as ([one, two], clock):
         is_alive = True
         await held(one.ledger)
-        one.ledger.watch(lambda: None, 0.1, lambda: is_alive)
+        one.ledger.watch(lambda: None, lambda: None, 0.1, lambda: is_alive)
         until_then = f"SELECT until FROM ledger_process WHERE id = '{one.name}'"
 
         async def lease() -> float:
@@ -108,7 +108,7 @@ async def test_what_another_process_writes_is_noticed(tmp_path: Path) -> None:
     async with processes(tmp_path, "s", "s") as ([one, two], _):
         await held(one.ledger)
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
-        one.ledger.watch(lambda: loop.call_soon_threadsafe(changed.set), 10.0, lambda: True)
+        one.ledger.watch(lambda: loop.call_soon_threadsafe(changed.set), lambda: None, 10.0, lambda: True)
         sent = await two.ledger.accept(event("m1"))
         async with asyncio.timeout(60):
             while await one.ledger.news(0) != ([sent], sent.number):

@@ -164,7 +164,7 @@ async def test_a_process_that_failed_to_enlist_is_in_the_ledger_with_its_first_r
 async def test_a_process_leaves_when_both_its_ledger_and_its_runs_are_closed(tmp_path: Path) -> None:
     async with processes(tmp_path, "s", "s") as ([one, two], _):
         for port in (one.ledger, one.runs):
-            port.watch(lambda: None, LEASE, lambda: True)
+            port.watch(lambda: None, lambda: None, LEASE, lambda: True)
         await held(one.ledger)
         run = await one.runs.add(task(begins=True))
         await one.ledger.close()
@@ -180,8 +180,8 @@ async def test_a_lease_is_renewed_only_while_all_that_watch_are_alive(tmp_path: 
     async with processes(tmp_path, "s", "s") as ([one, two], clock):
         is_alive = {"ledger": True, "runs": True}
         run = await one.runs.add(task(begins=True))
-        one.ledger.watch(lambda: None, 0.1, lambda: is_alive["ledger"])
-        one.runs.watch(lambda: None, 0.1, lambda: is_alive["runs"])
+        one.ledger.watch(lambda: None, lambda: None, 0.1, lambda: is_alive["ledger"])
+        one.runs.watch(lambda: None, lambda: None, 0.1, lambda: is_alive["runs"])
         until_then = f"SELECT until FROM ledger_process WHERE id = '{one.name}'"
 
         async def lease() -> float:
@@ -207,7 +207,7 @@ async def test_what_another_process_stores_about_a_run_is_noticed(tmp_path: Path
         def tell() -> None:
             loop.call_soon_threadsafe(changed.set)
 
-        one.runs.watch(tell, LEASE, lambda: True)
+        one.runs.watch(tell, lambda: None, LEASE, lambda: True)
         run = await one.runs.add(task(begins=True))
         await two.runs.change(Cancelled(run.number, 2.0, 200.0))
         async with asyncio.timeout(60):

@@ -1,0 +1,66 @@
+"""When a server looks often for what others do to messages, and what it asks of the ledger while it is idle."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dragoman import AgentContext, AgentMessage, agent
+from dragoman.adapters.dict_ledger import DictBooks, DictLedger, DictLedgerAdmin
+from tests.support.agents import Gate, agents_served, quiet
+from tests.support.shared_ports import HeldElsewhere, SharedPort
+from tests.support.waiting import PATIENCE, until
+
+
+@agent("a", effects="ledger")
+async def answer(message: AgentMessage, ctx: AgentContext) -> Any:
+    return message.payload
+
+
+@pytest.fixture
+def books() -> DictBooks:
+    return DictBooks()
+
+
+async def test_who_waits_for_an_agent_of_another_process_looks_often(books: DictBooks) -> None:
+    gate = Gate()
+
+    @agent("a", effects="ledger")
+    async def late(message: AgentMessage, ctx: AgentContext) -> Any:
+        await gate()
+        return message.payload
+
+    mine, theirs = SharedPort(DictLedger(books)), HeldElsewhere(DictLedger(books))
+    admin = DictLedgerAdmin(books)
+    async with (
+        asyncio.timeout(PATIENCE),
+        agents_served(late, ledger=(mine, admin)) as holder,
+        agents_served(late, ledger=(theirs, admin)) as other,
+    ):
+        here = asyncio.create_task(holder.coordinator.send_request("a", 1))
+        await gate.arrived.wait()
+        there = asyncio.create_task(other.coordinator.send_request("a", 2))
+        await until(lambda: len(theirs.eager) == 1)
+        assert not mine.eager  # Whoever waits for an agent of the same process is told by it.
+        gate.opened.set()
+        mine.tell_changed()
+        assert await here == 1
+        while not there.done():
+            theirs.tell_changed()
+            await quiet()
+        assert await there == 2
+        assert not theirs.eager
+
+
+async def test_an_idle_server_asks_for_agents_only_when_another_process_has_ended(books: DictBooks) -> None:
+    ledger = HeldElsewhere(DictLedger(books))
+    async with agents_served(answer, ledger=(ledger, DictLedgerAdmin(books))) as served:
+        await served.advance(2, step=0.5)
+        before = ledger.asked["hold"]
+        await served.advance(60, step=0.5)
+        assert ledger.asked["hold"] == before
+        ledger.tell_lost()
+        await quiet()
+        assert ledger.asked["hold"] == before + 1

@@ -26,6 +26,7 @@ from bench.artifacts import artifacts
 from bench.bridge import bridge
 from bench.cache import HAS_CACHETOOLS
 from bench.go import go
+from bench.idle import idle
 from bench.later import later
 from bench.over_http import over_http
 from bench.page import page
@@ -43,6 +44,7 @@ _ALL: tuple[Callable[[Plan], Figures], ...] = (
     measure.start_up,
     measure.memory,
     measure.growth,
+    idle,
     bridge,
     go,
     measure.cache,

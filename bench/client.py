@@ -107,6 +107,10 @@ class Server:
             self._process.check_surplus()
 
     @property
+    def pid(self) -> int:
+        return self._process.popen.pid
+
+    @property
     def memory(self) -> int:
         """Resident bytes."""
         return self._process.memory

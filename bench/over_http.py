@@ -105,6 +105,10 @@ class HttpServer:
             self._process.check_surplus()
 
     @property
+    def pid(self) -> int:
+        return self._process.popen.pid
+
+    @property
     def memory(self) -> int:
         """Resident bytes."""
         return self._process.memory

@@ -83,6 +83,14 @@ def _growth(figures: Figures) -> str:
     return f"memory over {figures['calls']:,} calls: {figures['before_mb']:.1f} to {figures['after_mb']:.1f} MB"
 
 
+def _idle(figures: Figures) -> str:
+    rows = [
+        (name, f"{found['busiest']:.1f}", f"{found['together']:.1f}", str(found["processes"]))
+        for name, found in figures.get("kinds", {}).items()
+    ]
+    return _table(("idle, wake-ups a second", "busiest process", "together", "processes"), rows)
+
+
 def _in_process(figures: Figures) -> str:
     return f"in process, the source document's headline: {_SOURCE_HEADLINE:,}/s"
 
@@ -258,6 +266,7 @@ _BY_SECTION: dict[str, Callable[[Figures], str]] = {
     "start_up": _start_up,
     "memory": _memory,
     "growth": _growth,
+    "idle": _idle,
     "in_process": _in_process,
     "over_http": _over_http,
     "bridge": _bridge,

@@ -116,6 +116,13 @@ def _growth(figures: Figures) -> list[Target]:
     return [Target.once(f"memory growth over {figures['calls']:,} calls", figures["grown_mb"], 10, "MB")]
 
 
+def _idle(figures: Figures) -> list[Target]:
+    return [
+        Target.once(f"idle, {name}: wake-ups of a process", found["busiest"], found["goal"], "/s")
+        for name, found in figures.get("kinds", {}).items()
+    ]
+
+
 def _in_process(figures: Figures) -> list[Target]:
     (ways,) = figures["works"].values()
     return [Target.of("in process: CPU per call", ways[ONE_BY_ONE]["cpu_us"], 5, "µs")]
@@ -267,6 +274,7 @@ _BY_SECTION: dict[str, Callable[[Figures], list[Target]]] = {
     "start_up": _start_up,
     "memory": _memory,
     "growth": _growth,
+    "idle": _idle,
     "cache": _cache,
     "protection": _protection,
     "bridge": _bridge,

@@ -42,11 +42,12 @@ from bench.rounds import Figures, Plan, Run, compared, plan_for, spread_of
 from bench.targets import targets
 from tests.support.waiting import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DRAGOMAN = measure._dragoman("Dragoman", "dragoman_tools.py")
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-08")
 def test_a_run_gives_throughput_latency_and_processor_time(tmp_path: Path) -> None:
     with Server(DRAGOMAN, tmp_path) as server:
@@ -57,7 +58,6 @@ def test_a_run_gives_throughput_latency_and_processor_time(tmp_path: Path) -> No
     assert max(many.latencies) <= many.seconds
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-09")
 def test_memory_and_the_loops_delay_are_reported_under_sustained_load(tmp_path: Path) -> None:
     with Server(replace(DRAGOMAN, records=False), tmp_path) as server:
@@ -92,7 +92,6 @@ def test_a_server_that_answers_one_call_twice_and_another_never_spoils_the_run(t
         server.run(Work("noop", 1), 5)
 
 
-@pytest.mark.slow
 def test_a_server_without_its_records_spoils_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.process._LOG_LIMIT", 0.2)
     silent = Command("silent", DRAGOMAN.argv, {**DRAGOMAN.environment, "DRAGOMAN_LOGGING__LEVEL": "error"}, True)
@@ -100,7 +99,6 @@ def test_a_server_without_its_records_spoils_the_run(tmp_path: Path, monkeypatch
         server.run(Work("noop", 1), 10)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("adapter", sorted(memories.ADAPTERS))
 def test_every_operation_on_memories_is_measured_among_few_and_many(adapter: str) -> None:
     figures = asyncio.run(memories.measure(adapter, memories.Plan(few=20, many=50, rounds=1, times=16)))
@@ -117,7 +115,6 @@ def _text(plan: Plan, sections: Figures) -> str:
     return report.text(json.loads(json.dumps(results)))
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-08", "FND-TEST-09")
 def test_every_server_is_measured_over_stdio_and_dragoman_in_process(tmp_path: Path) -> None:
     plan = _plan(tmp_path, [])
@@ -141,7 +138,6 @@ def test_every_server_is_measured_over_stdio_and_dragoman_in_process(tmp_path: P
     assert "Fewer than 15 rounds" not in _text(replace(plan, rounds=15), {"over_stdio": results["over_stdio"]})
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-08")
 def test_the_cache_protection_and_the_memories_are_in_the_results_and_in_the_report(tmp_path: Path) -> None:
     said: list[str] = []
@@ -168,7 +164,6 @@ def test_the_cache_protection_and_the_memories_are_in_the_results_and_in_the_rep
     assert [name for name in ("cache", "protection", "memories") if not any(f"{name}, " in each for each in said)] == []
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-08")
 def test_agents_are_measured_beside_what_limits_them(tmp_path: Path) -> None:
     plan = _plan(tmp_path, [])
@@ -186,7 +181,6 @@ def test_agents_are_measured_beside_what_limits_them(tmp_path: Path) -> None:
     assert len(targets(results)) == 4
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-08")
 def test_tasks_are_measured_beside_calls_of_the_same_server(tmp_path: Path) -> None:
     plan = _plan(tmp_path, [])
@@ -204,7 +198,6 @@ def test_tasks_are_measured_beside_calls_of_the_same_server(tmp_path: Path) -> N
     assert len(targets(results)) == (4 if rivals else 2)
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-08", "MC-IDEM-03")
 def test_actions_are_measured_beside_a_bare_handler(tmp_path: Path) -> None:
     plan = _plan(tmp_path, [])
@@ -385,7 +378,6 @@ def test_a_short_run_lists_what_it_missed_and_says_that_it_does_not_tell(tmp_pat
     )
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-08", "FND-TEST-09")
 def test_every_server_is_measured_over_http_in_both_eras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(over_http, "CONNECTIONS", (1, 3))
@@ -421,7 +413,6 @@ def test_a_short_run_installs_no_server_in_go(tmp_path: Path) -> None:
     assert "left out" in said[0]
 
 
-@pytest.mark.slow
 def test_a_server_that_answers_something_else_over_http_spoils_the_run(tmp_path: Path) -> None:
     echo = replace(over_http.SITES[0], expected=Expected(("null",)))
     with over_http.HttpServer(echo, tmp_path) as server:
@@ -492,7 +483,6 @@ def test_the_bridge_is_reported_without_the_public_one(tmp_path: Path) -> None:
     assert bridge.PUBLIC not in _text(_plan(tmp_path, []), {"bridge": figures})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("has_public", [True, False])
 def test_bridges_are_measured_over_both_transports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_public: bool
@@ -522,7 +512,6 @@ def test_bridges_are_measured_over_both_transports(
     assert any(words.startswith("bridge, HTTP, 2 connections, round 1 of 1: ") for words in said)
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("NFR-PERF-001", "NFR-PERF-002", "NFR-PERF-003")
 def test_what_a_bridge_takes_by_itself_is_measured_for_a_hundred_modules(tmp_path: Path) -> None:
     extensions = bridge.write_modules(tmp_path / "extensions")
@@ -539,7 +528,6 @@ def test_a_bridge_that_cannot_be_measured_spoils_the_run(tmp_path: Path) -> None
         bridge.alone(_plan(tmp_path, []), hopeless, tmp_path)
 
 
-@pytest.mark.slow
 def test_the_page_is_opened_with_few_tools_and_with_many(tmp_path: Path) -> None:
     if shutil.which("chromium") is None:
         pytest.skip("there is no Chromium: apt-get install chromium")
@@ -606,7 +594,6 @@ needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the tree is
 
 
 @needs_git
-@pytest.mark.slow
 def test_this_tree_is_compared_with_a_commit(tmp_path: Path) -> None:
     argv = _against("HEAD", "--rounds", "2", "--seconds", "0.01", "--paths", "stdio")
     environment = os.environ | {"TMPDIR": str(tmp_path)}
@@ -620,7 +607,6 @@ def test_this_tree_is_compared_with_a_commit(tmp_path: Path) -> None:
 
 
 @needs_git
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_comparison_leaves_no_worktree_behind(number: signal.Signals, tmp_path: Path) -> None:
     argv = _against("HEAD", "--rounds", "1000", "--seconds", "0.01", "--paths", "in-process")

@@ -21,6 +21,8 @@ from bench.rounds import Figures, Plan, spread_of
 from bench.targets import targets
 from tests.support.waiting import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 
 def plan_in(folder: Path) -> Plan:
     return Plan(
@@ -33,7 +35,6 @@ def text_of(plan: Plan, sections: Figures) -> str:
     return report.text(json.loads(json.dumps(results)))
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-08")
 def test_requests_that_are_carried_out_later_are_measured_beside_those_answered_at_once(tmp_path: Path) -> None:
     plan = plan_in(tmp_path)
@@ -86,7 +87,6 @@ def test_a_request_that_is_not_accepted_spoils_the_run(status: bytes) -> None:
         check_accepted(b"HTTP/1.1 %b\r\ncontent-length: 2\r\n\r\n{}" % status)
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("FND-TEST-08")
 def test_artifacts_are_measured_beside_a_bare_file_handler(tmp_path: Path) -> None:
     plan = plan_in(tmp_path)

@@ -15,6 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -47,6 +48,16 @@ LIMITS = {
     "DRAGOMAN_GATEWAY__REQUESTS_PER_MINUTE_PER_PRINCIPAL": "10000000",
     "DRAGOMAN_KNOWLEDGE__MAX_CONCURRENT": str(max(CLIENTS)),
 }
+SITE = Site(
+    DRAGOMAN,
+    (
+        *(sys.executable, "-m", "dragoman", "serve", "--gateway", "--transport", "streamable-http"),
+        *("--host", "127.0.0.1", "--port"),
+    ),
+    LIMITS | {"DRAGOMAN_SERVER__SHUTDOWN_TIMEOUT_MS": "100"},
+    records=True,
+)
+"""Dragoman with the gateway; where it keeps its data is still to be said."""
 
 Make = Callable[[int], bytes]
 """The next request of a client, by its number."""
@@ -185,14 +196,8 @@ def _sites(plan: Plan, name: str, signer: Signer) -> list[Site]:
     for folder in (ours, bare):
         folder.mkdir()
         asyncio.run(_keep_key(folder, signer))
-    serve = (sys.executable, "-m", "dragoman", "serve", "--gateway", "--transport", "streamable-http")
     return [
-        Site(
-            DRAGOMAN,
-            (*serve, "--host", "127.0.0.1", "--port"),
-            LIMITS | {"DRAGOMAN_STORAGE__DATA_DIR": str(ours), "DRAGOMAN_SERVER__SHUTDOWN_TIMEOUT_MS": "100"},
-            records=True,
-        ),
+        replace(SITE, environment=SITE.environment | {"DRAGOMAN_STORAGE__DATA_DIR": str(ours)}),
         Site(BARE_HANDLER, (sys.executable, str(SERVERS / "http_actions_bare.py"), str(bare))),
     ]
 
@@ -223,7 +228,7 @@ def actions(plan: Plan) -> Figures:
         for number, requests in CLIENTS.items():
             for kind in (CREATE, UPDATE):
                 ways = [
-                    _way(server, clients[server.name], kind, number, requests // (4 if plan.is_short else 1))
+                    way(server, clients[server.name], kind, number, requests // (4 if plan.is_short else 1))
                     for server in servers
                 ]
                 works[path_of(kind, number)] = take_turns(plan, ways, path_of(kind, number))
@@ -244,7 +249,8 @@ def actions(plan: Plan) -> Figures:
     }
 
 
-def _way(server: HttpServer, client: ActionClient, kind: str, clients: int, requests: int) -> Way:
+def way(server: HttpServer, client: ActionClient, kind: str, clients: int, requests: int) -> Way:
+    """So many requests of one kind, by clients that each send one after the other."""
     return Way(server.name, lambda: server.under(partial(client.repeat, client.make(kind), clients, requests)))
 
 

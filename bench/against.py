@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import signal
 import statistics
 import subprocess
@@ -25,49 +24,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
-from bench import measure, over_http
-from bench.client import Work
-from bench.http_load import Era
-from bench.in_process import ONE_BY_ONE
-from bench.measure import ARGUMENTS, DRAGOMAN, IN_FLIGHT, ROOT
+from bench.copies import PATHS, Copy, costs_of_a_round
+from bench.measure import ROOT
 from bench.process import BenchError
-from bench.rounds import ENOUGH_ROUNDS, Plan, Rounds, Way, plan_for, rotated, take_turns
+from bench.rounds import ENOUGH_ROUNDS, Plan, plan_for, rotated
 
 MARGIN = 0.03
-CONNECTIONS = 16
 _SECONDS = 0.06
-_TURNS = 3  # Of each copy in one round.
-_WARM_UP = 0.1
-
-WORKS = {
-    "stdio": Work(in_flight=IN_FLIGHT),
-    "stdio-100kb": Work("take", IN_FLIGHT, ARGUMENTS["100 KB"]),
-}
-ERAS = {"http-modern": Era.MODERN, "http-session": Era.HANDSHAKE}
-IN_PROCESS = "in-process"
-PATHS = {
-    "stdio": f"stdio, {IN_FLIGHT} in flight",
-    "stdio-100kb": f"stdio, {IN_FLIGHT} in flight, 100 KB of arguments",
-    "http-modern": f"HTTP, modern era, {CONNECTIONS} connections",
-    "http-session": f"HTTP, handshake sessions, {CONNECTIONS} connections",
-    IN_PROCESS: "in process, runtime.call",
-}
-"""What each path measures."""
-
-
-@dataclass(frozen=True)
-class Copy:
-    """One of the two copies of a tree. `source` is the folder that its packages are imported from."""
-
-    name: str
-    source: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {"PYTHONPATH": str(self.source)}
 
 
 @dataclass(frozen=True)
@@ -152,10 +117,10 @@ def compare(plan: Plan, rev: str, source: Path, paths: Sequence[str]) -> dict[st
     """Measure this tree against packages in another folder, path by path."""
     this, other = _copies("this", ROOT / "src"), _copies(rev, source)
     for copy in (this[0], other[0]):
-        _check_source(copy)
+        copy.check_source()
     verdicts = {path: Verdict(Costs(), Costs()) for path in paths}
     for turn in range(plan.rounds):
-        for path, costs in _round(plan, rotated([this[0], other[0], other[1], this[1]], turn), paths):
+        for path, costs in costs_of_a_round(plan, rotated([this[0], other[0], other[1], this[1]], turn), paths):
             verdict = verdicts[path]
             for tree, found in ((this, verdict.this), (other, verdict.other)):
                 for copy, rounds in zip(tree, (found.first, found.second), strict=True):
@@ -167,52 +132,6 @@ def compare(plan: Plan, rev: str, source: Path, paths: Sequence[str]) -> dict[st
 
 def _copies(tree: str, source: Path) -> tuple[Copy, Copy]:
     return Copy(tree, source), Copy(f"{tree} again", source)
-
-
-def _check_source(copy: Copy) -> None:
-    """Fail if a copy would import another tree's package, as the comparison would be of that tree with itself."""
-    argv = [sys.executable, "-c", "import dragoman; print(dragoman.__file__)"]
-    done = subprocess.run(argv, cwd=ROOT, env=os.environ | copy.environment, capture_output=True, text=True)
-    if not Path(done.stdout.strip() or "nothing").is_relative_to(copy.source):
-        raise BenchError(f"{copy.name} does not import dragoman from {copy.source}: {done.stdout}{done.stderr}")
-
-
-def _round(plan: Plan, copies: Sequence[Copy], paths: Sequence[str]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Each path, and what a call on it cost each copy."""
-    turns = replace(plan, rounds=_TURNS, say=lambda _: None)
-    if works := [path for path in paths if path in WORKS]:
-        command = next(each for each in measure.COMMANDS if each.name == DRAGOMAN)
-        commands = [
-            replace(command, name=copy.name, environment=command.environment | copy.environment) for copy in copies
-        ]
-        with measure.started(turns, commands) as servers:
-            for path in works:
-                yield path, _costs(measure.call_in_turns(turns, servers, WORKS[path], path))
-    if eras := [path for path in paths if path in ERAS]:
-        site = next(each for each in over_http.SITES if each.name == DRAGOMAN)
-        sites = [replace(site, name=copy.name, environment=site.environment | copy.environment) for copy in copies]
-        with over_http.started(turns, sites) as http_servers:
-            for path in eras:
-                for server in http_servers:
-                    server.run(ERAS[path], CONNECTIONS, _WARM_UP)
-                ways = [
-                    Way(server.name, partial(server.run, ERAS[path], CONNECTIONS, turns.seconds))
-                    for server in http_servers
-                ]
-                yield path, _costs(take_turns(turns, ways, path))
-    if IN_PROCESS in paths:
-        yield IN_PROCESS, {copy.name: _in_process(turns, copy) for copy in copies}
-
-
-def _in_process(plan: Plan, copy: Copy) -> float:
-    figures = measure.in_a_process(plan, "in_process", plan.rounds, plan.seconds, environment=copy.environment)
-    cost: float = figures[ONE_BY_ONE]["cpu_us"]["least"]
-    return cost
-
-
-def _costs(rounds: Rounds) -> dict[str, float]:
-    """The least of the turns: other programs on the same machine only add to a cost."""
-    return {name: min(run.cpu_per_call for run in runs.values()) * 1e6 for name, runs in rounds.items()}
 
 
 @contextmanager

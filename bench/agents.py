@@ -8,9 +8,10 @@ are not kept beside calls of tools, and DBOS, which needs an environment of its 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +65,18 @@ IN_MEMORY, IN_ROWS = "agents, in memory", "agents, rows in the ledger"
 class Worker:
     """A process that works when it is told to; see `servers/at_work.py`."""
 
-    def __init__(self, name: str, script: str, *arguments: object, python: Path | str = sys.executable) -> None:
+    def __init__(
+        self,
+        name: str,
+        script: str,
+        *arguments: object,
+        python: Path | str = sys.executable,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         argv = [str(python), str(SERVERS / script), *map(str, arguments)]
-        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        env = os.environ | (environment or {})
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True)
         self._read()
 
     def begin(self, senders: int, agents: int, seconds: float) -> None:
@@ -104,15 +113,15 @@ def agents(plan: Plan) -> Figures:
     """Requests by the number of agents, by the number of rows, and messages in memory."""
     works: dict[str, Rounds] = {}
     with ExitStack() as stack:
-        start = _starting(stack, plan.folder)
-        durable, bare = _durable(start, "durable"), start("statements", "ledger_loop.py", "statements")
+        start = starting(stack, plan.folder)
+        one, bare = durable(start, "durable"), start("statements", "ledger_loop.py", "statements")
         at_once, sync = start("rows", "ledger_loop.py", "rows"), start("fdatasync", "ledger_loop.py", "fdatasync")
-        two = _durable(start, "shared", "a"), _durable(start, "shared", "b")
+        two = durable(start, "shared", "a"), durable(start, "shared", "b")
         for number in AGENTS:
-            ways = [_way(plan, of_senders(senders), (durable,), senders, number) for senders in SENDERS]
-            ways += [_way(plan, BARE, (bare,), 1, number), _way(plan, ROWS_AT_ONCE, (at_once,), 1, number)]
+            ways = [way(plan, of_senders(senders), (one,), senders, number) for senders in SENDERS]
+            ways += [way(plan, BARE, (bare,), 1, number), way(plan, ROWS_AT_ONCE, (at_once,), 1, number)]
             if number > 1:
-                ways += [_way(plan, SYNC, (sync,), 1, number), _way(plan, TWO_PROCESSES, two, MANY, number)]
+                ways += [way(plan, SYNC, (sync,), 1, number), way(plan, TWO_PROCESSES, two, MANY, number)]
                 ways += _dbos(plan, start, number)
             works[path_of(number)] = take_turns(plan, ways, path_of(number))
         works[IN_MEMORY] = _in_memory(plan, start)
@@ -141,26 +150,34 @@ def _rate_ratios(works: dict[str, Rounds], rows: Rows) -> Figures:
 Start = Callable[..., Worker]
 
 
-def _starting(stack: ExitStack, folder: Path) -> Start:
+def starting(stack: ExitStack, folder: Path) -> Start:
     """A function that starts a worker with a folder; it ends with the stack."""
 
     def start(
-        name: str, script: str, *kind: str, python: Path | str = sys.executable, more: Sequence[str] = ()
+        name: str,
+        script: str,
+        *kind: str,
+        python: Path | str = sys.executable,
+        environment: Mapping[str, str] | None = None,
+        more: Sequence[str] = (),
     ) -> Worker:
         place = folder / f"agents-{name}"
         place.mkdir(exist_ok=True)
-        worker = Worker(f"agents, {name}", script, *kind, place, *more, python=python)
+        worker = Worker(f"agents, {name}", script, *kind, place, *more, python=python, environment=environment)
         stack.callback(worker.close)
         return worker
 
     return start
 
 
-def _durable(start: Start, folder: str, name: str = "a") -> Worker:
-    return start(folder, "counting_agents.py", "durable", more=(name,))
+def durable(start: Start, folder: str, name: str = "a", environment: Mapping[str, str] | None = None) -> Worker:
+    """A worker whose agents keep what they count; the names of the agents begin with `name`."""
+    return start(folder, "counting_agents.py", "durable", environment=environment, more=(name,))
 
 
-def _way(plan: Plan, name: str, workers: Sequence[Worker], senders: int, among: int, every: int = 1) -> Way:
+def way(plan: Plan, name: str, workers: Sequence[Worker], senders: int, among: int, every: int = 1) -> Way:
+    """Requests of so many senders to so many agents of each worker, at the same time."""
+
     def run() -> Run:
         for worker in workers:
             worker.begin(senders, among, plan.seconds * _LONGER)
@@ -176,13 +193,13 @@ def _dbos(plan: Plan, start: Start, among: int) -> list[Way]:
         plan.say("agents: this is a short run, or DBOS is not here (`make dbos`), so it is left out")
         return []
     worker = start("dbos", "dbos_counting.py", python=DBOS_PYTHON)
-    return [_way(plan, DBOS, (worker,), MANY, among, SELDOM)]
+    return [way(plan, DBOS, (worker,), MANY, among, SELDOM)]
 
 
 def _in_memory(plan: Plan, start: Start) -> Rounds:
     script = "counting_agents.py"
     ways = [
-        _way(plan, name, (start(kind, script, kind, more=("a",)),), _TOGETHER, 1)
+        way(plan, name, (start(kind, script, kind, more=("a",)),), _TOGETHER, 1)
         for name, kind in ((MESSAGES, "memory"), (CALLS, "tools"))
     ]
     return take_turns(plan, ways, IN_MEMORY)
@@ -195,7 +212,7 @@ def _among_rows(plan: Plan, start: Start, rows: Rows) -> Rounds:
         folder.mkdir()
         plan.say(f"agents: filling a ledger with {number:,} rows")
         fill(folder, number)
-        ways.append(_way(plan, of_rows(number), (_durable(start, str(number)),), MANY, 64))
+        ways.append(way(plan, of_rows(number), (durable(start, str(number)),), MANY, 64))
     return take_turns(plan, ways, IN_ROWS)
 
 

@@ -157,7 +157,7 @@ def _over_stdio(plan: Plan, found: Sequence[Bridge], extensions: Path) -> tuple[
             path = f"bridge, {measure.path_of(number)}"
             work = Work(ASK.tool, number, arguments=ASK.arguments)
             works[path] = compared(measure.call_in_turns(plan, servers, work, path), DRAGOMAN)
-        facts = {server.name: {"start_s": server.start_up, "mb": server.memory / _MB} for server in servers}
+        facts = {server.name: {"start_s": server.first_answer.seconds, "mb": server.memory / _MB} for server in servers}
     return works, facts
 
 

@@ -13,6 +13,7 @@ import os
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ import msgspec
 
 from bench.process import BenchError, Command, Process
 from bench.rounds import Run
+from dragoman.calls.repeats import IDEMPOTENCY_KEY
 
 _CHUNK = 1 << 20
 _MOST_BYTES = 64 << 20  # Of requests in one run: they are all held in memory.
@@ -50,19 +52,26 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 @dataclass(frozen=True)
 class Work:
-    """What is asked of a server: one tool, so many in flight, with `arguments`, or `text` in pieces if there is one."""
+    """What is asked of a server: one tool, so many in flight, with `arguments`, or `text` in pieces if there is one.
+
+    With `is_keyed`, each call has an idempotency key that no other has."""
 
     tool: str = "noop"
     in_flight: int = 32
     text: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
+    is_keyed: bool = False
 
     def lines(self, calls: int) -> list[bytes]:
         pieces = [self.text[start : start + _PIECE] for start in range(0, len(self.text), _PIECE)]
         arguments = msgspec.json.encode({"text": pieces} if pieces else self.arguments)
         head = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"'
-        tail = self.tool.encode() + b'","arguments":' + arguments + b"}}\n"
-        return [head % number + tail for number in range(1, calls + 1)]
+        tail = self.tool.encode() + b'","arguments":' + arguments
+        lines = [head % number + tail for number in range(1, calls + 1)]
+        if not self.is_keyed:
+            return [line + b"}}\n" for line in lines]
+        keyed = b',"_meta":{"%b":"%b %%d"}}}\n' % (IDEMPOTENCY_KEY.encode(), uuid.uuid4().hex.encode())
+        return [line + keyed % number for number, line in enumerate(lines)]
 
     @property
     def most_calls(self) -> int:
@@ -92,7 +101,7 @@ class Server:
         self._in, self._out = pipes.stdin.fileno(), pipes.stdout.fileno()
         try:
             self.request("initialize", _INITIALIZE)
-            self.start_up = time.perf_counter() - started
+            self.first_answer = Run(1, time.perf_counter() - started, self._process.cpu, [])
             self._write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
         except BaseException:
             self.close()

@@ -148,7 +148,7 @@ def _is_done(data: bytes) -> bool:
     return False
 
 
-def _sites(plan: Plan, folder: str) -> list[Site]:
+def sites(plan: Plan, folder: str) -> list[Site]:
     """Dragoman with a database in this folder and in memory, and FastMCP."""
     argv = (
         *(sys.executable, "-m", "dragoman", "serve", str(SERVERS / "dragoman_tasks.py")),
@@ -173,7 +173,7 @@ def path_of(connections: int) -> str:
 def tasks(plan: Plan) -> Figures:
     """Calls, `tasks/get` and tasks from their creation to their end; and the memory of a server where many wait."""
     works: dict[str, Rounds] = {}
-    with started(plan, _sites(plan, "tasks")) as servers:
+    with started(plan, sites(plan, "tasks")) as servers:
         (ours, *_) = servers
         for server in servers:
             server.under(lambda port: TaskClient(port).complete(_WARM_UP, min(CONNECTIONS)))
@@ -220,7 +220,7 @@ def _waiting(plan: Plan) -> Figures:
     """Resident megabytes before and after tasks were created that wait, by where they are kept."""
     number = 320 if plan.is_short else WAITING
     figures: Figures = {}
-    for site in _sites(plan, "waiting")[:2]:
+    for site in sites(plan, "waiting")[:2]:
         with started(plan, [site]) as (server,):
             server.under(lambda port: TaskClient(port).complete(_WARM_UP, min(CONNECTIONS)))
             before, began = server.memory, time.perf_counter()

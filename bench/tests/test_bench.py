@@ -34,12 +34,19 @@ from bench import (
 )
 from bench.__main__ import SECTIONS, about, measured
 from bench.client import Server, Work
+from bench.copies import Copy
 from bench.go import go
 from bench.http_load import Era, Expected
 from bench.page import page
 from bench.process import BenchError, Command, Process
 from bench.rounds import Figures, Plan, Run, compared, plan_for, spread_of
 from bench.targets import targets
+from dragoman.adapters.sqlite_storage import SqliteStorage
+from dragoman.agents.migrations import MIGRATIONS
+from dragoman.clock import SystemClock
+from dragoman.storage.settings import StorageConfig
+from dragoman.tasks.port import Run as StoredRun
+from dragoman.tasks.port import RunQuery, Runs
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -604,6 +611,37 @@ def test_this_tree_is_compared_with_a_commit(tmp_path: Path) -> None:
     assert "HTTP" not in done.stdout
     assert "round 2 of 2, stdio: " in done.stderr
     assert str(tmp_path) not in _worktrees()
+
+
+@needs_git
+def test_calls_of_every_kind_and_the_start_of_a_process_are_compared(tmp_path: Path) -> None:
+    paths = ["sync", "keyed", "tasks", "agents", "creates", "start"]
+    argv = _against("HEAD", "--rounds", "1", "--seconds", "0.01", "--paths", ",".join(paths))
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=5 * PATIENCE)
+    assert done.returncode in (0, 1), done.stderr
+    assert [line.partition(", ")[2].partition(":")[0] for line in done.stderr.splitlines()] == paths
+    assert [path for path in paths if f"{against.PATHS[path]}: " not in done.stdout] == []
+
+
+def test_each_keyed_call_is_stored_under_a_key_of_its_own(tmp_path: Path) -> None:
+    copy = Copy("this", ROOT / "src")
+    command = copy.of(DRAGOMAN, tmp_path)
+    command.environment["DRAGOMAN_STORAGE__SPACE"] = "bench"
+    with Server(command, tmp_path) as server:
+        server.run(Work(is_keyed=True), 40)
+        server.run(Work(is_keyed=True), 20)
+        server.run(Work(), 10)
+    config = StorageConfig(data_dir=str(copy.folder(tmp_path)), space="bench")
+
+    async def stored() -> list[StoredRun]:
+        storage = SqliteStorage(config, SystemClock(), MIGRATIONS)
+        try:
+            return await storage.port(Runs).page(RunQuery(tasks_only=False))
+        finally:
+            await storage.close()
+
+    assert len({run.request_id for run in asyncio.run(stored())}) == 60
 
 
 @needs_git

@@ -48,7 +48,7 @@ class SqliteDatabase:
         self._tidying = tidying
         self._busy_seconds = busy_seconds
         self._opening = threading.Lock()
-        self._writer = SqliteWriter(self.connect, tidy=self.tidy)
+        self._writer = SqliteWriter(self._connect_to_write, tidy=self.tidy)
         self._readers = SqliteReaders(self._connect_to_read)
         self.version = SqliteVersion(path)
         """Tells whether something has changed; from the event loop alone."""
@@ -91,6 +91,12 @@ class SqliteDatabase:
             return True
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         return False
+
+    def _connect_to_write(self) -> sqlite3.Connection:
+        connection = self.connect()
+        # What undoes a savepoint is a file from 64 KB on, made and unlinked in each transaction.
+        connection.execute("PRAGMA temp_store = MEMORY")
+        return connection
 
     def _connect_to_read(self) -> sqlite3.Connection:
         connection = self.connect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sqlite3
 import stat
@@ -99,6 +100,47 @@ async def test_a_commit_waits_for_the_disk_and_readers_do_not_wait_for_writers(t
     with pytest.raises(StorageUnavailable, match="readonly"):
         await database.read(lambda connection: connection.execute("DELETE FROM memory_owner"))
     await database.close()
+
+
+REWRITE = """
+import asyncio, os, sqlite3, sys
+from pathlib import Path
+from dragoman.adapters.sqlite_database import SqliteDatabase
+
+N = "WITH n(i) AS (VALUES(1) UNION ALL SELECT i + 1 FROM n WHERE i < 100)"
+
+def rewrite(connection):
+    connection.execute("UPDATE large SET body = randomblob(4000)")
+
+async def main():
+    database = SqliteDatabase(Path(sys.argv[1]), ())
+    await database.write(lambda writing: writing.execute("CREATE TABLE large (number INTEGER PRIMARY KEY, body BLOB)"))
+    await database.write(lambda writing: writing.execute(f"{N} INSERT INTO large SELECT i, zeroblob(4000) FROM n"))
+    await database.write(rewrite)
+    print(os.stat(os.environ["SQLITE_TMPDIR"]).st_mtime_ns)
+    await database.close()
+    connection = sqlite3.connect(sys.argv[1])
+    connection.execute("PRAGMA temp_store = FILE")
+    connection.execute("SAVEPOINT job")
+    rewrite(connection)
+    print(os.stat(os.environ["SQLITE_TMPDIR"]).st_mtime_ns)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="temporary files are elsewhere there")
+def test_a_large_write_makes_no_temporary_files(tmp_path: Path) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    before = folder.stat().st_mtime_ns  # What is made there changes it, even if that is unlinked at once.
+    env = os.environ | {"SQLITE_TMPDIR": str(folder)}
+    argv = (sys.executable, "-c", REWRITE, str(tmp_path / "dragoman.db"))
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    ours, with_files = map(int, done.stdout.split())
+    assert ours == before
+    assert with_files > before
 
 
 async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:

@@ -114,6 +114,16 @@ async def test_the_same_request_is_stored_once(runs: Runs) -> None:
     assert [each.number for each in await runs.page(RunQuery(tasks_only=False))] == [again.number]
 
 
+async def test_storing_a_request_again_tells_all_that_finding_it_does(runs: Runs) -> None:
+    for new in (keyed("runs"), keyed("ended"), task("waits", key="waits"), task("asks", key="asks", begins=True)):
+        added = await runs.add(new)
+        if new.request_id == "ended":
+            await runs.change(ended(added))
+        if new.request_id == "asks":
+            await runs.change(question(added))
+        assert await runs.add(replace(new, message_id="again", task_id=None)) == await stored(runs, added)
+
+
 @pytest.mark.parametrize("other", [{"arguments": b'{"amount":2}'}, {"tool": "refund"}], ids=["arguments", "tool"])
 async def test_the_same_request_id_for_something_else_is_a_conflict(runs: Runs, other: dict[str, Any]) -> None:
     added = await runs.add(keyed())

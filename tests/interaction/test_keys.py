@@ -12,6 +12,7 @@ from mcp.shared.exceptions import MCPError
 from tests.support.keyed_calls import KEY, with_key
 from tests.support.sdk_client import Way, connected, error_of, every_way
 from tests.support.served import keyed_tools
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +45,23 @@ async def test_a_repeated_call_has_its_effect_once(way: Way, tmp_path: Path) -> 
             await client.call_tool("pay", arguments, meta=with_key(KEY[:15]))  # type: ignore[arg-type]
         assert wrong.value.error.code == -32602
     assert len((tmp_path / "effects").read_text().splitlines()) == 2
+
+
+@every_way
+async def test_a_repeat_is_answered_while_all_slots_are_taken(way: Way, tmp_path: Path) -> None:
+    arguments, other = {"folder": str(tmp_path)}, {"folder": str(tmp_path), "amount": 2}
+    settings = {"storage.data_dir": str(tmp_path / "data"), "resources.max_concurrent_executions": 1}
+    async with connected(way, keyed_tools, settings) as (client, _):
+        first = await client.call_tool("pay", arguments, meta=with_key())  # type: ignore[arg-type]
+        (tmp_path / "gated").touch()
+        busy = asyncio.create_task(client.call_tool("pay", other))
+        await until(lambda: (tmp_path / "effects").read_text().count("\n") == 2)
+        refused = error_of(await client.call_tool("pay", other, meta=with_key("another-key-of-22-chars")))  # type: ignore[arg-type]
+        repeat = await client.call_tool("pay", arguments, meta=with_key())  # type: ignore[arg-type]
+        (tmp_path / "gate").touch()
+        await busy
+    assert refused["details"]["reason"] == "no_free_slot"
+    assert (is_repeat(repeat), repeat.content) == (True, first.content)
 
 
 @every_way

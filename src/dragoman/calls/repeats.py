@@ -18,11 +18,11 @@ class Repeats(Protocol):
     """Decides what becomes of such calls. Calls without a key, of tools that are never tasks, are not shown to it."""
 
     def join(self, call: Call, proceed: Service) -> Awaitable[Any]:
-        """Before a slot is taken: give the outcome of the same call again, or wait for it, or go on."""
+        """Before a slot is taken: go on, or wait for the same call. A refused repeat gets the stored outcome."""
         ...
 
     def keep(self, call: Call, proceed: Service, let_go: Callable[[Call], None], take_again: Service) -> Awaitable[Any]:
-        """When nothing is left to be asked: store that the call begins, and then its outcome.
+        """When nothing is left to be asked: store that the call begins, and then its outcome; or give an earlier one.
 
         `let_go` gives the call's slot back, and `take_again` waits for another.
         """

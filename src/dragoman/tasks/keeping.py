@@ -2,11 +2,14 @@
 
 1. A key belongs to a caller and a tool. The first call with it runs. Its outcome is stored before it is answered, and
    is what every repeat gets. A repeat that comes while the first one runs waits for it, under its own deadline.
-2. Within a process only one call with a key goes on at a time, so repeats take no slots. Between processes the store
-   decides, in one statement.
-3. Outcomes that repeating could change are not stored: refusals, and errors that say that they are retryable. After
+2. Within a process only one call with a key goes on at a time, and those that wait for it take no slots. Between
+   processes the store decides, in one statement.
+3. Most keys are new, so a key is looked up by the statement that stores the run, when the call has its slot. A repeat
+   gives the slot back at once. A call that is refused earlier looks its key up on a reader: a repeat gets the stored
+   outcome even if all slots are taken. So does a call of a tool with questions, before its client is asked again.
+4. Outcomes that repeating could change are not stored: refusals, and errors that say that they are retryable. After
    those a repeat runs.
-4. Read-only tools have no effect to repeat, and ignore keys.
+5. Read-only tools have no effect to repeat, and ignore keys.
 """
 
 from __future__ import annotations
@@ -112,17 +115,28 @@ class Keeping:
                 return self._repeated(call, outcome_in(stored))
         flight = self._flights[key] = _Flight(kept_as.arguments, asyncio.get_running_loop().create_future())
         try:
-            run = await self._settled_run(call, kept_as)
-            if run is not None:
-                flight.ended.set_result(run.result if run.task_id is None else None)
-                return self._repeated(call, self._outcome_of(run, kept_as))
-            call.cancellation.raise_if_set()  # Its time may be up by now.
-            return await proceed(call)
+            return await self._first(call, kept_as, proceed)
         finally:
             del self._flights[key]
             if not flight.ended.done():
                 flight.ended.set_result(None)
             del flight  # An error in it leads back here, through its traceback.
+
+    async def _first(self, call: Call, kept_as: KeptAs, proceed: Service) -> Any:
+        """The only call with its key that is under way in this process."""
+        asks = bool(call.tool.questions)
+        run = await self._settled_run(call, kept_as) if asks else None
+        if run is None:
+            call.cancellation.raise_if_set()  # Its time may be up by now.
+            try:
+                return await proceed(call)
+            except ToolError:
+                if call.ran or call.repeated or asks:
+                    raise
+                run = await self._settled_run(call, kept_as)
+                if run is None:
+                    raise
+        return self._again(call, kept_as, run)
 
     async def _settled_run(self, call: Call, kept_as: KeptAs) -> Run | None:
         """The stored run with the same key, once it has ended; None if this call has to run."""
@@ -134,7 +148,7 @@ class Keeping:
                 return None
             if run.arguments != kept_as.arguments:
                 raise key_conflict()
-            if not run.is_open or run.task_id is not None:
+            if _is_settled(run):
                 return run
             if run.is_held:
                 self.joined += 1
@@ -155,11 +169,11 @@ class Keeping:
             run = await self._add(new)
             if run.is_new:
                 return await self._run(call, run, kept_as, proceed)
-            # Another process was faster. Its result needs no slot of ours.
+            # A repeat, or another process was faster. What that came to needs no slot of ours.
             let_go(call)
-            settled = await self._settled_run(call, kept_as)
+            settled = run if _is_settled(run) else await self._settled_run(call, kept_as)
             if settled is not None:
-                return self._repeated(call, self._outcome_of(settled, kept_as))
+                return self._again(call, kept_as, settled)
             await take_again(call)
 
     async def _run(self, call: Call, run: Run, kept_as: KeptAs, proceed: Service) -> Any:
@@ -179,7 +193,7 @@ class Keeping:
             # Another process has taken the run over. Repeats get the outcome that it stores, and so does this call.
             settled = await self._settled_run(call, kept_as)
             if settled is not None:
-                return self._repeated(call, self._outcome_of(settled, kept_as))
+                return self._again(call, kept_as, settled)
         return value
 
     async def _end(self, run: Run, kept_as: KeptAs, stored: bytes | None) -> bool:
@@ -198,10 +212,14 @@ class Keeping:
             )
         if await self._store.change_at_last(change) is None:
             return False
+        self._tell(kept_as, stored)
+        return True
+
+    def _tell(self, kept_as: KeptAs, stored: bytes | None) -> None:
+        """Give an outcome to those in this process that wait for it."""
         flight = self._flights.get((kept_as.owner, kept_as.request_id or ""))
         if stored is not None and flight is not None and not flight.ended.done():
             flight.ended.set_result(stored)
-        return True
 
     async def _create(self, call: Call, kept_as: KeptAs) -> Any:
         while True:
@@ -209,13 +227,12 @@ class Keeping:
                 run = await self._tasks.create(call, kept_as.owner, kept_as.request_id, kept_as.arguments)
             except RequestConflict:
                 raise key_conflict() from None
-            if run.task_id is not None:
-                call.repeated = not run.is_new
+            if run.is_new:
                 return self._tasks.handle_of(run)
-            # Another process was faster, and has made a plain call of it.
-            settled = await self._settled_run(call, kept_as)
+            # A repeat, of a task or of a plain call.
+            settled = run if _is_settled(run) else await self._settled_run(call, kept_as)
             if settled is not None:
-                return self._repeated(call, self._outcome_of(settled, kept_as))
+                return self._again(call, kept_as, settled)
 
     async def _add(self, new: NewRun) -> Run:
         try:
@@ -231,10 +248,21 @@ class Keeping:
             return Outcome(error=unknown_outcome())
         return outcome_in(run.result)
 
+    def _again(self, call: Call, kept_as: KeptAs, run: Run) -> Any:
+        """The outcome of an earlier run, for its repeat and for those that wait here."""
+        if run.task_id is None:
+            self._tell(kept_as, run.result)
+        return self._repeated(call, self._outcome_of(run, kept_as))
+
     def _repeated(self, call: Call, outcome: Outcome) -> Any:
         self.replayed += 1
         call.repeated = True
         return outcome.unwrap()
+
+
+def _is_settled(run: Run) -> bool:
+    """Whether it has an outcome for a repeat: of a task, that is its handle."""
+    return not run.is_open or run.task_id is not None
 
 
 def declares_tasks(capabilities: Any) -> bool:

@@ -8,13 +8,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import mcp_types as types
 import pytest
 
 import dragoman
-from dragoman import Image, Text, tool
+from dragoman import Ask, Image, Text, tool
 from dragoman.access.callers import Caller
 from dragoman.calls.repeats import IDEMPOTENCY_KEY
 from dragoman.errors import (
@@ -41,6 +41,15 @@ DIALECTS = ["structured", "envelope", "plain"]
 @pytest.fixture(params=["memory", "folder"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
     return Kept(tmp_path if request.param == "folder" else None)
+
+
+def keys(server: TestServer, what: str) -> float:
+    """How many calls have waited for the first one with their key, or were answered with an earlier outcome."""
+    if server.runtime.metrics is None:
+        server.runtime.http()
+    assert server.runtime.metrics is not None
+    ((_, (count,)),) = server.runtime.metrics.snapshot().gauges[f"dragoman_keys_{what}"].rows
+    return count
 
 
 async def under_way(server: TestServer, count: int) -> None:
@@ -373,6 +382,118 @@ async def test_a_call_that_found_no_slot_is_not_stored(kept: Kept) -> None:
         assert (result["isError"], is_repeat(result), pay.count) == (False, False, 1)
 
 
+async def test_a_repeat_is_answered_while_all_slots_are_taken(kept: Kept) -> None:
+    pay, other = Effect(), Effect("other")
+    other.gate.clear()
+    one = {"resources": {"max_concurrent_executions": 1}}
+    async with kept.serve(pay.tool, other.tool, config=one) as server:
+        client = await server.client()
+        first = await call(client, amount=5)
+        busy = client.begin("tools/call", {"name": "other", "arguments": {}})
+        await other.begun.wait()
+        repeats = [await call(client, amount=5) for _ in range(2)]
+        assert [(is_repeat(each), without_ids(each)) for each in repeats] == [(True, without_ids(first))] * 2
+        assert error_in(await call(client, amount=6))["details"]["reason"] == "idempotency_conflict"
+        assert pay.count == 1
+        assert server.runtime.slots.in_use == 1
+        other.gate.set()
+        await client.answer(busy)
+
+
+async def test_a_repeat_of_a_failure_is_counted_once_with_a_slot_and_without(kept: Kept) -> None:
+    pay, other = Effect(), Effect("other")
+    pay.outcome = NotFound("no such account")
+    other.gate.clear()
+    one = {"resources": {"max_concurrent_executions": 1}}
+    async with kept.serve(pay.tool, other.tool, config=one) as server:
+        client = await server.client()
+        await call(client)
+        results = [await call(client)]
+        busy = client.begin("tools/call", {"name": "other", "arguments": {}})
+        await other.begun.wait()
+        results.append(await call(client))
+        assert [(is_repeat(each), error_in(each)["message"]) for each in results] == [(True, "no such account")] * 2
+        assert keys(server, "replayed") == 2
+        other.gate.set()
+        await client.answer(busy)
+
+
+async def test_a_repeat_holds_no_slot_while_another_process_runs_the_first_call(tmp_path: Path) -> None:
+    pay, kept = Effect(), Kept(tmp_path)
+    pay.gate.clear()
+    one = {"resources": {"max_concurrent_executions": 1}}
+    async with (
+        asyncio.timeout(PATIENCE),
+        kept.serve(pay.tool) as elsewhere,
+        kept.serve(pay.tool, config=one) as server,
+    ):
+        first = begin_keyed(there := await elsewhere.client())
+        await pay.begun.wait()
+        repeat = begin_keyed(client := await server.client())
+        await until(lambda: keys(server, "joined") == 1)
+        assert server.runtime.slots.in_use == 0
+        pay.gate.set()
+        results = [(await there.answer(first))["result"], (await client.answer(repeat))["result"]]
+        assert [is_repeat(each) for each in results] == [False, True]
+        assert pay.count == 1
+
+
+async def test_nobody_is_asked_again_for_a_repeat(kept: Kept) -> None:
+    given: list[str] = []
+
+    @tool
+    async def order(colour: Annotated[str, Ask("Which colour?")]) -> str:
+        given.append(colour)
+        return colour
+
+    async with asyncio.timeout(PATIENCE), kept.serve(order) as server:
+        client = await server.client(capabilities={"elicitation": {"form": {}}})
+        first = begin_keyed(client, "order")
+        client.reply(await client.question(), {"action": "accept", "content": {"colour": "blue"}})
+        results = [(await client.answer(first))["result"], await call(client, "order")]
+        assert [is_repeat(each) for each in results] == [False, True]
+        assert without_ids(results[1]) == without_ids(results[0])
+        assert given == ["blue"]
+
+
+async def test_a_used_key_is_refused_even_with_arguments_that_are_wrong(kept: Kept) -> None:
+    pay = Effect()
+    async with kept.serve(pay.tool) as server:
+        client = await server.client()
+        await call(client)
+        assert error_in(await call(client, amount="much"))["details"]["reason"] == "idempotency_conflict"
+        assert pay.count == 1
+
+
+async def test_a_new_key_is_looked_up_by_the_statement_that_stores_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    connect = sqlite3.connect
+
+    def trace(statement: str) -> None:
+        if statement.startswith("SELECT") and KEY in statement:
+            looked.append(statement)
+
+    def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **options)
+        connection.set_trace_callback(trace)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    pay = Effect()
+    async with Kept(tmp_path).serve(pay.tool) as server:
+        client = await server.client()
+        assert not is_repeat(await call(client))
+        assert looked == []
+        assert is_repeat(await call(client))
+        of_a_repeat = len(looked)
+        assert of_a_repeat > 0
+        for each in [begin_keyed(client) for _ in range(20)]:
+            assert is_repeat((await client.answer(each))["result"])
+        assert len(looked) == 2 * of_a_repeat  # Those that come at once share a look-up.
+
+
 async def test_the_late_result_of_a_call_that_timed_out_is_what_a_repeat_gets(kept: Kept) -> None:
     pay = Effect(timeout_ms=1000)
     pay.gate.clear()
@@ -423,6 +544,7 @@ async def test_the_key_of_a_task_is_refused_to_a_client_that_takes_none(kept: Ke
         assert error_in(refused)["details"]["reason"] == "idempotency_conflict"
         assert created not in str(refused)
         assert await server.runtime.create_task("pay", idempotency_key=KEY) == created
+        assert keys(server, "replayed") == 2  # The refused call is one of them.
         await pay.ended.wait()
     assert pay.count == 1
 

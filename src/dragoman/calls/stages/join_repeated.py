@@ -1,4 +1,4 @@
-"""Between steps 5 and 6: a call that is repeated gets the outcome of the first one, and needs no slot for it."""
+"""Between steps 5 and 6: a call that is repeated waits without a slot, and gets the outcome even if no slot is free."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.settings import ToolsConfig
 
 PASSED_BY = (JoinRepeated, OpenState, AskClient, KeepOutcome, ReuseResults)
-"""The stages that do nothing for plain calls, as most calls are: of plain tools, and without an idempotency key."""
+"""The stages that do nothing for plain calls, as most are: of plain tools, and neither with a key nor of an action."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ def _around(service: Service, stages: Sequence[Stage]) -> Service:
 
 def _forked(plain: Service, other: Service) -> Service:
     def proceed(call: Call) -> Awaitable[Any]:
-        if call.tool.is_plain and IDEMPOTENCY_KEY not in call.meta:
+        if call.tool.is_plain and call.kept_as is None and IDEMPOTENCY_KEY not in call.meta:
             return plain(call)
         return other(call)
 

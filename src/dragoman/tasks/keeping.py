@@ -141,6 +141,7 @@ class Keeping:
     async def _settled_run(self, call: Call, kept_as: KeptAs) -> Run | None:
         """The stored run with the same key, once it has ended; None if this call has to run."""
         assert kept_as.request_id is not None
+        has_joined = False
         while True:
             changes = self._store.changes
             run = await stored_now(self._store.runs.find(owner=kept_as.owner, request_id=kept_as.request_id))
@@ -151,7 +152,8 @@ class Keeping:
             if _is_settled(run):
                 return run
             if run.is_held:
-                self.joined += 1
+                self.joined += not has_joined  # Once, however often the store changes meanwhile.
+                has_joined = True
                 look_seldom = self._store.runs.look_often()
                 try:
                     await until_told(call, changes)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -20,31 +19,28 @@ LARGE = bytes(range(256)) * 128
 
 
 @pytest.fixture(autouse=True)
-def _nothing_else_to_collect() -> Iterator[None]:
+def _nothing_else_to_collect() -> None:
     """As in a fuzzer's own process: a collection looks only at what came since."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
-def _measured(function: Callable[[bytes], object]) -> Callable[[bytes], Cost]:
+def _free(function: Callable[[bytes], object]) -> Callable[[bytes], Cost]:
     def run(data: bytes) -> Cost:
-        started = time.process_time()
         function(data)
-        return Cost(time.process_time() - started)
+        return Cost(0)
 
     return run
 
 
 def test_a_function_that_takes_time_in_proportion_to_its_input_passes() -> None:
-    judge = CostOracle(_measured(lambda data: data.translate(LARGE[:256])), BOUNDS)
+    judge = CostOracle(lambda data: Cost(len(data) * 9e-7), BOUNDS)
     for data in (b"", b"x", LARGE, LARGE * 8):
         judge(data)
 
 
 def test_a_function_that_takes_time_in_proportion_to_the_square_of_its_input_is_found() -> None:
-    judge = CostOracle(_measured(lambda data: [data.count(data[at : at + 1]) for at in range(len(data))]), BOUNDS)
+    judge = CostOracle(lambda data: Cost(len(data) ** 2 * 1e-10), BOUNDS)
     judge(LARGE[:200])
     with pytest.raises(
         CostFound, match=r"an input of 32,768 bytes, 1 steps, takes .* µs per byte; the bound is 42\.8 ms"
@@ -76,7 +72,7 @@ def test_an_input_that_leaves_memory_behind_each_time_is_found(keep: Callable[[b
     with pytest.raises(
         CostFound, match=r"an input of 5 bytes leaves [\d,]+ bytes behind each time that it is repeated"
     ):
-        CostOracle(_measured(lambda data: kept.append(keep(data))), BOUNDS)(b"input")
+        CostOracle(_free(lambda data: kept.append(keep(data))), BOUNDS)(b"input")
 
 
 def test_memory_that_is_kept_up_to_a_bound_passes() -> None:
@@ -86,7 +82,7 @@ def test_memory_that_is_kept_up_to_a_bound_passes() -> None:
         kept.append(bytes(5000))
         del kept[:-100]
 
-    CostOracle(_measured(keep), BOUNDS)(b"input")
+    CostOracle(_free(keep), BOUNDS)(b"input")
     assert len(kept) == 100
 
 
@@ -95,7 +91,7 @@ def test_garbage_in_cycles_is_not_memory_that_is_kept() -> None:
         cycle: list[object] = [bytes(5000)]
         cycle.append(cycle)
 
-    CostOracle(_measured(make), BOUNDS)(b"input")
+    CostOracle(_free(make), BOUNDS)(b"input")
 
 
 def test_amplified_inputs_are_large_and_repeatable() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.answers import error_in
-from tests.support.cost import MEGABYTE, cost_for
+from tests.support.cost import MEGABYTE, growth_of
 from tests.support.http_process import HttpProcess
 from tests.support.http_wire import modern_call
 from tests.support.processes import ServerProcess
@@ -34,7 +34,7 @@ def test_failed_calls_free_their_data_without_the_garbage_collector(name: str, t
             assert error_in(result)["code"] == "INTERNAL"
 
         fail()
-        with cost_for(stdio.pid if transport == "stdio" else http.pid) as cost:
+        with growth_of(stdio.pid if transport == "stdio" else http.pid) as growth:
             for _ in range(80):
                 fail()
-        assert cost.memory <= 50 * MEGABYTE
+        assert growth.memory <= 50 * MEGABYTE

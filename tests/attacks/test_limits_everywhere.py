@@ -35,7 +35,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
             yield ModernTarget(request.getfixturevalue("server"))
         case "session":
             process = request.getfixturevalue("server")
-            yield SessionTarget(process, process.open())
+            yield SessionTarget(process)
         case "stdio":
             with ServerProcess(TOOLS, settings=SETTINGS, is_measured=False) as stdio:
                 stdio.handshake()

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.telemetry.sink import MOST_BYTES
 from tests.support.answers import text_in
-from tests.support.cost import MEGABYTE, cost_for
+from tests.support.cost import MEGABYTE, growth_of
 from tests.support.http_wire import Wire, modern_call
 from tests.support.processes import Lines, command, environment, free_port
 from tests.support.served import path_of
@@ -44,10 +44,10 @@ def test_a_log_that_nobody_reads_is_bounded_in_memory_and_says_afterwards_what_i
     entries, length = 40, 1000 * 1000
     with served_unread() as (port, process), Wire(port) as wire:
         assert text_in(wire.ask(modern_call("log_much", entries=1, length=length))) == 1  # Fills the pipe.
-        with cost_for(process.pid) as cost:
+        with growth_of(process.pid) as growth:
             for _ in range(4):
                 assert text_in(wire.ask(modern_call("log_much", entries=entries // 4, length=length))) == entries // 4
-        assert cost.memory < MOST_BYTES + 10 * MEGABYTE
+        assert growth.memory < MOST_BYTES + 10 * MEGABYTE
         assert process.stderr is not None
         lines = Lines(process.stderr.fileno())
         lines.start()

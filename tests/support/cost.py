@@ -1,89 +1,88 @@
-"""The cost of an attack: a server's CPU time beside the bare parser's for the same bytes, and the memory it keeps.
-
-Both sides are measured in CPU seconds on the same machine, so a slow or busy one does not change the verdict.
-"""
+"""How much work something is, counted and never timed, so that it comes to the same on every machine."""
 
 from __future__ import annotations
 
-import subprocess
+import asyncio
 import sys
-import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import psutil
 
 MEGABYTE = 1 << 20
-LEAST_CPU = 0.05
-"""CPU seconds that are never held against a server: the system counts in hundredths, and housekeeping costs some."""
+_UNCOUNTED = (str(Path(__file__).parents[1]), str(Path(asyncio.__file__).parent))
 
 
 @dataclass
-class Cost:
-    """What a block of code cost a server process; complete when the block has ended."""
+class Work:
+    """What was done during a block of code; complete when the block has ended."""
 
-    cpu: float = 0.0
-    """Seconds, of all its threads."""
-    memory: int = 0
-    """Bytes that it has grown by."""
+    lines: int = 0
+    """Lines of Python that this thread ran, each as often as it did. Those of the tests and of asyncio do not count."""
+    allocated: int = 0
+    """Bytes that all threads allocated, including those that they freed again before the block ended."""
 
 
 @contextmanager
-def cost_for(pid: int) -> Iterator[Cost]:
-    """Measure process `pid` for as long as the block takes."""
-    cost, process = Cost(), psutil.Process(pid)
-    before, held = _cpu_of(process), process.memory_info().rss
+def counting() -> Iterator[Work]:
+    """Count the work of a block. One that awaits includes all that its event loop does meanwhile."""
+    work, held = Work(), 0
+
+    def note() -> None:
+        """Between two lines, memory is at its highest when both what is made and what it is made of are there."""
+        nonlocal held
+        now, highest = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        work.allocated += highest - held
+        held = now
+
+    def trace_line(frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:
+        if event == "line":
+            work.lines += 1
+            note()
+        return trace_line
+
+    def trace_call(frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
+        note()
+        return None if frame.f_code.co_filename.startswith(_UNCOUNTED) else trace_line
+
+    tracer = sys.gettrace()  # Coverage may be measured.
+    tracemalloc.start()
+    sys.settrace(trace_call)
     try:
-        yield cost
+        yield work
     finally:
-        cost.cpu, cost.memory = _cpu_of(process) - before, process.memory_info().rss - held
+        sys.settrace(tracer)
+        note()
+        tracemalloc.stop()
 
 
-def cheapest(pid: int, block: Callable[[], object], most: float) -> float:
-    """CPU seconds of process `pid` for a block of code.
-
-    A busy machine can double them, so what takes more than `most` is measured again; the cheapest of five counts.
-    """
-    least = float("inf")
-    for _ in range(5):
-        with cost_for(pid) as cost:
-            block()
-        least = min(least, cost.cpu)
-        if least <= most:
-            break
-    return least
+def work_of(function: Callable[[], object]) -> Work:
+    """The work of a function."""
+    with counting() as work:
+        function()
+    return work
 
 
-def _cpu_of(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+@dataclass
+class Growth:
+    """What a block of code has added to the memory of a process; complete when the block has ended."""
+
+    memory: int = 0
+    """Bytes."""
 
 
-_DECODE = """
-import sys, time, msgspec
-data = sys.stdin.buffer.read()
-began, tries = time.process_time(), 0
-while tries < 3 and time.process_time() - began < 0.5:
-    msgspec.json.decode(data)
-    tries += 1
-print((time.process_time() - began) / tries)
-"""
-
-
-@cache
-def bare_decode(data: bytes) -> float:
-    """CPU seconds that msgspec takes to decode `data`, the garbage collector's included: the mean of a few tries.
-
-    In a new process, since the collector's part depends on what a process has done before.
-    """
-    done = subprocess.run([sys.executable, "-c", _DECODE], input=data, capture_output=True, check=True)
-    return float(done.stdout)
-
-
-def cpu_of(function: Callable[[], object]) -> float:
-    """CPU seconds that a function takes in this process."""
-    began = time.process_time()
-    function()
-    return time.process_time() - began
+@contextmanager
+def growth_of(pid: int) -> Iterator[Growth]:
+    """Measure the memory of process `pid` for as long as the block takes."""
+    growth, process = Growth(), psutil.Process(pid)
+    before = process.memory_info().rss
+    try:
+        yield growth
+    finally:
+        growth.memory = process.memory_info().rss - before

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from dragoman.offers.template import LONGEST_URI, UriTemplate
@@ -43,6 +41,7 @@ def test_a_uri_that_fits_gives_its_values_decoded(template: str, uri: str, value
         ("note://{owner}/{id}", "xnote://ada/7"),
         ("file:///{+path}", "file:///"),
         ("x:a.c", "x:abc"),
+        ("x:{a}-b", "x:1-2-b"),
         ("note://{owner}/{id}", ""),
     ],
 )
@@ -85,11 +84,3 @@ def test_the_longest_uri_is_read_and_a_longer_one_is_not() -> None:
     template = UriTemplate("x:{a}")
     assert template.values_in("x:" + "a" * (LONGEST_URI - 2)) is not None
     assert template.values_in("x:" + "a" * (LONGEST_URI - 1)) is None
-
-
-@pytest.mark.parametrize("template", ["x:{a}-{b}-{c}-{d}-{e}!", "x:{+a}-{b}-{c}-{d}-{e}!"])
-def test_no_uri_takes_long_to_read(template: str) -> None:
-    read = UriTemplate(template)
-    started = time.process_time()
-    assert read.values_in("x:" + "-a" * (LONGEST_URI // 2 - 1)) is None
-    assert time.process_time() - started < 1

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.cache.settings import CacheConfig
 from dragoman.replies.truncation import MOST_CUTS, Caps, shorten
+from tests.support.cost import work_of
 from tests.support.desk import Desk, body_of
 
 
@@ -182,33 +181,25 @@ def test_result_whose_schema_does_not_let_it_be_made_to_fit_is_an_error() -> Non
     assert desk.whole(answer) == {"text": "x" * 5000}
 
 
-# Time
+# Cost
 
-TEN_MEGABYTES: dict[str, Callable[[], Any]] = {
-    "rows": lambda: [{"id": n, "text": "x" * 80} for n in range(100_000)],
-    "a string": lambda: "x" * 10_000_000,
-    "numbers": lambda: [[[7] * 100 for _ in range(100)] for _ in range(500)],
-    "keys": lambda: {str(n): n for n in range(700_000)},
-    "strings": lambda: {str(n): '"' * 500 for n in range(10_000)},
+LARGE: dict[str, Callable[[], Any]] = {
+    "rows": lambda: [{"id": n, "text": "x" * 80} for n in range(1_000)],
+    "a string": lambda: "x" * 100_000,
+    "numbers": lambda: [[[7] * 100 for _ in range(100)] for _ in range(5)],
+    "keys": lambda: {str(n): n for n in range(7_000)},
+    "strings": lambda: {str(n): '"' * 500 for n in range(100)},
 }
 
 
-def seconds_to_fit(kind: str, most: int) -> float:
-    desk = Desk(max_list_items=most, max_string_length=max(most, 10_000))
-    value = TEN_MEGABYTES[kind]()
-    started = time.process_time()  # Others may keep the machine busy.
-    desk.give(value)
-    return time.process_time() - started
-
-
 @pytest.mark.slow
-def test_ten_megabytes_are_made_to_fit_long_before_anybody_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    # In a process of its own: what is freed there would make room here that the tests of memory use do not expect.
-    # It runs at full speed, which it would not if its coverage were measured.
-    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        taken = {
-            (kind, most): process.submit(seconds_to_fit, kind, most) for kind in TEN_MEGABYTES for most in (100, 10**9)
-        }
-        found = {case: future.result() for case, future in taken.items()}
-    assert max(found.values()) < 5, found  # Half a second here; a slow machine is no reason to fail.
+@pytest.mark.parametrize("most", [100, 10**9])
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_large_result_is_made_to_fit_for_a_bounded_cost_per_byte(kind: str, most: int) -> None:
+    """It is halved until it fits, and not made shorter step by step."""
+    desk = Desk(max_list_items=most, max_string_length=max(most, 10_000), max_response_bytes=20_000)
+    value = LARGE[kind]()
+    size = len(msgspec.json.encode(value))
+    work = work_of(lambda: desk.give(value))
+    assert work.lines <= 1.5 * size
+    assert work.allocated <= 200 * size

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import unicodedata
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -54,6 +55,19 @@ def test_marks_beyond_reason_keep_no_word_from_being_found() -> None:
     marks = "\u0591\u05b0\u0315\u0300" * 20_000
     found = words_in(f"before x{marks} after")
     assert (found[0], found[1][0], found[-1]) == ("before", "x", "after")
+
+
+def test_a_long_run_of_marks_is_normalised_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To sort one takes time that grows with the square of its length."""
+    normalize, lengths = unicodedata.normalize, []
+
+    def counted(form: Literal["NFC", "NFKD"], text: str) -> str:
+        lengths.append(len(text))
+        return normalize(form, text)
+
+    monkeypatch.setattr(unicodedata, "normalize", counted)
+    words_in("x" + "\u0315\u0300\u0327\u0591" * 1_000)
+    assert 0 < max(lengths) < 200
 
 
 @given(st.text())

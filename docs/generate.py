@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-import typer
 
 from dragoman import errors
 from dragoman.cache.bounded import BoundedCache
 from dragoman.cache.settings import CacheConfig
 from dragoman.calls.call import COMPLETION_MEANINGS, Call, Outcome
 from dragoman.calls.origin import Origin
-from dragoman.cli.main import EXIT_CODES, app
+from dragoman.cli.commands import COMMANDS, EXIT_CODES, load
 from dragoman.config import FLAGS, PREFIX, Config
 from dragoman.edge.http.connection import TRANSITIONS as HTTP_TRANSITIONS
 from dragoman.edge.http.connection import HttpState
@@ -227,9 +226,7 @@ def commands_page() -> str:
         "`dragoman --install-completion` teaches your shell the commands and options; `dragoman --show-completion`",
         "prints what it would add.",
     ]
-    lines += chain.from_iterable(
-        command_lines(each, f"dragoman {name}", 2) for name, each in typer.main.get_command(app).commands.items()
-    )
+    lines += chain.from_iterable(command_lines(load(name), f"dragoman {name}", 2) for name in COMMANDS)
     return NOTE + "\n".join(lines) + "\n"
 
 

@@ -12,10 +12,9 @@ Names are loaded when they are first used, so that importing this package costs 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from dragoman.version import __version__ as __version__
 
+TYPE_CHECKING = False  # Type checkers take it for the one in `typing`, whose import would be the dearest of all here.
 if TYPE_CHECKING:
     from dragoman.access.callers import Caller
     from dragoman.agents.agent import Agent, agent
@@ -169,7 +168,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'dragoman' has no attribute {name!r}")

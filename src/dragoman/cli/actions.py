@@ -16,6 +16,7 @@ from dragoman.cli.ledger_access import note, print_shown
 from dragoman.cli.options import AsJson
 from dragoman.cli.output import complain, refuse
 from dragoman.cli.signing import ACTIONS_URL, Audience, KeyFile, RequestSigner, SignedUrl, check_url, read_body
+from dragoman.cli.words import Commands
 from dragoman.process.exit_codes import FAILED, INTERRUPTED
 from dragoman.telemetry.clean import sanitize
 
@@ -31,7 +32,7 @@ _OPEN = ("accepted", "retrying")
 _BUSY = (429, 503)
 _LONGEST_REASON = 200
 
-app = typer.Typer(no_args_is_help=True, help="Send signed envelopes to a gateway.")
+app = Commands()
 
 
 @app.callback()

@@ -21,6 +21,7 @@ from dragoman.cli.ledger_access import (
 )
 from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.output import print_columns, refuse
+from dragoman.cli.words import Commands
 from dragoman.process.exit_codes import FAILED
 from dragoman.sections import nearest
 from dragoman.telemetry.clean import sanitize
@@ -65,7 +66,7 @@ class AgentFacts(NamedTuple):
         }
 
 
-app = typer.Typer(no_args_is_help=True, help="List and show agents, and send them messages.")
+app = Commands()
 
 
 @app.command("list")

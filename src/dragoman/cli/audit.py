@@ -10,12 +10,13 @@ from dragoman.cli.ledger_access import note, one_line_of, print_shown
 from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.output import print_columns
 from dragoman.cli.storage_access import LARGEST, OpenStorage, check_tenant, with_storage
+from dragoman.cli.words import Commands
 from dragoman.telemetry.clean import sanitize
 
 if TYPE_CHECKING:
     from dragoman.knowledge.port import AuditEvent
 
-app = typer.Typer(no_args_is_help=True, help="List what has been done to documents and keys.")
+app = Commands()
 
 
 @app.callback()

@@ -13,13 +13,14 @@ import typer
 from dragoman import errors
 from dragoman.cli.options import AsJson, ConfigFile, load_settings, settings_from
 from dragoman.cli.output import complain, print_columns, print_json, refuse
+from dragoman.cli.words import Commands
 from dragoman.config import Config, Settings
 from dragoman.process.exit_codes import UNUSABLE
 from dragoman.sections import Section, leaves, nearest
 
 MASK = "********"
 
-app = typer.Typer(no_args_is_help=True, help="Show, describe and check the settings.")
+app = Commands()
 
 
 class Row(NamedTuple):

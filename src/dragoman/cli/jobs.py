@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from dragoman.cli.ledger_access import note, one_line_of, print_shown
 from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.output import print_columns
 from dragoman.cli.storage_access import OpenStorage, with_storage
+from dragoman.cli.words import Commands
 from dragoman.telemetry.clean import sanitize
 
 if TYPE_CHECKING:
     from dragoman.jobs.port import JobRun
 
-app = typer.Typer(no_args_is_help=True, help="List the jobs of servers that use the data directory.")
+app = Commands()
 
 
 @app.callback()

@@ -11,6 +11,7 @@ from dragoman.cli.ledger_access import age_in_words, note, print_shown
 from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.output import complain, print_columns, refuse
 from dragoman.cli.storage_access import OPERATOR, OpenStorage, check_tenant, with_storage
+from dragoman.cli.words import Commands
 from dragoman.process.exit_codes import FAILED
 from dragoman.telemetry.clean import sanitize
 
@@ -26,9 +27,7 @@ Out: TypeAlias = Annotated[
     typer.Option("--out", help="A new file for the private half. Without it, keys/KID.json in the data directory."),
 ]
 
-app = typer.Typer(
-    no_args_is_help=True, help="Make, list, rotate and revoke the keys that sign requests to the gateway."
-)
+app = Commands()
 
 
 @app.command()

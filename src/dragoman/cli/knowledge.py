@@ -14,6 +14,7 @@ from dragoman.cli.ledger_access import note, print_shown
 from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.output import complain, print_columns, refuse
 from dragoman.cli.storage_access import LARGEST, OfTenant, OpenStorage, with_storage
+from dragoman.cli.words import Commands
 from dragoman.process.exit_codes import FAILED
 from dragoman.telemetry.clean import sanitize, show_all
 
@@ -43,7 +44,7 @@ Below: TypeAlias = Annotated[
     str, typer.Option("--parent", callback=_document_id, help="The document below which they stand.")
 ]
 
-app = typer.Typer(no_args_is_help=True, help="Import and export documents, search them, and look at them.")
+app = Commands()
 app.command()(query)
 app.command()(index)
 

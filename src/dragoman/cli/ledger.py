@@ -7,10 +7,11 @@ import typer
 from dragoman.cli.ledger_access import Books, OfSpace, OfTarget, age_in_words, print_shown, with_books
 from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.output import print_columns
+from dragoman.cli.words import Commands
 from dragoman.process.exit_codes import FAILED
 from dragoman.telemetry.clean import sanitize
 
-app = typer.Typer(no_args_is_help=True, help="Count what is in the ledger of messages and tasks, and verify it.")
+app = Commands()
 
 
 @app.command()

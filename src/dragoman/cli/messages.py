@@ -24,16 +24,14 @@ from dragoman.cli.message_facts import named, print_listed, redacted_facts, whol
 from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.output import complain, print_columns, refuse
 from dragoman.cli.storage_access import LARGEST, check_tenant
+from dragoman.cli.words import Commands
 from dragoman.process.exit_codes import FAILED
 from dragoman.telemetry.clean import sanitize
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _PAGE = 500
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Look through the messages to agents, and dead letters of agents and actions; redrive and purge them.",
-)
+app = Commands()
 
 
 def _seconds(text: str) -> float:

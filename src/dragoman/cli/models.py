@@ -11,6 +11,7 @@ import typer
 from dragoman.cli.ledger_access import note
 from dragoman.cli.options import AsJson, ConfigFile, settings_from
 from dragoman.cli.output import complain, print_columns, print_json, refuse
+from dragoman.cli.words import Commands
 from dragoman.process.exit_codes import FAILED, INTERRUPTED
 from dragoman.telemetry.clean import sanitize
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from dragoman.adapters.model_files import ModelFiles
 
-app = typer.Typer(no_args_is_help=True, help="Install models that run on this machine.")
+app = Commands()
 
 
 @app.command("list")

@@ -6,18 +6,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from dragoman.cli.options import AsJson, ConfigFile, ExtensionsDir, Target, settings_from
 from dragoman.cli.output import kept_for_answers, print_columns, print_json
+from dragoman.cli.words import Commands
 from dragoman.telemetry.clean import sanitize
 from dragoman.workers.control import Source
 
 if TYPE_CHECKING:
     from dragoman.offers.catalogue import Offer, Offers
 
-resources = typer.Typer(no_args_is_help=True, help="List the resources of a target.")
-prompts = typer.Typer(no_args_is_help=True, help="List the prompts of a target.")
+resources = Commands()
+prompts = Commands()
 
 
 @resources.command("list")

@@ -1,39 +1,47 @@
-"""The commands of parts: `dragoman <command>`, for the parts that a server with these settings has."""
+"""The commands of parts: `dragoman <command>`, for the parts of packages that the settings name."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import TYPE_CHECKING
 
 import typer
 
-from dragoman.cli.options import load_settings
-from dragoman.cli.output import complain
-from dragoman.config import Settings
-from dragoman.errors import ConfigError
+from dragoman.cli.commands import COMMANDS
 from dragoman.process.exit_codes import UNUSABLE
+
+if TYPE_CHECKING:
+    from dragoman.config import Settings
 
 
 def add_commands(app: typer.Typer, words: list[str]) -> Settings | None:
-    """Add the commands of parts to `app`, unless `words` begin with one that it has; returns the settings.
+    """Add the commands of parts to `app`, unless `words` begin with one of `COMMANDS`; returns the settings.
 
     `--config` is then taken out of `words`: it says where the parts are named, and is no option of their commands.
+    Without it, and without a variable that sets something of `server`, no part is named and no settings are read.
     """
-    known = {command.name or getattr(command.callback, "__name__", None) for command in app.registered_commands}
-    if not words or words[0] in known | {group.name for group in app.registered_groups} | {"--version"}:
+    if not words or words[0] in COMMANDS or words[0] == "--version":
         return None
     file = _take_option(words, "--config")
+    if file is None and not any(name.upper().startswith("DRAGOMAN_SERVER") for name in os.environ):
+        return None
+    from dragoman.cli.options import load_settings
+    from dragoman.errors import ConfigError
+    from dragoman.parts.installed import installed_parts
+
     try:
         settings = load_settings(None if file is None else Path(file))
     except ConfigError as error:
         if words[:1] and not words[0].startswith("-"):  # `--help` does not depend on settings.
+            from dragoman.cli.output import complain
+
             complain("The settings cannot be used:", *str(error).splitlines())
             sys.exit(UNUSABLE)
         return None
-    from dragoman.app import parts_of  # Most commands need nothing of what parts need.
-
-    for part in parts_of(settings.config):
+    for part in installed_parts(settings.config.server.parts):
         for command in part.commands:
             app.command(command.name)(resolve_name(command.run) if isinstance(command.run, str) else command.run)
     return settings

@@ -21,6 +21,7 @@ from dragoman.cli.ledger_access import (
 )
 from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.output import complain, print_columns, refuse
+from dragoman.cli.words import Commands
 from dragoman.process.exit_codes import FAILED
 from dragoman.telemetry.clean import sanitize
 
@@ -51,7 +52,7 @@ _KEPT_AS = {
 
 TaskId: TypeAlias = Annotated[str, typer.Argument(help="The task's id.")]
 
-app = typer.Typer(no_args_is_help=True, help="List and show tasks, cancel them, and print their results.")
+app = Commands()
 
 
 @app.command("list")

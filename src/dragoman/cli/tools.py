@@ -8,11 +8,12 @@ import typer
 
 from dragoman.cli.options import AsJson, ConfigFile, ExtensionsDir, Target
 from dragoman.cli.output import print_columns, print_json, refuse
+from dragoman.cli.words import Commands
 from dragoman.process.exit_codes import FAILED
 from dragoman.sections import nearest
 from dragoman.workers.control import Source
 
-app = typer.Typer(no_args_is_help=True, help="List and describe the tools of a target.")
+app = Commands()
 
 
 @app.command("list")

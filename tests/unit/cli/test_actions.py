@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from dragoman.cli import actions
 from dragoman.cli.actions import completed, pauses
-from dragoman.cli.main import app
+from dragoman.cli.commands import app
 from dragoman.gateway.envelope import read_envelope
 from tests.support.operator import Operator
 from tests.support.processes import free_port

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dragoman.calls.settings import GATES
+from dragoman.cli.commands import app
 from dragoman.cli.config import MASK, json_schema, masked
-from dragoman.cli.main import app
 from dragoman.config import Config
 from dragoman.sections import Section, about
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.agents.ledger import EntryStatus
-from dragoman.cli.main import app
+from dragoman.cli.commands import app
 from dragoman.clock import SystemClock
 from dragoman.errors import InternalFailure
 from dragoman.messaging import bus

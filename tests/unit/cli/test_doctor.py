@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.cli import checks
 from dragoman.cli.clients import CLIENTS
-from dragoman.cli.main import app
+from dragoman.cli.commands import app
 from dragoman.edge.settings import HttpConfig
 from dragoman.findings import Finding
 from dragoman.storage.settings import StorageConfig

@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dragoman.cli.arguments import read_arguments
-from dragoman.cli.main import app, main
+from dragoman.cli.commands import app
+from dragoman.cli.main import main
 from dragoman.cli.target import load_tools
 from dragoman.errors import TargetError
 from dragoman.testing import open_server

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from dragoman.cli import clients
 from dragoman.cli.clients import CLIENTS, EntryScope, own_command
-from dragoman.cli.main import app
+from dragoman.cli.commands import app
 
 runner = CliRunner()
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner, Result
 
-from dragoman.cli.main import app
+from dragoman.cli.commands import app
 from dragoman.cli.storage_access import OpenStorage, with_storage
 from dragoman.jobs.port import JobRun, Registry, RegistryEntry, Schedule
 

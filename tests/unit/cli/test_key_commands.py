@@ -19,7 +19,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from dragoman.cli.main import app
+from dragoman.cli.commands import app
 from dragoman.cli.storage_access import OpenStorage, with_storage
 from dragoman.errors import Unauthenticated
 from dragoman.gateway.port import SigningKey, SigningKeys

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from dragoman.cli.commands import app
 from dragoman.cli.knowledge_export import plan_files
 from dragoman.cli.knowledge_files import DocumentList, FoundTree, file_name, find_documents
 from dragoman.cli.knowledge_import import Import
-from dragoman.cli.main import app
 from dragoman.cli.storage_access import OpenStorage, with_storage
 from dragoman.gateway.keeping import open_objects
 from dragoman.knowledge.actions import CHANGES

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dragoman.app import ServerOptions, create_server
-from dragoman.cli.main import app
+from dragoman.cli.commands import app
 from dragoman.cli.options import load_settings
 from dragoman.cli.storage_access import opened_storage
 from dragoman.jobs.port import Schedule

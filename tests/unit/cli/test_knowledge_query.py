@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from dragoman.cli.main import app
+from dragoman.cli.commands import app
 from tests.support.model_server import model_on_a_thread
 
 runner = CliRunner()

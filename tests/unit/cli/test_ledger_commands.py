@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 from dragoman.adapters.engines import make_storage
 from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.agents.ledger import EntryStatus, LedgerEntry
+from dragoman.cli.commands import app
 from dragoman.cli.ledger_access import age_in_words
-from dragoman.cli.main import app
 from dragoman.cli.target import with_space
 from dragoman.clock import SystemClock
 from dragoman.config import Config

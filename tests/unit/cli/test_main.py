@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dragoman import __version__
-from dragoman.cli.main import EXIT_CODES, app
+from dragoman.cli.commands import EXIT_CODES, app
 from dragoman.process import exit_codes
 from tests.support.waiting import PATIENCE
 

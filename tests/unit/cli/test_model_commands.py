@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from dragoman.adapters.leader_locks import LeaderLocks
 from dragoman.adapters.model_files import MINILM, MODELS, ModelFile, ModelFiles
-from dragoman.cli.main import app
+from dragoman.cli.commands import app
 from tests.support.scripted_http import Asked, Said, scripted_server
 
 WEIGHTS, WORDS = bytes(range(256)) * 4_000, b"a\nb\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dragoman.cli.main import app
+from dragoman.cli.commands import app
 
 runner = CliRunner()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dragoman.cli.main import app
+from dragoman.cli.commands import app
 
 
 @pytest.mark.parametrize("transport", ["streamable-http", "sse"])

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from dragoman.adapters.process_locks import boot_clock
 from dragoman.agents.ledger import EntryStatus
-from dragoman.cli.main import app
+from dragoman.cli.commands import app
 from dragoman.cli.target import with_space
 from dragoman.config import Config
 from dragoman.protocol.results import ResultMeta, TextBlock, ToolResult

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dragoman.cli.arguments import kind_in_words, read_arguments
-from dragoman.cli.main import app
+from dragoman.cli.commands import app
 from tests.support.waiting import PATIENCE
 
 runner = CliRunner()

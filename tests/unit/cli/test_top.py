@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from dragoman.cache.bounded import BoundedCache
-from dragoman.cli.main import app
+from dragoman.cli.commands import app
 from dragoman.cli.scrape import Look, Unreachable, View, _samples, compare, look, quantile, since_start
 from dragoman.cli.top import _base
 from dragoman.cli.top_page import page

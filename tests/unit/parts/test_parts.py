@@ -38,6 +38,7 @@ from dragoman import app as composition
 from dragoman.app import _TAKEN, configure
 from dragoman.changes import Change, ResultsOutdated
 from dragoman.cli import checks
+from dragoman.cli.commands import COMMANDS
 from dragoman.cli.config import app as config_commands
 from dragoman.cli.options import load_settings
 from dragoman.cli.parts import add_commands
@@ -607,22 +608,11 @@ def test_settings_that_cannot_be_used_end_a_command_of_a_part_and_not_the_help(
 # The server's own.
 
 
-def say_whose(context: typer.Context) -> None:
-    """Say whose command this is."""
-    typer.echo(f"of {context.obj.get('server').name}")
-
-
-def test_a_part_of_the_server_itself_has_its_checks_and_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_the_server_itself_has_its_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = Finding("own", "ok", "it is there")
-    part = Part(name="own", checks=(lambda _: [finding],), commands=(Command("whose", f"{__name__}:say_whose"),))
+    part = Part(name="own", checks=(lambda _: [finding],))
     monkeypatch.setattr(composition, "_own_parts", lambda *_: (part,))
-    app = typer.Typer()
-    app.command("serve")(lambda: None)
-    settings = add_commands(app, ["whose"])
-    assert settings is not None
-    done = CliRunner().invoke(app, ["whose"], obj=settings)
-    assert (done.exit_code, done.stdout) == (0, "of dragoman\n")
-    assert list(checks.of_parts(settings)) == [finding]
+    assert list(checks.of_parts(Settings.load(None, {}))) == [finding]
 
 
 @pytest.mark.usefixtures("package")
@@ -635,3 +625,9 @@ def test_the_parts_of_a_server_are_its_own_and_those_that_the_settings_name() ->
     }
     names = [part.name for part in composition.parts_of(make_config(values, sections_of_installed))]
     assert names == ["tasks", "memories", "admin", "artifacts", "bell"]
+
+
+def test_the_commands_of_the_servers_own_parts_are_among_those_that_are_listed() -> None:
+    config = make_config({"tools": {"memory_enabled": True}, "gateway": {"enabled": True}})
+    commands = [command for part in composition.parts_of(config) for command in part.commands]
+    assert [command.name for command in commands if COMMANDS.get(command.name, ("",))[0] != command.run] == []

@@ -26,7 +26,8 @@ from bench.rounds import rotated
 from dragoman.access.callers import LOCAL
 from dragoman.adapters.dict_memories import DictMemories
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
-from dragoman.adapters.sqlite_memories import SqliteMemories, merge_index
+from dragoman.adapters.sqlite_memories import SqliteMemories
+from dragoman.adapters.sqlite_tidying import merge_memories
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import SystemClock
 from dragoman.memories.migrations import MIGRATIONS
@@ -94,7 +95,7 @@ async def _sqlite(folder: Path, entries: int) -> AsyncIterator[Memories]:
     file = folder / f"{entries}-{FILE_NAME}"
     with OneTransaction(file, MIGRATIONS) as filling:
         await _fill(SqliteMemories(filling, _QUOTA, SystemClock()), entries)
-    database = SqliteDatabase(file, MIGRATIONS, tidying=(merge_index,))
+    database = SqliteDatabase(file, MIGRATIONS, tidying=(merge_memories,))
     try:
         yield SqliteMemories(database, _QUOTA, SystemClock())
     finally:

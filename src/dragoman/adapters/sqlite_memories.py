@@ -44,7 +44,6 @@ _SEARCH = """
     """
 _FIND = "SELECT -rowid FROM memory_term WHERE memory_term MATCH ? AND rowid > ? ORDER BY rowid LIMIT ?"
 _FOUND = "SELECT key, preview, bytes, updated_at, id, terms FROM memory_entry WHERE id = ?"
-_PAGES_AT_ONCE = 64
 _FEW = 8
 _MOST_STORED = 2**32 - 1
 """Of one space, ever."""
@@ -103,16 +102,6 @@ class SqliteMemories:
         writing.later.append((-new_id, _INDEX, (-new_id, terms)))
         _account(writing, space, kept, 0 if replaced else 1, entry.bytes - old_bytes, stored=1)
         return Stored(key, not replaced, entry.bytes, updated_at)
-
-
-def merge_index(connection: sqlite3.Connection) -> bool:
-    """Merge a few pages of the index of words; whether there are more.
-
-    The index comes to be in many pieces, each of which a search looks into: two of about the same size are made one.
-    """
-    before = connection.total_changes
-    connection.execute(f"INSERT INTO memory_term (memory_term, rank) VALUES ('merge', {_PAGES_AT_ONCE})")
-    return connection.total_changes - before > 1  # One is this statement itself.
 
 
 def _retrieve(space: Space, key: str, connection: sqlite3.Connection) -> MemoryEntry | None:

@@ -19,13 +19,10 @@ from dragoman.search.ranking import MOST_COUNT, posting
 from dragoman.search.words import all_words_in
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from dragoman.adapters.sqlite_writer import Transaction
 
 MADE_BITS = 25
 MOST_MADE = (1 << MADE_BITS) - 1
-_PAGES_AT_ONCE = 64
 
 _NUMBER = "SELECT number FROM document WHERE tenant = ? AND id = ?"
 _INDEXED = "SELECT tenant, made FROM passage_document WHERE document = ?"
@@ -55,7 +52,6 @@ _DROP_TAG = "DELETE FROM passage_tag WHERE tenant = ? AND tag = ? AND document =
 _INDEX = "INSERT INTO passage_term (rowid, terms) VALUES (?, ?)"
 _UNINDEX = "INSERT INTO passage_term (passage_term, rowid, terms) VALUES ('delete', ?, ?)"
 
-_IS_THERE = "SELECT 1 FROM sqlite_master WHERE name = 'passage_term'"  # Servers without documents have none.
 
 _encode = msgspec.json.encode
 
@@ -87,15 +83,6 @@ def forget_document(writing: Transaction, number: int, tags: Iterable[str]) -> N
         _drop_tags(writing, tenant, number, tags)
     for statement in _DROP_DOCUMENT:
         writing.execute(statement, (number,))
-
-
-def merge_passages(connection: sqlite3.Connection) -> bool:
-    """As `merge_index` of the memories."""
-    if not connection.execute(_IS_THERE).fetchone():
-        return False
-    before = connection.total_changes
-    connection.execute(f"INSERT INTO passage_term (passage_term, rank) VALUES ('merge', {_PAGES_AT_ONCE})")
-    return connection.total_changes - before > 1
 
 
 class _Old(NamedTuple):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dragoman.clock import Clock
 from dragoman.errors import ConfigError
 from dragoman.findings import Finding
+from dragoman.memories.port import Memories
 from dragoman.storage.migrations import Migration, migrations_for
 from dragoman.storage.settings import DEFAULT_SPACE, StorageConfig, data_directory
 
@@ -37,17 +38,30 @@ class SqliteStorage:
         self._ports: dict[type, Any] = {}
 
     def port(self, kind: type[P]) -> P:
-        if not self._ports:
-            self._ports = self._make_ports()
+        if kind not in self._ports:
+            # Most servers keep memories or nothing, and load nothing of what the other ports need.
+            self._ports |= self._memories() if kind is Memories else self._make_ports()
         port: P = self._ports[kind]
         return port
 
+    def _opened(self) -> SqliteDatabase:
+        if self._database is None:
+            from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
+            from dragoman.adapters.sqlite_tidying import merge_memories, merge_passages
+
+            path = data_directory(self._config, os.environ) / FILE_NAME
+            self._database = SqliteDatabase(path, self._migrations, tidying=(merge_memories, merge_passages))
+        return self._database
+
+    def _memories(self) -> dict[type, Any]:
+        from dragoman.adapters.sqlite_memories import SqliteMemories
+
+        return {Memories: SqliteMemories(self._opened(), self._config.max_bytes_per_caller, self._clock)}
+
     def _make_ports(self) -> dict[type, Any]:
-        # Most servers keep nothing, and load nothing of this.
         from dragoman.adapters.file_objects import FileObjects
         from dragoman.adapters.sqlite_aacp import SqliteAACPRecords
         from dragoman.adapters.sqlite_bus import SqliteBus
-        from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
         from dragoman.adapters.sqlite_dead_letters import SqliteDeadLetters
         from dragoman.adapters.sqlite_documents import SqliteAudit
         from dragoman.adapters.sqlite_gateway import SqliteQuotas, SqliteSigningKeys
@@ -55,9 +69,7 @@ class SqliteStorage:
         from dragoman.adapters.sqlite_ledger_admin import SqliteLedgerAdmin
         from dragoman.adapters.sqlite_ledger_process import SqliteProcess
         from dragoman.adapters.sqlite_levels import SqliteServiceLevels
-        from dragoman.adapters.sqlite_memories import SqliteMemories, merge_index
         from dragoman.adapters.sqlite_objects import SqliteLinkKeys, SqliteObjectRecords
-        from dragoman.adapters.sqlite_passage_rows import merge_passages
         from dragoman.adapters.sqlite_requests import SqliteActionRequests
         from dragoman.adapters.sqlite_runs import SqliteRuns
         from dragoman.adapters.sqlite_schedule import SqliteRegistry, SqliteSchedule
@@ -68,39 +80,36 @@ class SqliteStorage:
         from dragoman.gateway.requests import ActionRequests
         from dragoman.jobs.port import Registry, Schedule
         from dragoman.knowledge.port import Audit
-        from dragoman.memories.port import Memories
         from dragoman.messaging.bus import Bus, DeadLetters
         from dragoman.slo.port import ServiceLevels
         from dragoman.tasks.port import Runs
 
         space = self._config.space or DEFAULT_SPACE
-        path = data_directory(self._config, os.environ) / FILE_NAME
-        self._database = SqliteDatabase(path, self._migrations, tidying=(merge_index, merge_passages))
-        process = SqliteProcess(self._database)
-        self._schedule = SqliteSchedule(self._database)
-        self._bus = bus = SqliteBus(self._database, process, self._clock)
-        dead, keys = SqliteDeadLetters(self._database, self._clock, bus.wake_in), SqliteSigningKeys(self._database)
-        artifacts = SqliteObjectRecords(self._database)
+        database = self._opened()
+        process = SqliteProcess(database)
+        self._schedule = SqliteSchedule(database)
+        self._bus = bus = SqliteBus(database, process, self._clock)
+        dead, keys = SqliteDeadLetters(database, self._clock, bus.wake_in), SqliteSigningKeys(database)
+        artifacts = SqliteObjectRecords(database)
         return {
-            Memories: SqliteMemories(self._database, self._config.max_bytes_per_caller, self._clock),
-            Ledger: SqliteLedger(self._database, space, process),
-            LedgerAdmin: SqliteLedgerAdmin(self._database, space),
-            Runs: SqliteRuns(self._database, space, process),
-            **self._document_ports(self._database),
-            Audit: SqliteAudit(self._database, bus),
+            Ledger: SqliteLedger(database, space, process),
+            LedgerAdmin: SqliteLedgerAdmin(database, space),
+            Runs: SqliteRuns(database, space, process),
+            **self._document_ports(database),
+            Audit: SqliteAudit(database, bus),
             SigningKeys: keys,
-            ActionRequests: SqliteActionRequests(self._database, bus, dead, keys, self._clock),
-            Quotas: SqliteQuotas(self._database),
+            ActionRequests: SqliteActionRequests(database, bus, dead, keys, self._clock),
+            Quotas: SqliteQuotas(database),
             Bus: bus,
             DeadLetters: dead,
-            AACPRecords: SqliteAACPRecords(self._database, space, self._clock),
+            AACPRecords: SqliteAACPRecords(database, space, self._clock),
             Schedule: self._schedule,
-            Registry: SqliteRegistry(self._database),
-            ObjectStore: FileObjects(path.with_name("artifacts")),
+            Registry: SqliteRegistry(database),
+            ObjectStore: FileObjects(database.path.with_name("artifacts")),
             ObjectRecords: artifacts,
             ObjectExpiry: artifacts,
-            LinkKeys: SqliteLinkKeys(self._database),
-            ServiceLevels: SqliteServiceLevels(self._database),
+            LinkKeys: SqliteLinkKeys(database),
+            ServiceLevels: SqliteServiceLevels(database),
         }
 
     def _document_ports(self, database: SqliteDatabase) -> dict[type, Any]:

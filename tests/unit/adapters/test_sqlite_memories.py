@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from dragoman.adapters import sqlite_memories, sqlite_writer
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
-from dragoman.adapters.sqlite_memories import SqliteMemories, merge_index
+from dragoman.adapters.sqlite_memories import SqliteMemories
+from dragoman.adapters.sqlite_tidying import merge_memories
 from dragoman.errors import OverQuota
 from dragoman.memories.migrations import MIGRATIONS
 from dragoman.search.words import FEWEST_LETTERS_OF_A_BEGINNING, MOST_LETTERS
@@ -40,7 +41,7 @@ class CountingDatabase(SqliteDatabase):
 
 
 def database_in(folder: Path, kind: type[SqliteDatabase] = SqliteDatabase) -> SqliteDatabase:
-    return kind(folder / FILE_NAME, MIGRATIONS, tidying=(merge_index,))
+    return kind(folder / FILE_NAME, MIGRATIONS, tidying=(merge_memories,))
 
 
 def memories_in(database: SqliteDatabase, quota: int = 10**9) -> SqliteMemories:

@@ -110,7 +110,7 @@ def test_a_command_imports_nothing_dear(arguments: list[str], tmp_path: Path) ->
     (tmp_path / "my.toml").touch()
     called = started(tmp_path, *arguments)
     assert called.imported & DEAR == set()
-    assert called.ours & {"cli.serve", "cli.doctor"} == set()
+    assert called.ours & {"cli.serve", "cli.doctor", "agents.aacp", "adapters.sqlite_documents"} == set()
 
 
 @pytest.mark.parametrize(
@@ -127,3 +127,9 @@ def test_a_server_imports_nothing_dear_until_its_first_answers(options: list[str
     assert "dragoman.edge.stdio" in imported
     assert imported & DEAR == set()
     assert ("dragoman.adapters.sqlite_documents" in imported) is ("--gateway" in options)
+
+
+def test_a_server_that_keeps_memories_loads_none_of_the_other_ports(tmp_path: Path) -> None:
+    served = started(tmp_path, "serve", requests=HANDSHAKE + line("tools/call", {"name": "health"}, 2))
+    assert "adapters.sqlite_memories" in served.ours
+    assert served.ours & {"adapters.sqlite_documents", "adapters.sqlite_bus", "agents.aacp", "gateway.port"} == set()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
+from dragoman.process.collector import UNCOLLECTED
 from dragoman.process.exit_codes import FAILED, UNUSABLE
 from dragoman.version import __version__
 
@@ -46,10 +48,14 @@ def _answer(words: list[str]) -> None:
 
 
 def _run(words: list[str]) -> None:
+    gc.set_threshold(UNCOLLECTED)  # Imports make many objects and hardly any garbage.
     from dragoman.cli.commands import app
     from dragoman.cli.parts import add_commands
 
-    app(words, obj=add_commands(app, words))
+    try:
+        app(words, obj=add_commands(app, words))
+    finally:
+        gc.freeze()  # When Python ends, it would look through everything once more.
 
 
 def _refuse(line: str, code: int = UNUSABLE) -> NoReturn:

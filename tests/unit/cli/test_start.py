@@ -1,4 +1,4 @@
-"""What a process imports until it has answered."""
+"""What a process imports, and how often it looks for garbage, until it has answered."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from tests.support.waiting import PATIENCE
 pytestmark = pytest.mark.slow
 
 STARTED = """
-import atexit, json, sys
-before = set(sys.modules)
+import atexit, gc, json, sys
+before, collected = set(sys.modules), []
+gc.callbacks.append(lambda phase, info: collected.append(phase))
 
 def tell():
     imported = sorted(set(sys.modules) - before)
-    print(json.dumps(imported), file=sys.stderr)
+    facts = {"imported": imported, "collected": len(collected), "frozen": gc.get_freeze_count()}
+    print(json.dumps(facts), file=sys.stderr)
 
 atexit.register(tell)
 from dragoman.cli.main import main
@@ -37,7 +39,7 @@ async def imported() -> list[str]:
     "Names what is imported."
     return sorted(sys.modules)
 """
-STARTING = {"", "cli", "cli.main", "process", "process.exit_codes", "version"}
+STARTING = {"", "cli", "cli.main", "process", "process.collector", "process.exit_codes", "version"}
 LISTING = {*STARTING, "cli.commands", "cli.parts", "cli.words"}
 DEAR = {
     "annotated_types",
@@ -58,6 +60,8 @@ class Started(NamedTuple):
 
     said: str
     imported: set[str]
+    collected: int
+    frozen: int
 
     @property
     def ours(self) -> set[str]:
@@ -74,7 +78,8 @@ def started(folder: Path, *arguments: str, requests: bytes = b"") -> Started:
         timeout=PATIENCE,
         check=True,
     )
-    return Started(ran.stdout.decode(), set(json.loads(ran.stderr.splitlines()[-1])))
+    facts = json.loads(ran.stderr.splitlines()[-1])
+    return Started(ran.stdout.decode(), set(facts["imported"]), facts["collected"], facts["frozen"])
 
 
 def test_the_version_is_told_with_hardly_an_import(tmp_path: Path) -> None:
@@ -133,3 +138,9 @@ def test_a_server_that_keeps_memories_loads_none_of_the_other_ports(tmp_path: Pa
     served = started(tmp_path, "serve", requests=HANDSHAKE + line("tools/call", {"name": "health"}, 2))
     assert "adapters.sqlite_memories" in served.ours
     assert served.ours & {"adapters.sqlite_documents", "adapters.sqlite_bus", "agents.aacp", "gateway.port"} == set()
+
+
+def test_little_is_looked_through_for_garbage_while_commands_are_imported_and_when_they_end(tmp_path: Path) -> None:
+    called = started(tmp_path, "call", "echo", "message=hi")
+    assert called.collected < 20  # More than a hundred with Python's own threshold.
+    assert called.frozen > 10_000

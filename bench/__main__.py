@@ -33,6 +33,7 @@ from bench.page import page
 from bench.process import BenchError
 from bench.queries import queries
 from bench.rounds import ENOUGH_ROUNDS, Figures, Plan, plan_for
+from bench.starts import starts
 from bench.tasks import tasks
 
 OUT = measure.ROOT / "bench" / "out"
@@ -42,6 +43,7 @@ _ALL: tuple[Callable[[Plan], Figures], ...] = (
     measure.in_process,
     over_http,
     measure.start_up,
+    starts,
     measure.memory,
     measure.growth,
     idle,

@@ -75,6 +75,15 @@ def _start_up(figures: Figures) -> str:
     return _table(("start-up to the first answer", "s"), rows)
 
 
+def _starts(figures: Figures) -> str:
+    ratios = figures["ratios"]
+    rows = [
+        (name, _spread(spread, ".1f"), number(ratios[name]["median"]) if name in ratios else "")
+        for name, spread in figures["cpu_ms"].items()
+    ]
+    return _table(("start of a process", "CPU ms", "ratio"), rows)
+
+
 def _memory(figures: Figures) -> str:
     return _table(("memory after 1,000 calls", "MB"), [(name, f"{mb:.0f}") for name, mb in figures.items()])
 
@@ -264,6 +273,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 _BY_SECTION: dict[str, Callable[[Figures], str]] = {
     "start_up": _start_up,
+    "starts": _starts,
     "memory": _memory,
     "growth": _growth,
     "idle": _idle,

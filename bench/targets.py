@@ -17,6 +17,7 @@ from bench.measure import BARE, DRAGOMAN, FEW_TOOLS, IN_FLIGHT, LOADED, SDK, pat
 from bench.over_http import ECHO, SDK_LOW
 from bench.protection import METRICS
 from bench.rounds import Figures
+from bench.starts import CALL, HELP, SERVE
 
 _MILLION = 1_000_000
 
@@ -103,6 +104,13 @@ def _many_tools(figures: Figures) -> list[Target]:
 
 def _start_up(figures: Figures) -> list[Target]:
     return [Target.of("start-up to the first answer against the SDK's", figures["ratio"], 0.5)]
+
+
+def _starts(figures: Figures) -> list[Target]:
+    return [
+        Target.of(f"{name}: CPU against `python -c pass`", figures["ratios"][name], goal)
+        for name, goal in ((SERVE, 17), (HELP, 19), (CALL, 19))
+    ]
 
 
 def _memory(figures: Figures) -> list[Target]:
@@ -272,6 +280,7 @@ _BY_SECTION: dict[str, Callable[[Figures], list[Target]]] = {
     "in_process": _in_process,
     "over_http": _over_http,
     "start_up": _start_up,
+    "starts": _starts,
     "memory": _memory,
     "growth": _growth,
     "idle": _idle,

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
@@ -19,13 +18,14 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from dragoman.explorer.explorer import NOT_ASKED
+from tests.support.forking import BRIDGE
 from tests.support.http_wire import Wire, request
 from tests.support.processes import Lines, environment, free_port, running
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
-COMMAND = ("-P", "-m", "apcore_mcp", "--extensions-dir")
+COMMAND = (*BRIDGE, "--extensions-dir")
 MEBIBYTE = 1_048_576
 MODULES = """
 from apcore.decorator import module
@@ -70,7 +70,7 @@ class Bridge(NamedTuple):
 @contextmanager
 def bridge(folder: str, *arguments: str, transport: str, settings: dict[str, Any] | None = None) -> Iterator[Bridge]:
     port = free_port()
-    command = [sys.executable, *COMMAND, folder, "--transport", transport, "--port", str(port), *arguments]
+    command = [*COMMAND, folder, "--transport", transport, "--port", str(port), *arguments]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with running(command, env=environment(settings), **pipes) as process:
         printed, log = Lines(process.stdout.fileno()), Lines(process.stderr.fileno())  # type: ignore[union-attr]
@@ -158,7 +158,7 @@ async def test_an_output_of_a_mebibyte_arrives_over_http(over_http: Bridge, mode
 @pytest.mark.parametrize("raised", [False, True])
 async def test_the_settings_raise_what_an_output_may_weigh(folder: str, raised: bool) -> None:
     settings = {"response.max_response_bytes": 8 * MEBIBYTE} if raised else None
-    server = StdioServerParameters(command=sys.executable, args=[*COMMAND, folder], env=environment(settings))
+    server = StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], folder], env=environment(settings))
     found = await lengths(Client(stdio_client(server)), FITS[0], ("x", 3 * MEBIBYTE))
     assert found == [MEBIBYTE, 3 * MEBIBYTE + FRAME if raised else TOO_LARGE]
 

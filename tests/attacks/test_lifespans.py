@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.support import forking
 from tests.support.answers import text_in
+from tests.support.forking import DRAGOMAN, start
 from tests.support.http_process import HttpProcess
 from tests.support.http_wire import modern_call
 from tests.support.processes import ServerProcess, command, environment, free_port
@@ -88,15 +89,13 @@ def test_each_worker_has_a_lifespan_of_its_own(tmp_path: Path, monkeypatch: pyte
 
 
 def run(*arguments: str, cwd: Path, **settings: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "dragoman", *arguments],
+    return forking.run(
+        [*DRAGOMAN, *arguments],
         cwd=cwd,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
         text=True,
         env=environment(settings),
         timeout=PATIENCE,
-        check=False,
     )
 
 
@@ -178,7 +177,7 @@ def test_a_lifespan_that_hangs_does_not_keep_a_server_that_is_told_to_stop(
     log = tmp_path / "log"
     with (
         log.open("wb") as errors,
-        subprocess.Popen(
+        start(
             command(target, *(str(free_port()) if word == "PORT" else word for word in arguments)),
             stdin=subprocess.PIPE,
             stdout=errors,

@@ -13,6 +13,7 @@ import pytest
 from dragoman.telemetry.sink import MOST_BYTES
 from tests.support.answers import text_in
 from tests.support.cost import MEGABYTE, growth_of
+from tests.support.forking import Process, start
 from tests.support.http_wire import Wire, modern_call
 from tests.support.processes import Lines, command, environment, free_port
 from tests.support.served import path_of
@@ -24,11 +25,11 @@ TOOLS = path_of("process_tools.py")
 
 
 @contextmanager
-def served_unread(*options: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def served_unread(*options: str) -> Iterator[tuple[int, Process]]:
     """The port of a server whose log is read until it has started, and the process."""
     port = free_port()
     arguments = command(TOOLS, "--transport", "streamable-http", "--port", str(port), *options)
-    with subprocess.Popen(
+    with start(
         arguments, stderr=subprocess.PIPE, env=environment(is_measured=False), stdin=subprocess.DEVNULL, bufsize=0
     ) as process:
         try:

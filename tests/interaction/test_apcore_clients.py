@@ -23,13 +23,14 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ToolsListChanged
 from mcp.shared._httpx_utils import create_mcp_http_client
 
+from tests.support.forking import BRIDGE, Process, start
 from tests.support.processes import environment, free_port
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
 EXTENSIONS = str(Path(__file__).parents[2] / "examples" / "extensions")
-COMMAND = [sys.executable, "-m", "apcore_mcp", "--extensions-dir", EXTENSIONS]
+COMMAND = [*BRIDGE, "--extensions-dir", EXTENSIONS]
 MODULES = ["notes.forget", "text.proofread", "text.slugify", "weather.dew_point", "weather.windchill"]
 EVERY_TIME = ("stdio-modern", "streamable-http-handshake", "sse-handshake")
 WAYS = [
@@ -46,11 +47,11 @@ every_way = pytest.mark.parametrize(("transport", "mode"), WAYS)
 
 
 @contextmanager
-def listening(*arguments: str, command: list[str] | None = None) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def listening(*arguments: str, command: list[str] | None = None) -> Iterator[tuple[str, Process]]:
     """A server over HTTP, and the root of its address."""
     port = free_port()
     command = [*(command or COMMAND), "--port", str(port), *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    process = start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
     try:
         assert process.stderr is not None
         while b"server started" not in (said := process.stderr.readline()):

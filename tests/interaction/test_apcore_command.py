@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 import apcore_mcp
+from tests.support import forking
+from tests.support.forking import BRIDGE, DRAGOMAN
 from tests.support.processes import HANDSHAKE, LONG, environment, line, running
 from tests.support.waiting import PATIENCE
 
@@ -23,12 +25,11 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 EXTENSIONS = str(ROOT / "examples" / "extensions")
 MODULES = ("notes.forget", "text.proofread", "text.slugify", "weather.dew_point", "weather.windchill")
-COMMAND = [sys.executable, "-m", "apcore_mcp"]
 
 
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    options = {"capture_output": True, "text": True, "timeout": 3 * PATIENCE, "stdin": subprocess.DEVNULL, **options}
-    return subprocess.run([*COMMAND, *arguments], env=environment(), **options)
+    options = {"text": True, "timeout": 3 * PATIENCE, "stdin": subprocess.DEVNULL, **options}
+    return forking.run([*BRIDGE, *arguments], env=environment(), **options)
 
 
 def messages(stderr: str) -> list[str]:
@@ -138,7 +139,7 @@ def test_a_folder_without_modules_is_served_with_a_warning(tmp_path: Path) -> No
 )
 def test_the_level_decides_what_is_logged(level: str, expected: set[str]) -> None:
     call = line("tools/call", {"name": "text.slugify", "arguments": {"title": "Hi"}}, 1)
-    arguments = [*COMMAND, "--extensions-dir", EXTENSIONS, "--log-level", level]
+    arguments = [*BRIDGE, "--extensions-dir", EXTENSIONS, "--log-level", level]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with running(arguments, env=environment(), **pipes) as process:
         process.stdin.write(HANDSHAKE + call)  # type: ignore[union-attr]
@@ -204,7 +205,7 @@ def test_nothing_that_a_module_prints_reaches_the_client(tmp_path: Path) -> None
     (tmp_path / "loud.py").write_text(LOUD)
     call = line("tools/call", {"name": "loud.speak", "arguments": {"text": "hi"}}, 1)
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with running([*COMMAND, "--extensions-dir", str(tmp_path)], env=environment(), **pipes) as process:
+    with running([*BRIDGE, "--extensions-dir", str(tmp_path)], env=environment(), **pipes) as process:
         process.stdin.write(HANDSHAKE + call)  # type: ignore[union-attr]
         lines = [process.stdout.readline() for _ in range(2)]  # type: ignore[union-attr]
         process.stdin.close()  # type: ignore[union-attr]
@@ -219,7 +220,7 @@ def test_nothing_that_a_module_prints_reaches_the_client(tmp_path: Path) -> None
 @pytest.mark.requirement("FR-CLI-005", "FR-CLI-008", "FR-SERVER-004", "NFR-REL-001", "UC-006")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_an_orderly_stop(number: int) -> None:
-    arguments = [*COMMAND, "--extensions-dir", EXTENSIONS, "--name", "my-tools", "--version", "1.2.3"]
+    arguments = [*BRIDGE, "--extensions-dir", EXTENSIONS, "--name", "my-tools", "--version", "1.2.3"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with running(arguments, env=environment(LONG), **pipes) as process:
         process.stdin.write(HANDSHAKE)  # type: ignore[union-attr]
@@ -242,7 +243,7 @@ def test_the_installed_script_is_the_same_program(arguments: tuple[str, ...]) ->
 def test_dragoman_serves_modules_beside_native_tools(tmp_path: Path) -> None:
     native = tmp_path / "native.py"
     native.write_text("from dragoman import tool\n\n@tool\ndef add(a: int, b: int) -> int:\n    return a + b\n")
-    command = [sys.executable, "-m", "dragoman", "serve"]
+    command = [*DRAGOMAN, "serve"]
     calls = line("tools/list", {}, 1) + line("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}, 2)
     calls += line("tools/call", {"name": "text.slugify", "arguments": {"title": "Hi"}}, 3)
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -264,6 +265,6 @@ def test_dragoman_serves_modules_beside_native_tools(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["/no/such/folder", __file__])
 def test_dragoman_refuses_a_folder_that_there_is_not(folder: str) -> None:
-    command = [sys.executable, "-m", "dragoman", "serve", "--extensions-dir", folder]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE)
+    command = [*DRAGOMAN, "serve", "--extensions-dir", folder]
+    done = forking.run(command, text=True, env=environment(), timeout=PATIENCE)
     assert (done.returncode, f"There is no folder {folder}" in done.stderr) == (2, True)

@@ -10,6 +10,7 @@ import urllib.request
 
 import pytest
 
+from tests.support.forking import run
 from tests.support.processes import Lines, ServerProcess, command, environment, free_port, running
 from tests.support.served import TOOLS
 from tests.support.waiting import PATIENCE
@@ -67,6 +68,6 @@ def test_with_stdio_the_explorer_is_ignored_without_a_word() -> None:
 @pytest.mark.requirement("FR-EXPLORER-006")
 def test_a_prefix_that_cannot_be_ends_the_command_with_a_reason() -> None:
     options = ("--transport", "streamable-http", "--port", str(free_port()), "--explorer", "--explorer-prefix", "look")
-    done = subprocess.run(command(TOOLS, *options), capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = run(command(TOOLS, *options), text=True, timeout=PATIENCE)
     assert done.returncode == 2
     assert "explorer.prefix" in done.stderr

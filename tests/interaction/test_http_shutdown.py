@@ -19,6 +19,7 @@ from mcp.client.sse import sse_client
 
 from dragoman.edge.http.listening import bind
 from tests.support.answers import error_in, text_in
+from tests.support.forking import run
 from tests.support.http_process import HttpProcess, HttpSession
 from tests.support.http_wire import LATEST, Response, Wire, message, modern, modern_call, request
 from tests.support.processes import LONG, ServerProcess, command, environment, free_port
@@ -287,9 +288,7 @@ def test_a_port_that_is_taken_or_that_there_is_not_cannot_be_listened_on() -> No
 
 def serve_and_end(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A server that should not start."""
-    return subprocess.run(
-        command(TOOLS, *arguments), env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    return run(command(TOOLS, *arguments), env=environment(), text=True, timeout=PATIENCE)
 
 
 @pytest.mark.requirement("FR-TRANSPORT-003")

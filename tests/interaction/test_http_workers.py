@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
 
+from tests.support.forking import run
 from tests.support.processes import LONG, command, environment, free_port
 from tests.support.waiting import PATIENCE, until
 from tests.support.worker_processes import (
@@ -549,9 +549,7 @@ async def test_entries_of_all_workers_stand_in_the_log_unmixed() -> None:
 
 
 def refusal(*arguments: str, settings: dict[str, Any] | None = None, **extra: str) -> tuple[int, str]:
-    ended = subprocess.run(
-        command(*arguments), env=environment(settings, extra), capture_output=True, text=True, timeout=PATIENCE
-    )
+    ended = run(command(*arguments), env=environment(settings, extra), text=True, timeout=PATIENCE)
     return ended.returncode, ended.stderr
 
 

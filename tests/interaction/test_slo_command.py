@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from tests.support import forking
+from tests.support.forking import DRAGOMAN
 from tests.support.gateway import Signer, create_args
 from tests.support.gateway_process import CREATE, GatewayProcess, add_keys
 from tests.support.http_process import HttpProcess
@@ -24,11 +25,10 @@ WINDOWS = ("day", "week", "quarter")
 
 
 def slo(folder: Path, *words: str, **settings: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "dragoman", "slo", *words],
+    return forking.run(
+        [*DRAGOMAN, "slo", *words],
         env=environment({"storage.data_dir": folder, **settings}),
         cwd=folder,
-        capture_output=True,
         text=True,
         timeout=PATIENCE,
     )

@@ -9,7 +9,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from dragoman.testing.connection import ENVELOPE
+from tests.support.forking import DRAGOMAN, run
 from tests.support.processes import LONG, Lines, ServerProcess, command, environment, free_port, running
 from tests.support.served import TOOLS
 from tests.support.waiting import PATIENCE
@@ -206,10 +206,8 @@ def call(url: str, name: str, token: str | None = None) -> None:
 
 
 def top(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "dragoman", "top", *arguments]
-    return subprocess.run(
-        argv, env=environment(extra=variables), capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    argv = [*DRAGOMAN, "top", *arguments]
+    return run(argv, env=environment(extra=variables), text=True, timeout=PATIENCE)
 
 
 def test_top_shows_what_a_server_does() -> None:
@@ -266,7 +264,7 @@ def test_top_on_a_terminal_goes_on_until_it_is_interrupted() -> None:
     with serving() as url:
         call(url, "health")
         main, other = pty.openpty()
-        argv = [sys.executable, "-m", "dragoman", "top", url, "--every", "0.2"]
+        argv = [*DRAGOMAN, "top", url, "--every", "0.2"]
         variables = environment(extra={"TERM": "xterm", "COLUMNS": "80", "LINES": "24"})
         with running(argv, stdin=other, stdout=other, stderr=subprocess.PIPE, env=variables) as process:
             os.close(other)

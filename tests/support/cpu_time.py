@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support.forking import spent_by_forks
+
 DEAR = 0.5
 """Seconds. A test that takes more is listed; machines differ, so none fails for it."""
 _MOST_LISTED = 30
@@ -28,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def spent() -> float:
     """Seconds of this process and of those that it has started and waited for."""
-    return _used(resource.RUSAGE_SELF) + _used(resource.RUSAGE_CHILDREN)
+    return _used(resource.RUSAGE_SELF) + _used(resource.RUSAGE_CHILDREN) + spent_by_forks()
 
 
 def _used(whose: int) -> float:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.forking import DRAGOMAN, Process, run, start
 from tests.support.http_process import HttpProcess
 from tests.support.processes import environment
 from tests.support.waiting import PATIENCE
@@ -33,13 +33,13 @@ class Operator:
         return HttpProcess(self.target, *options, settings=self.settings, extra=self.extra, cwd=self.folder)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self._command(words), **self._options, capture_output=True, timeout=PATIENCE)
+        return run(self._command(words), **self._options, timeout=PATIENCE)
 
     @contextmanager
-    def begin(self, *words: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    def begin(self, *words: str, **options: Any) -> Iterator[Process]:
         """A command that is under way; left running at the end of the block, it is killed."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        with subprocess.Popen(self._command(words), **self._options, **pipes) as process:
+        with start(self._command(words), **self._options, **pipes) as process:
             try:
                 yield process
             finally:
@@ -54,7 +54,7 @@ class Operator:
         (self.folder / name).touch()
 
     def _command(self, words: tuple[str, ...]) -> list[str]:
-        return [sys.executable, "-m", "dragoman", *words]
+        return [*DRAGOMAN, *words]
 
     @property
     def _options(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import secrets
 import select
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ import msgspec
 
 from dragoman.testing import is_json_rpc
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
+from tests.support.forking import DRAGOMAN, Process, start
 from tests.support.waiting import PATIENCE
 
 LONG = {"server.shutdown_timeout_ms": int(PATIENCE * 10_000)}
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 def command(*arguments: str) -> list[str]:
     """The command line of a server."""
-    return [sys.executable, "-P", "-m", "dragoman", "serve", *arguments]
+    return [*DRAGOMAN, "serve", *arguments]
 
 
 def environment(
@@ -60,9 +60,9 @@ def line(method: str, params: Mapping[str, Any] | None = None, request_id: int |
 
 
 @contextmanager
-def running(arguments: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def running(arguments: Sequence[str], **options: Any) -> Iterator[Process]:
     """A process that is killed at the end of the block, if it has not ended by then."""
-    with subprocess.Popen(arguments, bufsize=0, **options) as process:
+    with start(arguments, bufsize=0, **options) as process:
         try:
             yield process
         finally:
@@ -133,7 +133,7 @@ class ServerProcess:
         is_measured: bool = True,
         cwd: Path | None = None,
     ) -> None:
-        self._process = subprocess.Popen(
+        self._process = start(
             command(*arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

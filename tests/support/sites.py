@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from tests.support.forking import start
 from tests.support.processes import Lines, command, environment, free_port
 from tests.support.served import path_of
 from tests.support.waiting import PATIENCE
@@ -40,7 +41,7 @@ def serving(tools: str, *options: str) -> Iterator[Site]:
     """`dragoman serve --explorer`, until the end of the block."""
     port = free_port()
     http = ("--transport", "streamable-http", "--port", str(port), "--explorer", *options)
-    process = subprocess.Popen(
+    process = start(
         command(path_of(tools), *http),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -14,6 +14,7 @@ import psutil
 
 from dragoman.testing.connection import CLIENT_INFO, ENVELOPE
 from tests.support.answers import value_in
+from tests.support.forking import start
 from tests.support.processes import Lines, command, environment, free_port
 from tests.support.served import path_of
 from tests.support.waiting import PATIENCE
@@ -28,7 +29,7 @@ class Server:
 
     def __init__(self, *arguments: str, settings: Mapping[str, Any] | None = None, count: int = 2) -> None:
         self.port = free_port()
-        self._process = subprocess.Popen(
+        self._process = start(
             command(
                 *(arguments or (TOOLS,)),
                 *("--transport", "streamable-http", "--port", str(self.port), "--workers", str(count)),

@@ -20,7 +20,7 @@ TOOLS = path_of("attack_tools.py")
 @pytest.mark.parametrize("transport", ["stdio", "modern", "session"])
 def test_failed_calls_free_their_data_without_the_garbage_collector(name: str, transport: str) -> None:
     """Eighty calls that held ten megabytes each: the collector would come round to them after hundreds."""
-    with HttpProcess(TOOLS, is_measured=False) as http, ServerProcess(TOOLS, is_measured=False) as stdio:
+    with HttpProcess(TOOLS) as http, ServerProcess(TOOLS) as stdio:
         stdio.handshake()
         session = http.open()
 

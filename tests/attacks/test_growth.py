@@ -21,7 +21,7 @@ MOST_BYTES_PER_CALL = 10
 @pytest.mark.requirement("PRD-METRIC-01")
 def test_calls_leave_less_than_ten_bytes_each_behind_in_a_warm_server() -> None:
     settings = {"resources.max_concurrent_executions": IN_FLIGHT, "logging.level": "error"}
-    with ServerProcess(TOOLS, settings=settings, is_measured=False) as server:
+    with ServerProcess(TOOLS, settings=settings) as server:
         server.handshake()
         calls = b"".join(
             line("tools/call", {"name": name, "arguments": arguments}, id)

@@ -182,7 +182,7 @@ def test_a_lifespan_that_hangs_does_not_keep_a_server_that_is_told_to_stop(
             stdin=subprocess.PIPE,
             stdout=errors,
             stderr=errors,
-            env=environment({"server.shutdown_timeout_ms": 300}, is_measured=False),
+            env=environment({"server.shutdown_timeout_ms": 300}),
         ) as process,
     ):
         try:

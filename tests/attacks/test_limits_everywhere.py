@@ -24,7 +24,7 @@ SETTINGS = {"limits.max_request_bytes": MOST_BYTES, "limits.max_object_depth": D
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[HttpProcess]:
-    with HttpProcess(TOOLS, settings=SETTINGS, is_measured=False) as process:
+    with HttpProcess(TOOLS, settings=SETTINGS) as process:
         yield process
 
 
@@ -37,17 +37,17 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
             process = request.getfixturevalue("server")
             yield SessionTarget(process)
         case "stdio":
-            with ServerProcess(TOOLS, settings=SETTINGS, is_measured=False) as stdio:
+            with ServerProcess(TOOLS, settings=SETTINGS) as stdio:
                 stdio.handshake()
                 yield StdioTarget(stdio)
         case "sse":
             with (
-                HttpProcess(TOOLS, settings=SETTINGS, transport="sse", is_measured=False) as process,
+                HttpProcess(TOOLS, settings=SETTINGS, transport="sse") as process,
                 closing(SseTarget(process)) as sse,
             ):
                 yield sse
         case "workers":
-            with HttpProcess(TOOLS, "--workers", "2", settings=SETTINGS, is_measured=False) as process:
+            with HttpProcess(TOOLS, "--workers", "2", settings=SETTINGS) as process:
                 yield ModernTarget(process)
 
 

@@ -68,7 +68,7 @@ def test_a_client_on_stdio_sees_the_end_of_a_server_that_leaves_processes_behind
 
 
 def test_a_forked_child_that_returns_from_its_tool_answers_nobody_and_ends() -> None:
-    with HttpProcess(TOOLS, is_measured=False) as server, server.wire() as wire:
+    with HttpProcess(TOOLS) as server, server.wire() as wire:
         for name in ("return_in_a_child_of_the_loop", "return_in_a_child_of_a_thread"):
             child = text_in(wire.ask(modern_call(name)))
             assert child > 0

@@ -156,7 +156,7 @@ async def test_message_of_ten_megabytes_is_still_taken(target: Target) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[HttpProcess]:
-    with HttpProcess(path_of("attack_tools.py"), settings=SETTINGS, is_measured=False) as process:
+    with HttpProcess(path_of("attack_tools.py"), settings=SETTINGS) as process:
         process.check_health()
         yield process
 

@@ -125,7 +125,7 @@ def test_over_sse_a_tool_reads_the_headers_of_the_post(target: str) -> None:
 
 
 def test_with_workers_a_request_that_is_handed_on_keeps_its_headers(target: str) -> None:
-    with HttpProcess(target, "--workers", "2", is_measured=False) as server:
+    with HttpProcess(target, "--workers", "2") as server:
         session = server.open()
         for number in range(12):  # Each is a connection of its own: some meet the other worker.
             call = message("tools/call", {"name": "headers", "arguments": {}}, number)

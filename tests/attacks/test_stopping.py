@@ -75,7 +75,7 @@ class Clients:
 @pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["alone", "workers"])
 def test_no_request_of_clients_that_keep_their_connections_is_left_unanswered_by_a_stop(options: tuple[str]) -> None:
     settings = {"resources.max_concurrent_executions": 200}
-    with HttpProcess(TOOLS, *options, settings=settings, is_measured=False) as server:
+    with HttpProcess(TOOLS, *options, settings=settings) as server:
         clients = Clients(server)
         session = None if options else server.open()  # With workers, a session is gone before its worker's neighbours.
         for index in range(32):

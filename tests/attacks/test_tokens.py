@@ -32,7 +32,7 @@ def issuer() -> Iterator[Issuer]:
 
 def serve(issuer: Issuer, **options: Any) -> HttpProcess:
     settings = {"auth.issuer": issuer.url, "auth.resource": AUDIENCE, "server.shutdown_timeout_ms": 200}
-    return HttpProcess(worker_servers.TOOLS, settings=settings, is_measured=False, **options)
+    return HttpProcess(worker_servers.TOOLS, settings=settings, **options)
 
 
 def token(issuer: Issuer, seconds: int, scope: str = "tool:*") -> dict[str, str | None]:

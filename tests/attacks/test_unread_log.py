@@ -29,9 +29,7 @@ def served_unread(*options: str) -> Iterator[tuple[int, Process]]:
     """The port of a server whose log is read until it has started, and the process."""
     port = free_port()
     arguments = command(TOOLS, "--transport", "streamable-http", "--port", str(port), *options)
-    with start(
-        arguments, stderr=subprocess.PIPE, env=environment(is_measured=False), stdin=subprocess.DEVNULL, bufsize=0
-    ) as process:
+    with start(arguments, stderr=subprocess.PIPE, env=environment(), stdin=subprocess.DEVNULL, bufsize=0) as process:
         try:
             assert process.stderr is not None
             while b"server started" not in process.stderr.readline():

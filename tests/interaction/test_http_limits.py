@@ -237,7 +237,7 @@ def test_2000_connections_at_once_are_served(capsys: pytest.CaptureFixture[str])
         with capsys.disabled():
             print(f"\nonly {wanted} connections: the system allows {hard} files")
     try:
-        with HttpProcess(TOOLS, is_measured=False) as server, ExitStack() as stack:
+        with HttpProcess(TOOLS) as server, ExitStack() as stack:
             wires = [stack.enter_context(server.wire()) for _ in range(wanted)]
             for number, wire in enumerate(wires):
                 wire.send(modern_call("echo", id=number, message=str(number)))

@@ -179,7 +179,7 @@ def test_a_tool_that_hangs_is_answered_for_and_cannot_delay_the_exit(number: int
 
 
 def test_a_second_signal_ends_the_server_at_once() -> None:
-    with HttpProcess(TOOLS, settings=LONG, is_measured=False) as server, server.wire() as wire:
+    with HttpProcess(TOOLS, settings=LONG) as server, server.wire() as wire:
         wire.send(modern_call("hang"))
         server.wait_for_log("under way")
         server.signal(signal.SIGINT)

@@ -103,7 +103,7 @@ def test_a_tool_that_blocks_the_event_loop_cannot_prevent_the_exit() -> None:
 
 def test_a_client_that_reads_nothing_cannot_prevent_the_exit() -> None:
     calls = b"".join(line("tools/call", {"name": "echo", "arguments": {"message": "x"}}, id) for id in range(50_000))
-    with ServerProcess(is_read=False, is_measured=False) as server:
+    with ServerProcess(is_read=False) as server:
         server.send(HANDSHAKE)
         assert select.select([server.stdout], [], [], PATIENCE)[0]
         assert server.offer(calls, patience=3) < len(calls)
@@ -112,7 +112,7 @@ def test_a_client_that_reads_nothing_cannot_prevent_the_exit() -> None:
 
 
 def test_a_second_interrupt_ends_the_server_at_once() -> None:
-    with ServerProcess(TOOLS, settings=LONG, is_measured=False) as server:
+    with ServerProcess(TOOLS, settings=LONG) as server:
         server.handshake()
         server.begin_call("hang")
         server.wait_for_log("under way")

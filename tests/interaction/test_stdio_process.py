@@ -262,7 +262,7 @@ def batches(calls: int, message: str) -> Iterator[bytes]:
 
 def test_a_client_that_does_not_read_stops_being_read_and_in_the_end_loses_nothing() -> None:
     calls = 100_000
-    with ServerProcess(is_read=False, is_measured=False) as server:
+    with ServerProcess(is_read=False) as server:
         server.send(HANDSHAKE + b"".join(call_line(-number, message="warm up") for number in range(1, 101)))
         assert select.select([server.stdout], [], [], PATIENCE)[0]
         process = psutil.Process(server.pid)
@@ -290,7 +290,7 @@ def test_a_client_that_does_not_read_stops_being_read_and_in_the_end_loses_nothi
 
 def test_a_log_that_nobody_reads_holds_the_server_back_and_nothing_is_dropped() -> None:
     calls = 30_000
-    with ServerProcess(is_read=False, is_measured=False) as server:
+    with ServerProcess(is_read=False) as server:
         server.output.start()
         server.handshake()
         sent = b"".join(batches(calls, "x" * 100))

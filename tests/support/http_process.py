@@ -31,14 +31,13 @@ class HttpProcess(ServerProcess):
         settings: Mapping[str, Any] | None = None,
         extra: Mapping[str, str] | None = None,
         transport: str = "streamable-http",
-        is_measured: bool = True,
         cwd: Path | None = None,
     ) -> None:
         self.port = free_port()
         targets = () if target is None else (target,)
         super().__init__(
             *targets, "--transport", transport, "--port", str(self.port), *arguments,
-            settings=settings, extra=extra, is_measured=is_measured, cwd=cwd,
+            settings=settings, extra=extra, cwd=cwd,
         )  # fmt: skip
         self.wait_for_log("server started")
 

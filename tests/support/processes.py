@@ -35,15 +35,9 @@ def command(*arguments: str) -> list[str]:
     return [*DRAGOMAN, "serve", *arguments]
 
 
-def environment(
-    settings: Mapping[str, Any] | None = None, extra: Mapping[str, str] | None = None, *, is_measured: bool = True
-) -> dict[str, str]:
-    """This environment, with settings such as `server.shutdown_timeout_ms`.
-
-    Being measured costs most of the speed. A process that a handler of signals ends must not be: coverage would write
-    its data there, and wait for a lock that it may hold itself.
-    """
-    hidden = ("PYTHONUNBUFFERED", *(() if is_measured else ("COVERAGE",)))
+def environment(settings: Mapping[str, Any] | None = None, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This environment, with settings such as `server.shutdown_timeout_ms`."""
+    hidden = ("PYTHONUNBUFFERED", "COVERAGE")
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     named = {f"DRAGOMAN_{name.replace('.', '__').upper()}": str(value) for name, value in (settings or {}).items()}
     return {**inherited, **named, **(extra or {})}
@@ -130,7 +124,6 @@ class ServerProcess:
         extra: Mapping[str, str] | None = None,
         is_modern: bool = False,
         is_read: bool = True,
-        is_measured: bool = True,
         cwd: Path | None = None,
     ) -> None:
         self._process = start(
@@ -138,7 +131,7 @@ class ServerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment(settings, extra, is_measured=is_measured),
+            env=environment(settings, extra),
             bufsize=0,
             cwd=cwd,
         )
@@ -160,7 +153,7 @@ class ServerProcess:
     ) -> None:
         self.stdin.close()
         try:
-            self._process.wait(0.5)  # A process that is killed leaves no coverage.
+            self._process.wait(0.5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(PATIENCE)

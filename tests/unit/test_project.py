@@ -46,7 +46,7 @@ def test_the_build_fails_when_one_part_alone_is_not_covered(untested: str | None
         code.write_text("for number in (0, 1):\n" + BLOCK * size + more)
     run_all = "import runpy, sys\nfor path in sys.argv[1:]:\n    runpy.run_path(path)\n"
     (tmp_path / "all.py").write_text(run_all)
-    here: dict[str, Any] = {"cwd": tmp_path, "env": environment(is_measured=False), "timeout": 60}
+    here: dict[str, Any] = {"cwd": tmp_path, "env": environment(), "timeout": 60}
     measure = [sys.executable, "-m", "coverage", "run", "--branch", "--source=src", "all.py"]
     subprocess.run([*measure, *map(str, (tmp_path / "src").rglob("*.py"))], check=True, **here)
     gate = subprocess.run([sys.executable, ROOT / "tests/coverage_gate.py"], capture_output=True, text=True, **here)
@@ -76,7 +76,7 @@ def test_tests_that_are_not_measured_keep_no_others_from_being(tmp_path: Path) -
     functions = "".join(f"def {name}():\n    return 1\n" for name in ("first", "second", "third"))
     (tmp_path / "code_of_three.py").write_text(functions)
     command = [sys.executable, "-c", MEASURE, str(tmp_path)]
-    here: dict[str, Any] = {"cwd": ROOT, "env": environment(is_measured=False), "timeout": PATIENCE}
+    here: dict[str, Any] = {"cwd": ROOT, "env": environment(), "timeout": PATIENCE}
     ran = subprocess.run(command, capture_output=True, text=True, check=False, **here)
     assert ran.stdout.splitlines() == ["2 4"], ran.stderr
 
@@ -157,7 +157,7 @@ def test_each_group_of_tests_can_be_run_by_itself(group: str) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", f"tests/{group}"],
         cwd=ROOT,
-        env=environment(is_measured=False),
+        env=environment(),
         capture_output=True,
         text=True,
     )
@@ -168,7 +168,7 @@ def run_pytest(*arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.Comp
     return subprocess.run(
         [*prefix, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
         cwd=ROOT,
-        env=environment(is_measured=False),
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=PATIENCE,

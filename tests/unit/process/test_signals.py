@@ -44,7 +44,7 @@ asyncio.run(main())
 
 
 def run(script: str) -> int:
-    unmeasured = environment(is_measured=False)
+    unmeasured = environment()
     return subprocess.run([sys.executable, "-c", script], env=unmeasured, timeout=PATIENCE, check=False).returncode
 
 

@@ -55,7 +55,7 @@ async def test_violations_cost_no_more_than_the_arguments_that_they_are_in(targe
     members = unknown_tool(b'{"%b":' % (b"k" * 4_000) * 8 + many(b"[]", 5_000) + b"}" * 8)
     work = await work_for(target, "tools/call", members)
     assert work.lines <= 4 * len(members)
-    assert work.allocated <= 1_000 * len(members)  # 300 are usual; with every path written out it is 3,700.
+    assert work.allocated <= 1_000 * len(members)  # 150 to 200 are usual; with every path written out it is thousands.
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ async def test_more_elements_than_are_allowed_are_refused(target: Target, item: 
 @pytest.mark.parametrize(
     ("method", "item", "count"),
     [
-        ("tools/call", b"[]", MOST_CONTAINERS // 4),
+        ("tools/call", b"[]", MOST_CONTAINERS // 2),
         pytest.param("tools/call", b"[]", MOST_CONTAINERS - 100, marks=NIGHTLY),
         pytest.param("tools/call", b"[[1]]", MOST_CONTAINERS // 2 - 100, marks=NIGHTLY),
         pytest.param("no/such", b'{"a":1}', MOST_CONTAINERS - 100, marks=NIGHTLY),
@@ -107,7 +107,7 @@ async def test_message_within_the_limits_costs_little_more_than_its_decoding(
     work = await work_for(target, method, members)
     assert work.lines <= len(members)
     # Six times is usual, and nine over SSE: it is copied, looked at, decoded and checked, and by the SDK once more.
-    most = 10 if isinstance(target, SseTarget) else 7
+    most = 10.5 if isinstance(target, SseTarget) else 7.5
     assert work.allocated <= most * decoding(b"{%b}" % members).allocated
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -15,7 +16,8 @@ from typing import Any
 import psutil
 
 MEGABYTE = 1 << 20
-_UNCOUNTED = (str(Path(__file__).parents[1]), str(Path(asyncio.__file__).parent))
+_LOOP = (str(Path(asyncio.__file__).parent), selectors.__file__)
+_UNCOUNTED = (*_LOOP, str(Path(__file__).parents[1]))
 
 
 @dataclass
@@ -25,31 +27,39 @@ class Work:
     lines: int = 0
     """Lines of Python that this thread ran, each as often as it did. Those of the tests and of asyncio do not count."""
     allocated: int = 0
-    """Bytes that all threads allocated, including those that they freed again before the block ended."""
+    """Bytes that were allocated, including those that were freed again before the block ended.
+
+    What all threads allocate counts, but not while this one is within asyncio: it takes room to read into, and how much
+    there is to read each time depends on the machine.
+    """
 
 
 @contextmanager
 def counting() -> Iterator[Work]:
     """Count the work of a block. One that awaits includes all that its event loop does meanwhile."""
-    work, held = Work(), 0
+    work, held, is_counted = Work(), 0, True
 
-    def note() -> None:
-        """Between two lines, memory is at its highest when both what is made and what it is made of are there."""
-        nonlocal held
-        now, highest = tracemalloc.get_traced_memory()
+    def note(frame: FrameType | None) -> None:
+        """Count the bytes since the last time. From now on, what is allocated is allocated by `frame`.
+
+        Between two lines, memory is at its highest when both what is made and what it is made of are there.
+        """
+        nonlocal held, is_counted
+        _, highest = tracemalloc.get_traced_memory()
+        work.allocated += highest - held if is_counted else 0
+        is_counted = frame is None or not frame.f_code.co_filename.startswith(_LOOP)
+        held, _ = tracemalloc.get_traced_memory()  # Again: what this function takes does not count.
         tracemalloc.reset_peak()
-        work.allocated += highest - held
-        held = now
 
     def trace_line(frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:
-        if event == "line":
+        if event == "line" and not frame.f_code.co_filename.startswith(_UNCOUNTED):
             work.lines += 1
-            note()
+        note(frame.f_back if event == "return" else frame)
         return trace_line
 
-    def trace_call(frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
-        note()
-        return None if frame.f_code.co_filename.startswith(_UNCOUNTED) else trace_line
+    def trace_call(frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:
+        note(frame)
+        return trace_line
 
     tracer = sys.gettrace()  # Coverage may be measured.
     tracemalloc.start()
@@ -58,7 +68,7 @@ def counting() -> Iterator[Work]:
         yield work
     finally:
         sys.settrace(tracer)
-        note()
+        note(None)
         tracemalloc.stop()
 
 

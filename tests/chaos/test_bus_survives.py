@@ -21,6 +21,7 @@ from dragoman.messaging.bus import Bus
 from dragoman.messaging.migrations import MIGRATIONS
 from dragoman.storage.settings import StorageConfig
 from tests.support.bus_messages import publish, subscribed, taken_ids
+from tests.support.processes import running
 
 pytestmark = pytest.mark.slow
 
@@ -44,30 +45,33 @@ async def main():
 asyncio.run(main())
 """
 HANDLES_UNTIL_KILLED = f"""{STORAGE}
-async def work(subscription):
-    while True:
+async def work(subscription, takes):
+    for _ in takes:
         delivery = await subscription.take()
         print("taken", delivery.message.id, flush=True)
         assert await bus.ack(delivery)
         print("settled", delivery.message.id, flush=True)
+    await asyncio.Event().wait()
 
 async def main():
     subscription = bus.subscribe("jobs.*", most_per_subject=2, ack_seconds=3600.0)
-    await asyncio.gather(*(work(subscription) for _ in range(4)))
+    takes = iter(range(int(sys.argv[2])))
+    await asyncio.gather(*(work(subscription, takes) for _ in range(4)))
 
 asyncio.run(main())
 """
 
 
 def run_until(script: str, folder: Path, lines: int) -> list[list[str]]:
-    """What a process said until it was killed, after so many lines or a few more."""
-    with subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE, text=True) as process:
+    """What a process said until it was killed, after so many lines or a few more; it takes so many messages at most."""
+    argv = [sys.executable, "-c", script, str(folder), str(lines)]
+    with running(argv, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         said = [process.stdout.readline() for _ in range(lines)]
         process.kill()
         said += process.stdout.read().splitlines(keepends=True)
     assert process.returncode == -signal.SIGKILL
-    return [line.split() for line in said if line.endswith("\n")]
+    return [line.decode().split() for line in said if line.endswith(b"\n")]
 
 
 def test_what_a_killed_process_has_published_is_delivered_and_what_it_held_is_delivered_again(tmp_path: Path) -> None:

@@ -240,7 +240,8 @@ async def test_a_subscription_looks_seldom_while_nobody_holds_anything(machine: 
         for _ in range(60):
             machine.clock.advance(1)
             await two.database.read(lambda connection: None)  # Behind a look that is under way.
-            await asyncio.sleep(0)
+            for _ in range(5):  # It sets its next timer then.
+                await asyncio.sleep(0)
         return machine.clock.timers - before
 
     assert await looks() <= 7
@@ -249,7 +250,7 @@ async def test_a_subscription_looks_seldom_while_nobody_holds_anything(machine: 
     (held,) = await taken(other)
     await until(lambda: machine.clock.timers > 0)
     await publish(two.bus, "c1", subject="other.c")
-    assert await looks() >= 30  # It may be held for too long.
+    assert await looks() > 14  # It may be held for too long.
     assert await one.bus.ack(held)
     await publish(one.bus, "m1")
     assert await waiting == ["m1"]

@@ -10,6 +10,8 @@ from playwright.sync_api import Browser
 from tests.support.gateway import Signer, as_body, create_args
 from tests.support.gateway_process import CREATE, GatewayProcess
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = (
     "<script>document.title = 'run'</script>"
     "<img src=x onerror=\"document.title = 'run'\">"

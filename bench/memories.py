@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 import dragoman
 from bench.rounds import rotated
 from dragoman.access.callers import LOCAL
-from dragoman.adapters.dict_memories import DictMemories
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
 from dragoman.adapters.sqlite_memories import SqliteMemories
 from dragoman.adapters.sqlite_tidying import merge_memories
@@ -51,11 +50,9 @@ class Plan:
     many: int = 100_000
     rounds: int = 30
     times: int = 16
-    """In SQLite, which waits for the disk; dictionaries do not."""
 
 
 SHORT = Plan(many=5_000, rounds=4)
-_TIMES_AS_MANY = {"sqlite": 1, "dict": 5}
 
 
 class Texts:
@@ -102,14 +99,7 @@ async def _sqlite(folder: Path, entries: int) -> AsyncIterator[Memories]:
         await database.close()
 
 
-@asynccontextmanager
-async def _dict(folder: Path, entries: int) -> AsyncIterator[Memories]:
-    memories = DictMemories(_QUOTA, SystemClock())
-    await _fill(memories, entries)
-    yield memories
-
-
-ADAPTERS = {"sqlite": _sqlite, "dict": _dict}
+ADAPTERS = {"sqlite": _sqlite}
 """Each gives a store with so many entries."""
 
 
@@ -186,11 +176,10 @@ async def measure(adapter: str, plan: Plan) -> dict[str, dict[str, float]]:
                 serving = dragoman.open(config=_SETTINGS, memories=memories, memory_tools=True)
                 operations.append(await _operations(await stack.enter_async_context(serving), entries))
             rates: dict[str, list[list[float]]] = {name: [[], []] for name in operations[0]}
-            times = plan.times * _TIMES_AS_MANY[adapter]
             for turn in range(plan.rounds + 1):
                 for name in rates:
                     for place in rotated((0, 1), turn):
-                        rates[name][place].append(await operations[place][name](times))
+                        rates[name][place].append(await operations[place][name](plan.times))
     return {
         name: {
             "few": statistics.median(few),

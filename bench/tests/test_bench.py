@@ -159,7 +159,7 @@ def test_the_cache_protection_and_the_memories_are_in_the_results_and_in_the_rep
     assert {"RecordCompletion", "CheckRequest", "LimitRate", "TakeSlot", "ReuseResults"} <= set(stages)
     settings = results["protection"]["settings"]
     assert {*settings["calls"], *settings["left_out"]} == set(protection.VARIANTS)
-    assert set(results["memories"]["adapters"]) == {"sqlite", "dict"}
+    assert set(results["memories"]["adapters"]) == {"sqlite"}
     wanted = (
         *(f"{policy}: {cache.EVICT}" for policy in ("lru", "lfu", "fifo")),
         *stages,

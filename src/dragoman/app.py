@@ -127,6 +127,8 @@ _TAKEN = frozenset(
     ]
 )
 """The names of what the server itself starts and stops, or may."""
+_WORKING = frozenset(["aacp", "tasks"])
+"""The parts that keep messages and runs."""
 
 
 def _discard(entry: Entry) -> None:
@@ -146,7 +148,8 @@ class ServerOptions:
     agents: Coordinator | None = None
     """For agents that come only when the server runs, and for hooks. Agents among `tools` are added to it."""
     has_durable_agents: bool | None = None
-    """Whether messages to agents are kept in the storage; None: if `storage.data_dir` is set. Otherwise in memory."""
+    """Whether messages to agents are kept in the storage; None: if `storage.data_dir` is set. Otherwise they end with
+    the process."""
     ledger: tuple[Ledger, LedgerAdmin] | None = None
     """The ledger for messages to agents, instead of the storage's."""
     runs: tuple[Runs, LedgerAdmin] | None = None
@@ -198,11 +201,11 @@ def create_server(options: ServerOptions) -> Runtime:
     added = (*options.parts, *installed_parts(config.server.parts))
     _check_names(added)
     tasks, meter = TasksAtWork(), ActionMeter()
-    scheduler = _make_scheduler(options, logger, lambda: storage)
+    scheduler = _make_scheduler(options, logger, lambda: storage if config.gateway.enabled else work)
     own = _own_parts(options, artifacts, tracer, meter, coordinator, scheduler)
     parts = (_tasks_part(options, tasks), *own, *added)
-    storage = _make_storage(options, parts)
-    _supervise_own(supervisor, storage, load=slots.lag, pressure=pressure, cache=cache)
+    storage, work = _make_storages(options, parts)
+    _supervise_own(supervisor, storage, work, load=slots.lag, pressure=pressure, cache=cache)
     facilities = Facilities(
         settings=None,
         clock=clock,
@@ -224,7 +227,7 @@ def create_server(options: ServerOptions) -> Runtime:
     )
     _register(tools, facilities, has_health=options.has_health)
     for part in parts:
-        _contribute(part, config, facilities, supervisor)
+        _contribute(part, config, facilities, supervisor, work if part.name in _WORKING else storage)
     identity = Identity(info, capabilities_with(facilities.offers), config.server.instructions)
     dialect = make_dialect(config.response, artifacts, identity.server_info)
     lifespan = None if options.lifespan is None else Lifespan(options.lifespan)
@@ -240,27 +243,34 @@ def create_server(options: ServerOptions) -> Runtime:
     return runtime
 
 
-def _supervise_own(supervisor: Supervisor, storage: Storage, **others: Any) -> None:
-    """Have the supervisor close the storage, and start and stop the others, by name."""
-    supervisor.add("storage", Contribution(stop=partial(_close, storage)))
+def _supervise_own(supervisor: Supervisor, storage: Storage, work: Storage, **others: Any) -> None:
+    """Have the supervisor close the storages, and start and stop the others, by name."""
+    supervisor.add("storage", Contribution(stop=partial(_close, {storage, work})))
     for name, each in others.items():
         supervisor.add(name, Contribution(start=each.start, stop=each.stop))
 
 
-def _make_storage(options: ServerOptions, parts: Iterable[Part]) -> Storage:
-    """The storage, with the migrations of memories, whose tables there may be without their tools, and of parts.
+def _make_storages(options: ServerOptions, parts: Iterable[Part]) -> tuple[Storage, Storage]:
+    """The storage, and where messages and runs are kept: there, or in one that ends with the process.
 
-    Those of jobs too, which any part may have, and those of the gateway, whose part comes only with HTTP.
+    They have the migrations of memories, whose tables there may be without their tools, and of parts. Those of jobs
+    too, which any part may have, and those of the gateway, whose part comes only with HTTP.
     """
+    config = options.config
     migrations = (*MIGRATIONS, *JOB_MIGRATIONS, *(each for part in parts for each in part.migrations))
-    if options.config.gateway.enabled:
+    if config.gateway.enabled:
         migrations += GATEWAY_MIGRATIONS
-    return make_storage(options.config.storage, options.clock, dict.fromkeys(migrations))
+    unique = dict.fromkeys(migrations)
+    storage = make_storage(config.storage, options.clock, unique)
+    if _is_durable(options) or config.storage.engine == "memory":
+        return storage, storage
+    in_memory = msgspec.structs.replace(config.storage, engine="memory")
+    return storage, make_storage(in_memory, options.clock, unique)
 
 
-async def _close(storage: Storage) -> None:
+async def _close(storages: Iterable[Storage]) -> None:
     with suppress(TimeoutError):  # A disk that hangs must not keep the process.
-        await asyncio.wait_for(storage.close(), _LAST_WORDS)
+        await asyncio.wait_for(asyncio.gather(*(each.close() for each in storages)), _LAST_WORDS)
 
 
 def _catalogue(options: ServerOptions, logger: Logger) -> Catalogue:
@@ -304,38 +314,28 @@ def _agent_tools(config: Config, coordinator: Coordinator) -> AgentTools:
 
 
 def _agents_part(options: ServerOptions, coordinator: Coordinator, tools: AgentTools) -> Part:
-    from dragoman.adapters.dict_ledger import DictBooks, DictLedger, DictLedgerAdmin
     from dragoman.agents.part import agents_part
 
-    config, ledger = options.config, options.ledger
-    if ledger is None and not _is_durable(options):
-        books = DictBooks()
-        ledger = DictLedger(books), DictLedgerAdmin(books)
+    config = options.config
     return agents_part(
         coordinator,
         tools,
         config.tools,
         config.timeouts,
         space=config.storage.space or DEFAULT_SPACE,
-        ledger=ledger,
+        ledger=options.ledger,
     )
 
 
 def _is_durable(options: ServerOptions) -> bool:
     """Whether messages and runs outlive the process."""
-    said = options.has_durable_agents
-    return options.config.storage.data_dir is not None if said is None else said
+    said, config = options.has_durable_agents, options.config.storage
+    return config.engine != "memory" and (config.data_dir is not None if said is None else said)
 
 
 def _make_scheduler(options: ServerOptions, logger: Logger, storage: Callable[[], Storage]) -> Scheduler:
-    """Runs of jobs are noted in the storage where the server keeps something anyway, and otherwise in memory."""
-
     def open_stores() -> JobStores:
-        if options.config.gateway.enabled or _is_durable(options):
-            return JobStores(storage().port(Schedule), storage().port(Registry))
-        from dragoman.adapters.dict_schedule import DictRegistry, DictSchedule
-
-        return JobStores(DictSchedule(), DictRegistry())
+        return JobStores(storage().port(Schedule), storage().port(Registry))
 
     return Scheduler(open_stores, options.clock, logger, options.ids, random, is_owner=options.is_owner)
 
@@ -349,20 +349,6 @@ def _held_agents(coordinator: Coordinator | None) -> Iterator[tuple[str, bool]]:
 
 def _tasks_part(options: ServerOptions, at_work: TasksAtWork) -> Part:
     config = options.config
-
-    def open_runs(storage: Storage) -> tuple[Runs, LedgerAdmin]:
-        from dragoman.agents.ledger import LedgerAdmin
-
-        if options.runs is not None:
-            return options.runs
-        if not _is_durable(options):
-            from dragoman.adapters.dict_ledger import DictBooks, DictLedgerAdmin
-            from dragoman.adapters.dict_runs import DictRuns
-
-            books = DictBooks()
-            return DictRuns(books), DictLedgerAdmin(books)
-        return storage.port(Runs), storage.port(LedgerAdmin)
-
     return tasks_part(
         at_work,
         config.resources,
@@ -372,7 +358,8 @@ def _tasks_part(options: ServerOptions, at_work: TasksAtWork) -> Part:
         server_info={"name": config.server.name, "version": config.server.version},
         is_owner=options.is_owner,
         runs_tasks=options.runs_tasks,
-        open_runs=open_runs,
+        runs=options.runs,
+        has_past=options.runs is not None or _is_durable(options),
     )
 
 
@@ -487,10 +474,16 @@ def _build(part: Part, facilities: Facilities) -> Contribution:
     return made
 
 
-def _contribute(part: Part, config: Config, facilities: Facilities, supervisor: Supervisor) -> Contribution:
-    """Have a part contribute what it has: its tools are registered, and the supervisor has the rest."""
+def _contribute(
+    part: Part, config: Config, facilities: Facilities, supervisor: Supervisor, storage: Storage | None = None
+) -> Contribution:
+    """Have a part contribute what it has: its tools are registered, and the supervisor has the rest.
+
+    The part gets `storage` in place of that of the facilities.
+    """
     settings = None if part.settings is None else getattr(config, part.name, None) or part.settings()
-    contribution = _build(part, msgspec.structs.replace(facilities, settings=settings))
+    own = {"settings": settings, "storage": storage or facilities.storage}
+    contribution = _build(part, msgspec.structs.replace(facilities, **own))
     supervisor.add(part.name, contribution)
     tools, offers = sorted_out(contribution.tools)
     for tool in tools:

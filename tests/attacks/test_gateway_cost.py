@@ -19,7 +19,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.adapters.dict_gateway import DictQuotas
 from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.errors import RateLimited
 from dragoman.gateway.rates import MOST_BUCKETS, GatewayRates
@@ -29,6 +28,7 @@ from tests.support.gateway import ACTIONS_PATH, Signer, as_body, create_args
 from tests.support.gateway_process import CREATE, GatewayProcess, add_keys, code_of
 from tests.support.gateway_serving import BASE, open_gateway
 from tests.support.http_wire import Wire, request
+from tests.support.plain_quotas import PlainQuotas
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -162,7 +162,7 @@ def wait_for_a_new_minute() -> None:
 
 
 async def test_more_buckets_than_are_remembered_do_not_raise_a_limit() -> None:
-    rates = GatewayRates(DictQuotas(), ManualClock())
+    rates = GatewayRates(PlainQuotas(), ManualClock())
     taken = 0
     for _ in range(3):
         for _ in range(10):
@@ -285,7 +285,7 @@ def test_what_there_is_to_read_is_behind_the_same_door(server: GatewayProcess) -
 def test_the_flood_of_one_loop_is_bounded_in_its_waiting_requests() -> None:
     """Requests for one bucket share one look at the store, however many wait for it."""
 
-    class Slow(DictQuotas):
+    class Slow(PlainQuotas):
         looks = 0
 
         async def take(self, bucket: str, window: int, wanted: int, limit: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from dragoman.adapters.dict_storage import DictStorage
+from dragoman.adapters.private_storage import PrivateStorage
 from dragoman.adapters.sqlite_storage import SqliteStorage
 from dragoman.agents.ledger import Ledger, LedgerAdmin
 from dragoman.agents.migrations import MIGRATIONS as AGENTS
@@ -29,26 +29,30 @@ MakeStorage = Callable[[Path, int, Clock], Storage]
 """Makes a storage from a folder that it may use, the bytes that each owner may keep, and a clock."""
 
 
+MIGRATIONS = (*MEMORIES, *AGENTS, *KNOWLEDGE, *GATEWAY, *DELIVERIES, *BUS, *JOBS, *SLO)
+
+
 def sqlite(folder: Path, quota: int = PLENTY, clock: Clock | None = None) -> Storage:
     config = StorageConfig(data_dir=str(folder), max_bytes_per_caller=quota)
-    return SqliteStorage(
-        config, clock or ManualClock(), (*MEMORIES, *AGENTS, *KNOWLEDGE, *GATEWAY, *DELIVERIES, *BUS, *JOBS, *SLO)
-    )
+    return SqliteStorage(config, clock or ManualClock(), MIGRATIONS)
 
 
-def dictionaries(folder: Path, quota: int = PLENTY, clock: Clock | None = None) -> Storage:
-    return DictStorage(StorageConfig(max_bytes_per_caller=quota), clock or ManualClock())
+def memory(folder: Path, quota: int = PLENTY, clock: Clock | None = None) -> Storage:
+    return PrivateStorage(StorageConfig(max_bytes_per_caller=quota), clock or ManualClock(), MIGRATIONS)
 
 
-ENGINES: dict[str, MakeStorage] = {"sqlite": sqlite, "memory": dictionaries}
-SHARED: dict[str, MakeStorage] = {"sqlite": sqlite}
-"""Those of which several storages can have the same folder, as several processes do."""
+ENGINES: dict[str, MakeStorage] = {"sqlite": sqlite}
+"""Several storages of an engine can have the same folder, as several processes do."""
+SITES = [(engine, count) for engine in ENGINES for count in (1, 2)]
+"""Engines, and how many storages have the same folder."""
+STORAGES: dict[str, MakeStorage] = {**ENGINES, "memory": memory}
+"""By the setting `storage.engine`. That in memory is SQLite as well: it differs where it is opened and closed."""
 
 
 @asynccontextmanager
 async def opened(engine: str, folder: Path, quota: int = PLENTY, clock: Clock | None = None) -> AsyncIterator[Memories]:
     """The memories of a new storage."""
-    storage = ENGINES[engine](folder, quota, clock or ManualClock())
+    storage = STORAGES[engine](folder, quota, clock or ManualClock())
     try:
         yield storage.port(Memories)
     finally:
@@ -58,7 +62,7 @@ async def opened(engine: str, folder: Path, quota: int = PLENTY, clock: Clock | 
 @asynccontextmanager
 async def opened_ledger(engine: str, folder: Path) -> AsyncIterator[tuple[Ledger, LedgerAdmin]]:
     """The ledger of a new storage, and what operators do with it."""
-    storage = ENGINES[engine](folder, PLENTY, ManualClock())
+    storage = STORAGES[engine](folder, PLENTY, ManualClock())
     ledger = storage.port(Ledger)
     try:
         yield ledger, storage.port(LedgerAdmin)
@@ -70,7 +74,7 @@ async def opened_ledger(engine: str, folder: Path) -> AsyncIterator[tuple[Ledger
 @asynccontextmanager
 async def opened_runs(engine: str, folder: Path) -> AsyncIterator[tuple[Runs, LedgerAdmin]]:
     """The runs of a new storage, and what operators do with its ledger."""
-    storage = ENGINES[engine](folder, PLENTY, ManualClock())
+    storage = STORAGES[engine](folder, PLENTY, ManualClock())
     runs = storage.port(Runs)
     try:
         yield runs, storage.port(LedgerAdmin)
@@ -85,7 +89,7 @@ async def opened_storages(
 ) -> AsyncIterator[list[Storage]]:
     """Storages with one folder."""
     shared = clock or ManualClock()
-    storages = [ENGINES[engine](folder, PLENTY, shared) for _ in range(count)]
+    storages = [STORAGES[engine](folder, PLENTY, shared) for _ in range(count)]
     try:
         yield storages
     finally:

@@ -1,4 +1,4 @@
-"""Histories of a ledger, taken by two engines that must come to the same, whatever is asked for at once."""
+"""Histories of a ledger, taken by an engine and a model that must come to the same, whatever is asked for at once."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from dragoman.agents.ledger import (
     Query,
     Settlement,
 )
+from tests.contract.ledger_model import LedgerModel
 
 AGENTS = ("a", "b")
 statuses = st.sampled_from([each for each in EntryStatus if each not in (EntryStatus.WAITING, EntryStatus.RUNNING)])
@@ -47,7 +48,7 @@ ledger_histories = st.lists(st.lists(steps, min_size=1, max_size=5), max_size=10
 class Historian:
     """Takes steps, and knows what a holder would: epochs, versions and numbers."""
 
-    def __init__(self, ledger: Ledger, admin: LedgerAdmin) -> None:
+    def __init__(self, ledger: Ledger | LedgerModel, admin: LedgerAdmin | LedgerModel) -> None:
         self.ledger, self.admin = ledger, admin
         self.epochs = dict.fromkeys(AGENTS, 0)
         self.versions = dict.fromkeys(AGENTS, 0)
@@ -152,7 +153,7 @@ async def compare_ledgers(one: Historian, other: Historian, history: list[Any]) 
 
 
 def _without_numbers(value: Any) -> Any:
-    """Engines may leave numbers out, as long as later messages have higher ones."""
+    """An engine may leave numbers out, as long as later messages have higher ones."""
     if isinstance(value, LedgerEntry):
         return msgspec.structs.replace(value, number=0)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Histories of runs, taken by two engines that must come to the same."""
+"""Histories of runs, taken by an engine and a model that must come to the same."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.agents.ledger import EntryStatus, LedgerAdmin
 from dragoman.tasks.port import Answered, Begin, Cancelled, Note, QuestionAsked, Released, Run, RunQuery, Runs
+from tests.contract.run_model import RunsModel
 from tests.support.run_entries import UNKNOWN, ended, keyed, task
 
 places = st.integers(0, 4)
@@ -36,7 +37,7 @@ run_histories = st.lists(together, max_size=10)
 class RunHistorian:
     """Takes steps, and knows the runs that there are."""
 
-    def __init__(self, runs: Runs, admin: LedgerAdmin) -> None:
+    def __init__(self, runs: Runs | RunsModel, admin: LedgerAdmin | RunsModel) -> None:
         self.runs, self.admin = runs, admin
         self.known: list[Run] = []
         self.count = 0
@@ -108,7 +109,7 @@ async def compare_runs(one: RunHistorian, other: RunHistorian, history: list[Any
 
 
 def _comparable(value: Any) -> Any:
-    """Engines may leave numbers out, as long as later runs have higher ones."""
+    """An engine may leave numbers out, as long as later runs have higher ones."""
     if isinstance(value, Run):
         return replace(value, number=0, questions=list(value.questions))
     if isinstance(value, dict):

@@ -18,7 +18,7 @@ from dragoman.messaging.subjects import ALL_ACTIONS, actions_subject, events_sub
 from dragoman.replies.vocabulary import STATUSES, words_for
 from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
-from tests.contract.engines import ENGINES, SHARED, opened_storages
+from tests.contract.engines import SITES, opened_storages
 from tests.support.bus_messages import ERROR, let_others_run, message, publish, subscribed, taken, taken_ids
 from tests.support.waiting import PATIENCE, until
 
@@ -31,7 +31,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=[*((engine, 1) for engine in ENGINES), *((engine, 2) for engine in SHARED)], ids=str)
+@pytest.fixture(params=SITES, ids=str)
 async def storages(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[list[Storage]]:
     engine, count = request.param
     async with opened_storages(engine, tmp_path, clock, count) as storages:
@@ -426,7 +426,6 @@ async def test_a_thousand_expired_messages_do_not_keep_others_waiting(bus: Bus, 
 # The end of a storage.
 
 
-@pytest.mark.parametrize("engine", SHARED)
 async def test_messages_outlive_the_storage_that_published_or_held_them(engine: str, tmp_path: Path) -> None:
     async with opened_storages(engine, tmp_path, count=2) as [storage, _]:
         await publish(storage.port(Bus), "m1", "m2")

@@ -14,7 +14,7 @@ from dragoman.messaging import bus as limits
 from dragoman.messaging.bus import REMEMBERED_SECONDS, Bus, DeadLetter, DeadLetters
 from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
-from tests.contract.engines import ENGINES, SHARED, opened_storages
+from tests.contract.engines import SITES, opened_storages
 from tests.support.bus_messages import ERROR, let_others_run, message, publish, subscribed, taken, taken_ids
 
 LATER = 1e12
@@ -25,7 +25,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=[*((engine, 1) for engine in ENGINES), *((engine, 2) for engine in SHARED)], ids=str)
+@pytest.fixture(params=SITES, ids=str)
 async def storages(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[list[Storage]]:
     engine, count = request.param
     async with opened_storages(engine, tmp_path, clock, count) as storages:

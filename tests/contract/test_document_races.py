@@ -13,13 +13,13 @@ import pytest
 from dragoman.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
 from dragoman.knowledge.port import ROOT, Audit, CreateDocument, Documents, MoveDocument
 from dragoman.storage.port import Storage
-from tests.contract.engines import ENGINES, SHARED, opened_storages
+from tests.contract.engines import SITES, opened_storages
 from tests.support.document_entries import ACME, PLENTY, Tree, draft, titled
 
 MANY = 50
 
 
-@pytest.fixture(params=[*((engine, 1) for engine in ENGINES), *((engine, 2) for engine in SHARED)], ids=str)
+@pytest.fixture(params=SITES, ids=str)
 async def storages(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Storage]]:
     engine, count = request.param
     async with opened_storages(engine, tmp_path, count=count) as storages:

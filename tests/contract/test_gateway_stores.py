@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from dragoman.gateway.port import Nonce, Quotas, SigningKey, SigningKeys
 from dragoman.knowledge.port import Audit, AuditEvent
 from dragoman.storage.port import Storage
-from tests.contract.engines import ENGINES, SHARED, opened_storages
+from tests.contract.engines import SITES, opened_storages
 
 NOW = 1_700_000_000.0
 KEY = SigningKey(kid="k1", public="x" * 43, tenant="acme", roles=("owner", "agent"), created_at=NOW)
 MANY = 50
 
 
-@pytest.fixture(params=[*((engine, 1) for engine in ENGINES), *((engine, 2) for engine in SHARED)], ids=str)
+@pytest.fixture(params=SITES, ids=str)
 async def storages(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Storage]]:
     engine, count = request.param
     async with opened_storages(engine, tmp_path, count=count) as storages:

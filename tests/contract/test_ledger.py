@@ -23,6 +23,7 @@ from dragoman.agents.ledger import (
 from dragoman.errors import LeaseLost, RequestConflict
 from tests.contract.engines import opened_ledger
 from tests.contract.ledger_histories import Historian, compare_ledgers, ledger_histories
+from tests.contract.ledger_model import LedgerModel
 from tests.support.ledger_entries import done, event, found, held, request, response
 
 pytestmark = pytest.mark.requirement("FND-TEST-06")
@@ -394,11 +395,12 @@ async def test_news_are_the_open_messages_behind_a_number(ledger: Ledger, admin:
 
 @pytest.mark.slow
 @settings(deadline=None)
-@given(ledger_histories)
-def test_both_engines_come_to_the_same_in_any_history(history: list[Any]) -> None:
+@given(history=ledger_histories)
+def test_any_history_comes_to_the_same_as_in_plain_dictionaries(engine: str, history: list[Any]) -> None:
     async def run() -> None:
+        model = LedgerModel()
         with TemporaryDirectory() as folder:
-            async with opened_ledger("sqlite", Path(folder)) as one, opened_ledger("memory", Path(folder)) as other:
-                await compare_ledgers(Historian(*one), Historian(*other), history)
+            async with opened_ledger(engine, Path(folder)) as opened:
+                await compare_ledgers(Historian(*opened), Historian(model, model), history)
 
     asyncio.run(run())

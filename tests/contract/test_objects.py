@@ -25,7 +25,7 @@ from dragoman.gateway.objects import (
     object_key,
 )
 from dragoman.storage.port import Storage
-from tests.contract.engines import ENGINES, SHARED, opened_storages
+from tests.contract.engines import SITES, opened_storages
 
 NOW = 1_700_000_000.0
 DAY = 86_400.0
@@ -39,7 +39,7 @@ ENTRY = StoredObject(
 SMALL = replace(ENTRY, size=10)
 
 
-@pytest.fixture(params=[*((engine, 1) for engine in ENGINES), *((engine, 2) for engine in SHARED)], ids=str)
+@pytest.fixture(params=SITES, ids=str)
 async def storages(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Storage]]:
     engine, count = request.param
     async with opened_storages(engine, tmp_path, count=count) as storages:

@@ -13,7 +13,7 @@ from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, PassageInde
 from dragoman.knowledge.port import KEPT_DELETED_SECONDS, Documents, UpdateDocument
 from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
-from tests.contract.engines import SHARED, opened_storages
+from tests.contract.engines import opened_storages
 from tests.support.document_entries import ACME, OTHER, PLENTY, Tree, titled
 
 NOW = ManualClock().now().timestamp()
@@ -333,7 +333,6 @@ async def test_common_words_do_not_hide_the_rare_one(tree: Tree, searching: Sear
     assert [hit.score for hit in few] == pytest.approx([hit.score for hit in many[:3]])
 
 
-@pytest.mark.parametrize("engine", SHARED)
 async def test_what_one_process_stores_another_finds(engine: str, tmp_path: Path) -> None:
     async with opened_storages(engine, tmp_path, count=2) as (first, second):
         tree = Tree(first.port(Documents))
@@ -574,7 +573,6 @@ async def test_many_vectors_that_come_and_go(tree: Tree, embedding: Embedding) -
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
 
-@pytest.mark.parametrize("engine", SHARED)
 async def test_vectors_that_one_process_stores_another_finds(engine: str, tmp_path: Path) -> None:
     async with opened_storages(engine, tmp_path, count=2) as (first, second):
         trees = [Tree(storage.port(Documents)) for storage in (first, second)]

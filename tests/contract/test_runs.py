@@ -30,6 +30,7 @@ from dragoman.tasks.port import (
 )
 from tests.contract.engines import opened_runs
 from tests.contract.run_histories import RunHistorian, compare_runs, run_histories
+from tests.contract.run_model import RunsModel
 from tests.support.run_entries import UNKNOWN, ended, keyed, question, stored, task
 
 
@@ -479,11 +480,12 @@ async def test_runs_and_their_results_are_no_messages(runs: Runs, admin: LedgerA
 
 @pytest.mark.slow
 @settings(deadline=None)
-@given(run_histories)
-def test_both_engines_come_to_the_same_in_any_history(history: list[Any]) -> None:
+@given(history=run_histories)
+def test_any_history_comes_to_the_same_as_in_a_plain_dictionary(engine: str, history: list[Any]) -> None:
     async def take() -> None:
+        model = RunsModel()
         with TemporaryDirectory() as folder:
-            async with opened_runs("sqlite", Path(folder)) as one, opened_runs("memory", Path(folder)) as other:
-                await compare_runs(RunHistorian(*one), RunHistorian(*other), history)
+            async with opened_runs(engine, Path(folder)) as opened:
+                await compare_runs(RunHistorian(*opened), RunHistorian(model, model), history)
 
     asyncio.run(take())

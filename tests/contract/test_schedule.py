@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from dragoman.jobs.port import GONE_SECONDS, MOST_RUNS, JobRun, Registry, RegistryEntry, Schedule
 from dragoman.storage.port import Storage
-from tests.contract.engines import ENGINES, SHARED, opened_storages
+from tests.contract.engines import SITES, opened_storages
 
 NOW = 1_700_000_000.0
 RUN = JobRun(job="tidy", process="p1", started_at=NOW, duration_ms=1.5, outcome="completed", next_due_at=NOW + 60)
 AGENT = RegistryEntry(kind="agent", name="ann", status="healthy", last_seen_at=NOW)
 
 
-@pytest.fixture(params=[*((engine, 1) for engine in ENGINES), *((engine, 2) for engine in SHARED)], ids=str)
+@pytest.fixture(params=SITES, ids=str)
 async def storages(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Storage]]:
     engine, count = request.param
     async with opened_storages(engine, tmp_path, count=count) as storages:
@@ -57,7 +57,6 @@ async def test_of_many_that_ask_at_the_same_time_one_process_leads(schedules: li
     assert leading.count(True) == 1
 
 
-@pytest.mark.parametrize("engine", SHARED)
 async def test_when_the_leader_closes_another_process_can_lead(engine: str, tmp_path: Path) -> None:
     async with opened_storages(engine, tmp_path, count=3) as (first, second, third):
         assert await first.port(Schedule).lead("tidy")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.slo.port import HOUR, LevelKey, ServiceLevels
-from tests.contract.engines import ENGINES, SHARED, opened_storages
+from tests.contract.engines import SITES, opened_storages
 
 NOON = 28_333_320
 """A minute that begins an hour."""
@@ -18,7 +18,7 @@ ENDED = LevelKey("acme", "knowledge.create_document", "external", "SUCCESS")
 SLOW = LevelKey("acme", "knowledge.create_document", "external", "latency", 9)
 
 
-@pytest.fixture(params=[*((engine, 1) for engine in ENGINES), *((engine, 2) for engine in SHARED)], ids=str)
+@pytest.fixture(params=SITES, ids=str)
 async def levels(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[ServiceLevels]]:
     engine, count = request.param
     async with opened_storages(engine, tmp_path, count=count) as storages:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +13,7 @@ from dragoman.adapters import engines
 from dragoman.memories.port import Memories, MemoryEntry, Space
 from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
-from tests.contract.engines import ENGINES, PLENTY
+from tests.contract.engines import PLENTY, STORAGES
 
 ADA = Space("ada", "default")
 
@@ -21,13 +22,14 @@ class Unknown(Protocol):
     """A port that no engine has."""
 
 
-@pytest.fixture(params=ENGINES)
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    return ENGINES[request.param](tmp_path / "data", PLENTY, ManualClock())
+@pytest.fixture(params=STORAGES)
+def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return STORAGES[request.param](tmp_path / "data", PLENTY, ManualClock())
 
 
 def test_every_engine_is_in_the_suite() -> None:
-    assert set(ENGINES) == set(engines.ENGINES)
+    assert set(STORAGES) == set(engines.ENGINES)
 
 
 async def test_a_port_is_always_the_same(storage: Storage) -> None:

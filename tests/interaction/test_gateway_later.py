@@ -10,7 +10,6 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from dragoman.adapters.dict_gateway import DictQuotas
 from dragoman.adapters.engines import ENGINES
 from dragoman.gateway.accepting import accepted_again
 from dragoman.gateway.answers import ActionAnswers
@@ -18,10 +17,10 @@ from dragoman.gateway.credentials import Credentials
 from dragoman.gateway.delivering import Deliverer
 from dragoman.gateway.exchanges import Exchanges
 from dragoman.gateway.keeping import open_objects
-from dragoman.gateway.port import Nonce, SigningKey
+from dragoman.gateway.port import Nonce, Quotas, SigningKey
 from dragoman.gateway.rates import GatewayRates
 from dragoman.gateway.requests import ActionRequests, RequestStatus, Settled
-from dragoman.knowledge.port import ActionRequest, Applied, Audit, AuditEvent, DocumentChange, Documents
+from dragoman.knowledge.port import ActionRequest, Applied, AuditEvent, DocumentChange
 from dragoman.messaging.bus import BusDelivery, BusMessage
 from dragoman.messaging.subjects import accepted_subject, actions_subject, replies_subject
 from dragoman.slo.meter import ActionMeter
@@ -283,9 +282,7 @@ class FirstHeldDocuments(HeldDocuments):
 
 
 class FirstHeldStorage(HeldStorage):
-    def _make_ports(self) -> dict[type, Any]:
-        ports = super()._make_ports()
-        return {**ports, Documents: FirstHeldDocuments(self._clock, ports[Audit])}
+    documents = FirstHeldDocuments
 
 
 @pytest.mark.requirement("MC-TRANS-04")
@@ -411,11 +408,9 @@ async def test_agents_of_others_send_heartbeats_that_their_tenant_sees(monkeypat
 
 
 @pytest.mark.requirement("MC-TEST-05")
-@pytest.mark.parametrize("engine", ["memory", "sqlite"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_the_rules_of_the_protocol_hold_over_every_transport(transport: str, engine: str, tmp_path: Path) -> None:
-    folder = tmp_path if engine == "sqlite" else None
-    async with open_gateway(folder=folder, transport=transport) as gateway:
+async def test_the_rules_of_the_protocol_hold_over_every_transport(transport: str) -> None:
+    async with open_gateway(transport=transport) as gateway:
         signer = await gateway.signer("owner")
         envelope = gateway.envelope(signer, CREATE, create_args(), seq=5, context_id="a thread", ttl_sec=60)
         first = await gateway.post(signer, envelope)
@@ -534,7 +529,7 @@ async def test_a_message_that_was_delivered_too_often_is_not_tried_again(monkeyp
         (letter,) = await gateway.dead_letters(1)
         config, clock, logger = gateway.runtime.config.gateway, gateway.clock, gateway.runtime.logger
         credentials = Credentials(gateway.keys, None, clock, logger, "dragoman")
-        rates, ids = GatewayRates(DictQuotas(), clock), gateway.runtime.ids
+        rates, ids = GatewayRates(gateway.runtime.facilities.storage.port(Quotas), clock), gateway.runtime.ids
         exchanges, requests = Exchanges(credentials, rates, config, ids, logger, 1000, ActionMeter()), SettledOnly()
         objects = open_objects(gateway.runtime.facilities.storage, config, clock).objects
         deliverer = Deliverer(

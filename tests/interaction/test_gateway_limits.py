@@ -97,11 +97,7 @@ class FailingDocuments(HeldDocuments):
 
 
 class FailingStorage(HeldStorage):
-    def _make_ports(self) -> dict[type, Any]:
-        return {
-            kind: FailingDocuments(self._clock, None) if isinstance(port, HeldDocuments) else port
-            for kind, port in super()._make_ports().items()
-        }
+    documents = FailingDocuments
 
 
 @pytest.mark.requirement("MC-ERR-01", "MC-ERR-02")

@@ -6,7 +6,6 @@ import asyncio
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -23,9 +22,9 @@ MCP_CODES = {"CONFLICT": "INVALID_ARGUMENT", "UNPROCESSABLE_ENTITY": "INVALID_AR
 every_way = pytest.mark.parametrize("name", WAYS)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[GatewayApp]:
-    async with open_gateway(folder=tmp_path if request.param == "sqlite" else None) as gateway:
+@pytest.fixture
+async def gateway() -> AsyncIterator[GatewayApp]:
+    async with open_gateway() as gateway:
         yield gateway
 
 

@@ -41,9 +41,9 @@ CARRIED = "Up to five days of vacation are carried over until the end of March."
 TRAVEL = "Book journeys by train if they take less than five hours."
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[GatewayApp]:
-    async with open_gateway(folder=tmp_path if request.param == "sqlite" else None) as gateway:
+@pytest.fixture
+async def gateway() -> AsyncIterator[GatewayApp]:
+    async with open_gateway() as gateway:
         yield gateway
 
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from dragoman.messaging.bus import REMEMBERED_SECONDS, Bus, BusDelivery, DeadLetters, Subscription
 from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
-from tests.contract.engines import ENGINES, SHARED, opened_storages
+from tests.contract.engines import ENGINES, opened_storages
 from tests.support.bus_messages import ERROR, message, subscribed, taken
 from tests.support.examples import examples
 
@@ -89,7 +89,7 @@ class BusMachine(RuleBasedStateMachine):
 
     async def open_storages(self) -> None:
         folder = self.folder / str(next(self.runs))
-        self.opened = opened_storages(self.engine, folder, self.clock, 2 if self.engine in SHARED else 1)
+        self.opened = opened_storages(self.engine, folder, self.clock, 2)
         self.storages: list[Storage] = await self.opened.__aenter__()
         self.bus, self.other = self.storages[0].port(Bus), self.storages[-1].port(Bus)
         self.dead = self.storages[-1].port(DeadLetters)

@@ -38,7 +38,14 @@ class AgentServer:
         """Let time pass in steps, and what falls due have its turn after each."""
         for _ in range(round(seconds / step)):
             self.clock.advance(step)
+            await self.rest()
+
+    async def rest(self) -> None:
+        """Let everything run that can run now, and the ledger do what it is asked for."""
+        for _ in range(2):
             await quiet()
+            await self.deliveries.ledger.release(())  # Behind all writes so far.
+        await quiet()
 
 
 async def quiet() -> None:

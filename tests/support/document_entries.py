@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from dragoman.errors import StorageFailed
 from dragoman.knowledge.port import (
     ROOT,
     ActionRequest,
@@ -55,6 +56,13 @@ def draft(id: str, parent: str = ROOT, tenant: str = ACME, **fields: Any) -> Doc
 def titled(id: str, title: str, last_known_revision: int | None = None) -> UpdateDocument:
     """A change of a title."""
     return UpdateDocument(id=id, fields={"metadata.title": title}, last_known_revision=last_known_revision)
+
+
+class BrokenDocuments:
+    """Documents that cannot be read."""
+
+    async def get(self, tenant: str, id: str) -> Document | None:
+        raise StorageFailed("/secret/path is broken")
 
 
 class Tree(Struct):

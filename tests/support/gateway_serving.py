@@ -13,11 +13,9 @@ from uuid import uuid4
 import msgspec
 
 from dragoman.access.callers import Caller
-from dragoman.adapters.dict_documents import DictDocuments
-from dragoman.adapters.dict_storage import DictStorage
+from dragoman.adapters.private_storage import PrivateStorage
 from dragoman.app import ServerOptions, configure, create_server
 from dragoman.calls.repeats import IDEMPOTENCY_KEY
-from dragoman.clock import Clock
 from dragoman.edge.http.app import HttpApp
 from dragoman.errors import StorageBusy
 from dragoman.gateway.port import SigningKeys
@@ -27,8 +25,6 @@ from dragoman.messaging.bus import Bus, BusMessage, DeadLetter, DeadLetters
 from dragoman.messaging.subjects import actions_subject, replies_subject
 from dragoman.replies.vocabulary import STATUSES
 from dragoman.runtime import Runtime
-from dragoman.storage.migrations import Migration
-from dragoman.storage.settings import StorageConfig
 from dragoman.telemetry.log import Entry, EntryWriter, StructuredLogger
 from dragoman.testing import ManualClock
 from tests.support.answers import error_in, value_in
@@ -204,14 +200,17 @@ async def keep_keys(folder: Path, *signers: Signer) -> None:
             assert await gateway.keys.add(signer.key())
 
 
-class HeldDocuments(DictDocuments):
+class HeldDocuments:
     """Documents of an engine that takes its time: changes wait for the gate."""
 
-    def __init__(self, clock: Clock, audit: Any) -> None:
-        super().__init__(clock, audit)
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
         self.gate = asyncio.Event()
         self.gate.set()
         self.waiting = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._documents, name)
 
     async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
         self.waiting += 1
@@ -219,18 +218,17 @@ class HeldDocuments(DictDocuments):
             await self.gate.wait()
         finally:
             self.waiting -= 1
-        return await super().carry_out(change, request)
+        return await self._documents.carry_out(change, request)
 
 
-class HeldStorage(DictStorage):
+class HeldStorage(PrivateStorage):
     """The engine of these documents; `ENGINES` takes it in the place of another."""
 
-    def __init__(self, config: StorageConfig, clock: Clock, migrations: tuple[Migration, ...] = ()) -> None:
-        super().__init__(config, clock, migrations)
+    documents: type[HeldDocuments] = HeldDocuments
 
     def _make_ports(self) -> dict[type, Any]:
         ports = super()._make_ports()
-        return {**ports, Documents: HeldDocuments(self._clock, ports[Audit])}
+        return {**ports, Documents: self.documents(ports[Documents])}
 
 
 class FailingDocuments(HeldDocuments):
@@ -246,9 +244,7 @@ class FailingDocuments(HeldDocuments):
 
 
 class FailingStorage(HeldStorage):
-    def _make_ports(self) -> dict[type, Any]:
-        ports = super()._make_ports()
-        return {**ports, Documents: FailingDocuments(self._clock, ports[Audit])}
+    documents = FailingDocuments
 
 
 async def advance_until_finished(gateway: GatewayApp, signer: Signer, id: str) -> KeptRequest:

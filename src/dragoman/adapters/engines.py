@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from dragoman.adapters.dict_storage import DictStorage
+from dragoman.adapters.private_storage import PrivateStorage
 from dragoman.adapters.sqlite_storage import SqliteStorage
 from dragoman.clock import Clock
 from dragoman.storage.migrations import Migration
@@ -13,7 +13,7 @@ from dragoman.storage.settings import StorageConfig
 
 ENGINES: Mapping[str, Callable[[StorageConfig, Clock, Iterable[Migration]], Storage]] = {
     "sqlite": SqliteStorage,
-    "memory": DictStorage,
+    "memory": PrivateStorage,
 }
 
 

@@ -238,9 +238,10 @@ async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs)
 def _make_folder(base: Path, folder: Path) -> None:
     """Make a folder below `base`, with those above it, and sync each that is new."""
     refuse_links(folder, base)
+    base.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for place in (base, *(base / part for part in (*reversed(folder.parents), folder) if part != Path())):
         try:
-            place.mkdir(mode=0o700, parents=place == base)
+            place.mkdir(mode=0o700)
         except FileExistsError:
             continue
         _sync_folder(place.parent)

@@ -32,7 +32,8 @@ class SqliteDatabase:
     """One database, which other processes may have open as well. Nothing is created before the first use.
 
     When nothing is written for a moment, the functions in `tidying` make later reads and writes quicker. Each does one
-    small step, and says whether there are more.
+    small step, and says whether there are more. With `make_private`, which makes the folder, the database is to end
+    with the process: no write waits for the disk.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class SqliteDatabase:
         *,
         tidying: Sequence[Callable[[sqlite3.Connection], bool]] = (),
         busy_seconds: float = BUSY_SECONDS,
+        make_private: Callable[[], None] | None = None,
     ) -> None:
         self.path = path
         self._migrations = migrations
         self._tidying = tidying
         self._busy_seconds = busy_seconds
+        self._make_private = make_private
         self._opening = threading.Lock()
         self._writer = SqliteWriter(self._connect_to_write, tidy=self.tidy)
         self._readers = SqliteReaders(self._connect_to_read)
@@ -107,13 +110,15 @@ class SqliteDatabase:
         import sqlite3
 
         _check_library(sqlite3.sqlite_version_info)
+        if self._make_private is not None:
+            self._make_private()
         _make_private_file(self.path)
         connection = sqlite3.connect(
             self.path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False
         )
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self._make_private is None else 'OFF'}")
             connection.execute("PRAGMA cache_size = -16384")
             connection.execute("PRAGMA journal_size_limit = 67108864")
             connection.execute(

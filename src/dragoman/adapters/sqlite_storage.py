@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,12 +46,18 @@ class SqliteStorage:
 
     def _opened(self) -> SqliteDatabase:
         if self._database is None:
-            from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
-            from dragoman.adapters.sqlite_tidying import merge_memories, merge_passages
-
-            path = data_directory(self._config, os.environ) / FILE_NAME
-            self._database = SqliteDatabase(path, self._migrations, tidying=(merge_memories, merge_passages))
+            self._database = self._make_database()
         return self._database
+
+    def _make_database(self) -> SqliteDatabase:
+        return self._database_in(data_directory(self._config, os.environ))
+
+    def _database_in(self, folder: Path, make_private: Callable[[], None] | None = None) -> SqliteDatabase:
+        from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
+        from dragoman.adapters.sqlite_tidying import merge_memories, merge_passages
+
+        tidying = merge_memories, merge_passages
+        return SqliteDatabase(folder / FILE_NAME, self._migrations, tidying=tidying, make_private=make_private)
 
     def _memories(self) -> dict[type, Any]:
         from dragoman.adapters.sqlite_memories import SqliteMemories
@@ -124,7 +130,7 @@ class SqliteStorage:
 
     def examine(self) -> Iterator[Finding]:
         yield _examine_folder(self._config)
-        yield _examine_library()
+        yield examine_library()
 
     async def close(self) -> None:
         try:
@@ -152,7 +158,7 @@ def _examine_folder(config: StorageConfig) -> Finding:
     except (OSError, ValueError) as error:
         said = f"{folder!s:.200}: {getattr(error, 'strerror', None) or error}"
         return Finding("storage", "problem", said, _ADVICE)
-    return _room(folder, there)
+    return room_in(folder, there, _ADVICE)
 
 
 def _is_there(path: Path) -> bool:
@@ -164,23 +170,23 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _room(folder: Path, there: Path) -> Finding:
+def room_in(folder: Path, there: Path, advice: str) -> Finding:
     """Whether something can be kept in a folder of which `there` exists."""
     import shutil  # It loads five compression modules, and only doctor asks.
 
     if not there.is_dir():
-        return Finding("storage", "problem", f"{there} is not a folder", _ADVICE)
+        return Finding("storage", "problem", f"{there} is not a folder", advice)
     if not os.access(there, os.W_OK | os.X_OK):
-        return Finding("storage", "problem", f"{there} cannot be written", _ADVICE)
+        return Finding("storage", "problem", f"{there} cannot be written", advice)
     free = shutil.disk_usage(there).free
     if free < _LITTLE_SPACE:
         said = f"{folder}: {free >> 20} MiB are free"
-        return Finding("storage", "warning", said, "Make room, or set storage.data_dir.")
+        return Finding("storage", "warning", said, "Make room, or choose another folder.")
     state = "" if there == folder else ", created when first needed"
     return Finding("storage", "ok", f"{folder}{state}; {free >> 30} GiB are free")
 
 
-def _examine_library() -> Finding:
+def examine_library() -> Finding:
     """Whether this Python has SQLite, and whether that can search text."""
     from dragoman.adapters.sqlite_database import describe_library
 

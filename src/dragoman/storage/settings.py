@@ -24,7 +24,8 @@ class StorageConfig(Section, frozen=True):
         about("The folder; unset, the platform's place for application data."),
     ] = None
     engine: Annotated[
-        Literal["sqlite", "memory"], about("A database in the folder, or nothing that outlives the process.")
+        Literal["sqlite", "memory"],
+        about("A database in the folder, or one in a temporary folder that ends with the process."),
     ] = "sqlite"
     space: Annotated[
         Annotated[str, Meta(min_length=1, max_length=200)] | None,

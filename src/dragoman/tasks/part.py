@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from dragoman.agents.ledger import LedgerAdmin
@@ -42,15 +43,18 @@ def tasks_part(
     server_info: Mapping[str, Any],
     is_owner: bool,
     runs_tasks: bool,
-    open_runs: Callable[[Storage], tuple[Runs, LedgerAdmin]],
+    runs: tuple[Runs, LedgerAdmin] | None,
+    has_past: bool,
 ) -> Part:
-    """The part; `at_work` is filled in when it is built."""
+    """The part; `at_work` is filled in when it is built. Without `runs`, the storage's own are used.
+
+    With `has_past`, a server before this one may have left runs.
+    """
 
     def build(given: Facilities) -> Contribution:
         config: TasksConfig = given.settings
-        store = RunStore(
-            lambda: open_runs(given.storage), given.clock, given.ids, given.logger, given.publish, lease_ms / 1000
-        )
+        ports = partial(_ports, runs, given.storage)
+        store = RunStore(ports, given.clock, given.ids, given.logger, given.publish, lease_ms / 1000)
         tasks = TaskRuns(
             store, config, resources, limits, given.catalogue, given.logger, server_info, runs_tasks=runs_tasks
         )
@@ -62,7 +66,7 @@ def tasks_part(
 
         async def start() -> None:
             tasks.start(*given.open_pipeline(config.max_concurrent, "task run completed"))
-            if given.catalogue.has_tasks:
+            if has_past and given.catalogue.has_tasks:
                 await upkeep.sweep()  # What was left by a server before; this opens the storage.
 
         async def stop() -> None:
@@ -87,3 +91,7 @@ def tasks_part(
         )
 
     return Part(name=PART, settings=TasksConfig, migrations=MIGRATIONS, build=build)
+
+
+def _ports(runs: tuple[Runs, LedgerAdmin] | None, storage: Storage) -> tuple[Runs, LedgerAdmin]:
+    return runs or (storage.port(Runs), storage.port(LedgerAdmin))

@@ -1,22 +1,20 @@
 """The folder that a parent and its workers share: the workers' sockets, and the files beside them.
 
 1. Only this user can enter it.
-2. Every process that uses it holds a shared lock on it, which ends with the process, however that ends.
-3. A folder without a lock was left by a server that was killed. The last worker of that server removes it, or the next
-   server to start; neither touches a folder that has anything else in it.
+2. Every process that uses it holds it. The last worker of a server that was killed removes it, or the next server to
+   start does.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dragoman.forks import drop, in_forked_children
+from dragoman import folders
+from dragoman.folders import hold
 
 LOG_TURNS = "log"
 """The file that processes lock to write to the log."""
@@ -44,8 +42,13 @@ def private_folder() -> Iterator[Path]:
             raise OSError(f"{folder} is too long for the address of a socket; set TMPDIR to a shorter one")
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folders.remove(folder)
         let_go()
+
+
+def remove_if_unused(folder: Path) -> None:
+    """Remove the folder, unless somebody uses it."""
+    folders.remove_if_unused(folder, _OURS)
 
 
 def _new_folder() -> tuple[Path, Callable[[], None]]:
@@ -53,37 +56,3 @@ def _new_folder() -> tuple[Path, Callable[[], None]]:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         with suppress(FileNotFoundError):  # Another server was as quick.
             return folder, hold(folder)
-
-
-def hold(folder: Path) -> Callable[[], None]:
-    """Lock the folder for this process; returns how to let go of it."""
-    from fcntl import LOCK_SH, flock
-
-    held = os.open(folder, os.O_RDONLY)
-    flock(held, LOCK_SH)
-    stop_dropping = in_forked_children(lambda: drop(held))
-
-    def let_go() -> None:
-        stop_dropping()
-        os.close(held)
-
-    return let_go
-
-
-def remove_if_unused(folder: Path) -> None:
-    """Remove the folder, unless somebody uses it."""
-    from fcntl import LOCK_EX, LOCK_NB, flock
-
-    with suppress(OSError):
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            if os.fstat(opened).st_uid != os.getuid():
-                return
-            flock(opened, LOCK_EX | LOCK_NB)
-            names = os.listdir(opened)
-            if all(map(_OURS.fullmatch, names)):
-                for name in names:
-                    os.unlink(name, dir_fd=opened)
-                os.rmdir(folder)
-        finally:
-            os.close(opened)

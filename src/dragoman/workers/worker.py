@@ -28,6 +28,7 @@ from dragoman.edge.asgi import PlainApplication
 from dragoman.edge.http.listening import bind, raise_file_limit
 from dragoman.edge.http.server import HttpServer, serve
 from dragoman.errors import NoFreeSlot, RegistrationError, ResourceExhausted
+from dragoman.folders import hold
 from dragoman.forks import drop, in_forked_children
 from dragoman.telemetry.log import exception_facts
 from dragoman.workers.control import (
@@ -44,7 +45,7 @@ from dragoman.workers.control import (
     first_from_parent,
     from_parent,
 )
-from dragoman.workers.folder import crash_file, hold, remove_if_unused
+from dragoman.workers.folder import crash_file, remove_if_unused
 from dragoman.workers.siblings import SocketSiblings
 
 if TYPE_CHECKING:

@@ -30,13 +30,13 @@ OPERATIONS: dict[str, Callable[[Memories], Awaitable[object]]] = {
 }
 
 
-async def fill(memories: Memories, entries: int, make_key: Callable[[str], str] = str) -> None:
+async def fill(memories: Memories, entries: int) -> None:
     """Store so many entries, half of which are somebody else's."""
     await memories.store(ADA, "zz rare", "common")
     for start in range(0, entries // 2, 250):
         numbers = range(start, min(start + 250, entries // 2))
         stores = [
-            memories.store(space, make_key(f"key{n:04}"), f"common word number{n} {'even' if n % 2 else 'odd'}")
+            memories.store(space, f"key{n:04}", f"common word number{n} {'even' if n % 2 else 'odd'}")
             for n in numbers
             for space in (ADA, BOB)
         ]

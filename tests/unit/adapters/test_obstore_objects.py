@@ -23,15 +23,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from obstore.store import MemoryStore
 
 from dragoman.adapters.buckets import examine_bucket, find_bucket
-from dragoman.adapters.dict_storage import DictStorage
 from dragoman.adapters.obstore_objects import ObstoreLinks, ObstoreObjects, open_bucket
 from dragoman.errors import ConfigError, Expired, MalformedEnvelope, NotFound, StorageUnavailable, Unauthorized
 from dragoman.gateway.keeping import ArtifactBucket, open_objects
 from dragoman.gateway.links import LINK_SECONDS, ArtifactLink, SignedLinks
 from dragoman.gateway.objects import LinkKeys, object_key
 from dragoman.gateway.settings import GatewayConfig
-from dragoman.storage.settings import StorageConfig
 from dragoman.testing import ManualClock
+from tests.contract.engines import memory
 
 NAME = "acme-agent-data-uploads-prod"
 CONTENT = b'{"a": "' + b"x" * 600_000 + b'"}'
@@ -106,7 +105,7 @@ async def test_drafts_that_were_left_behind_are_swept_and_nothing_is_listed(
 
 async def test_arguments_are_kept_in_a_bucket_and_their_rows_in_the_storage(tmp_path: Path) -> None:
     clock = ManualClock()
-    storage = DictStorage(StorageConfig(), clock)
+    storage = memory(tmp_path, clock=clock)
     links = SignedLinks(storage.port(LinkKeys), clock)
     kept = open_objects(storage, GatewayConfig(), clock, ArtifactBucket(ObstoreObjects(MemoryStore(), tmp_path), links))
     await kept.objects.keep("acme", "application/json", pieces())
@@ -116,6 +115,7 @@ async def test_arguments_are_kept_in_a_bucket_and_their_rows_in_the_storage(tmp_
     assert await kept.objects.sweep() == {"deleted": 1, "nameless": 0}
     with pytest.raises(NotFound):
         await kept.objects.arguments("acme", HASH)
+    await storage.close()
 
 
 # Links.

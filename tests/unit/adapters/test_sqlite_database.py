@@ -184,7 +184,7 @@ def test_no_statement_needs_a_newer_sqlite_than_the_oldest() -> None:
 def test_nothing_loads_the_driver_before_it_is_needed() -> None:
     code = (
         "import sys; sys.modules['sqlite3'] = None; "  # So that to import it is an error.
-        "from dragoman.adapters import engines, sqlite_memories, dict_memories, sqlite_database; "
+        "from dragoman.adapters import engines, sqlite_memories, sqlite_database; "
         "from dragoman.memories import tools"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

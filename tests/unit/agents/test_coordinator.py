@@ -389,7 +389,7 @@ async def test_an_agent_that_is_removed_for_good_is_given_back_when_its_handling
         assert (await served.deliveries.admin.figures())["agents"]["a"]["isHeld"] is True
         gate.opened.set()
         assert await asked == "done"
-        await quiet()
+        await served.rest()
         assert (await served.deliveries.admin.figures())["agents"]["a"]["isHeld"] is False
 
 

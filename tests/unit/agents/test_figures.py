@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman import AgentContext, AgentMessage, agent
-from dragoman.adapters.dict_ledger import DictBooks, DictLedger, DictLedgerAdmin
 from dragoman.agents.agent import make_agent
-from dragoman.agents.ledger import AgentQueue
+from dragoman.agents.ledger import AgentQueue, LedgerAdmin
 from dragoman.errors import StorageFailed, TimedOut
+from dragoman.storage.port import Storage
 from dragoman.telemetry.metrics import MOST_TOOLS
-from tests.support.agents import AgentServer, Gate, agents_served, quiet
+from tests.contract.engines import opened_storages
+from tests.support.agents import AgentServer, Gate, agents_served, ledger_of, quiet
 from tests.support.waiting import until
 
 
@@ -113,40 +114,51 @@ async def test_agents_beyond_the_bound_share_one_label() -> None:
             await served.coordinator.send_reliable_message(each.id, 1)
             await served.advance(1.0, step=0.5)
         served.clock.advance(5.0)
-        await quiet()
+        await until(lambda: figures(served)['agent_queue_messages{agent="other"}'] == 3)
         shown = figures(served)
         assert sum(name.startswith("agent_queue_messages") for name in shown) == MOST_TOOLS + 1
-        assert shown['agent_queue_messages{agent="other"}'] == 3
         assert shown['agent_oldest_message_seconds{agent="other"}'] == 8
         gate.opened.set()
 
 
-class CountedAdmin(DictLedgerAdmin):
+class CountedAdmin:
     """Notes what it is asked for, and fails when it is told to."""
 
-    def __init__(self, books: DictBooks) -> None:
-        super().__init__(books)
+    def __init__(self, admin: LedgerAdmin) -> None:
+        self._admin = admin
         self.asked: list[tuple[int, int]] = []
         self.fails = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._admin, name)
 
     async def queues(self, agents: Sequence[str], most: int) -> dict[str, AgentQueue]:
         self.asked.append((len(agents), most))
         if self.fails:
             raise StorageFailed("no luck")
-        return await super().queues(agents, most)
+        return await self._admin.queues(agents, most)
 
 
-def made_with(books: DictBooks, count: int) -> tuple[CountedAdmin, Mapping[str, Any], list[Any]]:
+@pytest.fixture
+async def storage(tmp_path: Path) -> AsyncIterator[Storage]:
+    async with opened_storages("memory", tmp_path) as (storage,):
+        yield storage
+
+
+def made_with(storage: Storage, count: int) -> tuple[CountedAdmin, Mapping[str, Any], list[Any]]:
     async def handle(message: AgentMessage, ctx: AgentContext) -> None:
         """Does nothing."""
 
-    admin = CountedAdmin(books)
-    return admin, {"ledger": (DictLedger(books), admin)}, [make_agent(f"a{each}", handle) for each in range(count)]
+    ledger, kept = ledger_of(storage)
+    admin = CountedAdmin(kept)
+    return admin, {"ledger": (ledger, admin)}, [make_agent(f"a{each}", handle) for each in range(count)]
 
 
 @pytest.mark.parametrize(("count", "most"), [(1, 10_000), (40, 2_500)])
-async def test_a_scrape_reads_nothing_and_the_loop_counts_no_more_than_a_bound(count: int, most: int) -> None:
-    admin, options, made = made_with(DictBooks(), count)
+async def test_a_scrape_reads_nothing_and_the_loop_counts_no_more_than_a_bound(
+    storage: Storage, count: int, most: int
+) -> None:
+    admin, options, made = made_with(storage, count)
     async with agents_served(*made, **options) as served:
         await until(lambda: admin.asked == [(count, most)])
         for _ in range(10):
@@ -156,8 +168,8 @@ async def test_a_scrape_reads_nothing_and_the_loop_counts_no_more_than_a_bound(c
         await until(lambda: len(admin.asked) == 2)
 
 
-async def test_a_ledger_that_cannot_be_read_leaves_the_figures_as_they_were() -> None:
-    admin, options, made = made_with(DictBooks(), 1)
+async def test_a_ledger_that_cannot_be_read_leaves_the_figures_as_they_were(storage: Storage) -> None:
+    admin, options, made = made_with(storage, 1)
     async with agents_served(*made, **options) as served:
         await until(lambda: admin.asked)
         admin.fails = True

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman import AgentContext, AgentMessage, agent
-from dragoman.adapters.dict_ledger import DictBooks, DictLedger, DictLedgerAdmin
-from tests.support.agents import Gate, agents_served, quiet
+from dragoman.storage.port import Storage
+from tests.contract.engines import opened_storages
+from tests.support.agents import Gate, agents_served, ledger_of, quiet
 from tests.support.shared_ports import HeldElsewhere, SharedPort
 from tests.support.waiting import PATIENCE, until
 
@@ -20,11 +23,12 @@ async def answer(message: AgentMessage, ctx: AgentContext) -> Any:
 
 
 @pytest.fixture
-def books() -> DictBooks:
-    return DictBooks()
+async def storage(tmp_path: Path) -> AsyncIterator[Storage]:
+    async with opened_storages("memory", tmp_path) as (storage,):
+        yield storage
 
 
-async def test_who_waits_for_an_agent_of_another_process_looks_often(books: DictBooks) -> None:
+async def test_who_waits_for_an_agent_of_another_process_looks_often(storage: Storage) -> None:
     gate = Gate()
 
     @agent("a", effects="ledger")
@@ -32,8 +36,8 @@ async def test_who_waits_for_an_agent_of_another_process_looks_often(books: Dict
         await gate()
         return message.payload
 
-    mine, theirs = SharedPort(DictLedger(books)), HeldElsewhere(DictLedger(books))
-    admin = DictLedgerAdmin(books)
+    ledger, admin = ledger_of(storage)
+    mine, theirs = SharedPort(ledger), HeldElsewhere(ledger)
     async with (
         asyncio.timeout(PATIENCE),
         agents_served(late, ledger=(mine, admin)) as holder,
@@ -54,9 +58,10 @@ async def test_who_waits_for_an_agent_of_another_process_looks_often(books: Dict
         assert not theirs.eager
 
 
-async def test_an_idle_server_asks_for_agents_only_when_another_process_has_ended(books: DictBooks) -> None:
-    ledger = HeldElsewhere(DictLedger(books))
-    async with agents_served(answer, ledger=(ledger, DictLedgerAdmin(books))) as served:
+async def test_an_idle_server_asks_for_agents_only_when_another_process_has_ended(storage: Storage) -> None:
+    kept, admin = ledger_of(storage)
+    ledger = HeldElsewhere(kept)
+    async with agents_served(answer, ledger=(ledger, admin)) as served:
         await served.advance(2, step=0.5)
         before = ledger.asked["hold"]
         await served.advance(60, step=0.5)

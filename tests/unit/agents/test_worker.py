@@ -152,7 +152,8 @@ async def test_work_that_can_be_repeated_is_tried_again_with_growing_delays_and_
     config = {"aacp": {"max_attempts": 4, "base_delay_ms": 1000, "max_delay_ms": 3000}}
     async with agents_served(agent("a", **options)(handle), config=config) as served:
         asked = asyncio.ensure_future(served.coordinator.send_request("a", 1, request_id=REQUEST, timeout_ms=60_000))
-        await quiet()
+        await until(lambda: served.deliveries.retries)
+        await served.rest()
         (first,) = await served.page()
         assert first.status is EntryStatus.RETRYING
         await served.advance(10)
@@ -331,8 +332,8 @@ async def test_a_request_of_a_handler_is_not_executed_again_when_the_handler_is(
 
     async with agents_served(handle, other) as served:
         answer = asyncio.ensure_future(served.coordinator.send_request("a", 1, timeout_ms=60_000))
-        await quiet()
-        await served.advance(1)
+        while not answer.done():
+            await served.advance(0.05)
         assert await answer == [10, 20]
         assert asked == [1, 2]
 

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman.access.authenticator import Authenticator
 from dragoman.access.callers import Caller
-from dragoman.adapters.dict_gateway import DictQuotas, DictSigningKeys
 from dragoman.errors import NotAuthentic, Unauthenticated, VerifierUnavailable
 from dragoman.gateway.credentials import Credential, Credentials
 from dragoman.gateway.exchanges import Exchanges
+from dragoman.gateway.port import Quotas, SigningKeys
 from dragoman.gateway.rates import GatewayRates
 from dragoman.gateway.settings import GatewayConfig
 from dragoman.ids import RandomIds
 from dragoman.slo.meter import ActionMeter
+from dragoman.storage.port import Storage
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.testing import ManualClock
+from tests.contract.engines import opened_storages
 from tests.support.gateway import ACTIONS_PATH, Signer
 from tests.support.route_requests import request_to
 
 DAY = 86_400
 TOKEN = "0123456789abcdef"
 HOST = "example.org:8000"
+
+
+@pytest.fixture
+async def storage(tmp_path: Path) -> AsyncIterator[Storage]:
+    async with opened_storages("memory", tmp_path) as (storage,):
+        yield storage
 
 
 class Static:
@@ -40,14 +50,14 @@ class Static:
 class Gate:
     """Credentials, and what they need."""
 
-    def __init__(self, *, internal: bool = True, public_url: str | None = None) -> None:
+    def __init__(self, storage: Storage, *, internal: bool = True, public_url: str | None = None) -> None:
         self.clock = ManualClock()
-        self.keys = DictSigningKeys()
+        self.keys = storage.port(SigningKeys)
         self.log: list[Any] = []
         authenticator = Authenticator((Static(),), self.clock) if internal else None
         logger = StructuredLogger(self.log.append, self.clock)
         self.credentials = Credentials(self.keys, authenticator, self.clock, logger, "dragoman")
-        rates, settings = GatewayRates(DictQuotas(), self.clock), GatewayConfig(public_url=public_url)
+        rates, settings = GatewayRates(storage.port(Quotas), self.clock), GatewayConfig(public_url=public_url)
         self.exchanges = Exchanges(self.credentials, rates, settings, RandomIds(), logger, 1000, ActionMeter())
 
     @property
@@ -84,8 +94,8 @@ class Gate:
 
 
 @pytest.mark.requirement("MC-SEC-01")
-async def test_an_internal_caller_is_whom_the_authenticator_knows() -> None:
-    gate = Gate()
+async def test_an_internal_caller_is_whom_the_authenticator_knows(storage: Storage) -> None:
+    gate = Gate(storage)
     found = await gate.identify(TOKEN)
     assert (found.caller.name, set(found.caller.tenants), set(found.roles)) == ("svc:in", {"acme"}, {"editor"})
     assert (found.kid, found.claims) == (None, None)
@@ -97,8 +107,8 @@ async def test_an_internal_caller_is_whom_the_authenticator_knows() -> None:
 
 
 @pytest.mark.requirement("MC-SEC-02")
-async def test_an_external_caller_has_the_tenant_and_at_most_the_roles_of_its_key() -> None:
-    gate = Gate(internal=False)
+async def test_an_external_caller_has_the_tenant_and_at_most_the_roles_of_its_key(storage: Storage) -> None:
+    gate = Gate(storage, internal=False)
     signer = await gate.signer("codex", "viewer", "admin")
     found = await gate.identify(gate.token(signer, sub="svc:anybody"))
     assert (found.caller.name, set(found.caller.tenants)) == ("svc:anybody", {"acme"})
@@ -109,8 +119,8 @@ async def test_an_external_caller_has_the_tenant_and_at_most_the_roles_of_its_ke
 
 @pytest.mark.requirement("MC-SEC-05")
 @pytest.mark.parametrize("header", [b"", b"Basic YTpi", b"Bearer", TOKEN.encode(), b"Bearer " + b"x" * 16_385])
-async def test_without_a_bearer_token_nobody_is_known(header: bytes) -> None:
-    gate = Gate()
+async def test_without_a_bearer_token_nobody_is_known(storage: Storage, header: bytes) -> None:
+    gate = Gate(storage)
     with pytest.raises(NotAuthentic):
         await gate.identify_by({b"authorization": header})
     with pytest.raises(NotAuthentic):
@@ -118,24 +128,24 @@ async def test_without_a_bearer_token_nobody_is_known(header: bytes) -> None:
 
 
 @pytest.mark.requirement("MC-SEC-02")
-async def test_a_key_that_is_not_known_lets_nobody_in() -> None:
+async def test_a_key_that_is_not_known_lets_nobody_in(storage: Storage) -> None:
     for internal in (True, False):
-        gate = Gate(internal=internal)
+        gate = Gate(storage, internal=internal)
         stranger = Signer("acme")
         assert "known here" in await gate.refusal(gate.token(stranger))
 
 
 @pytest.mark.requirement("MC-SEC-02")
-async def test_a_key_signs_for_itself_only() -> None:
-    gate = Gate()
+async def test_a_key_signs_for_itself_only(storage: Storage) -> None:
+    gate = Gate(storage)
     signer, other = await gate.signer(), Signer("acme")
     other.kid = signer.kid
     assert await gate.refusal(gate.token(other)) == "The token's signature is wrong"
 
 
 @pytest.mark.requirement("MC-SEC-04")
-async def test_a_key_is_warned_about_once_when_it_is_old_and_refused_when_it_is_too_old() -> None:
-    gate = Gate()
+async def test_a_key_is_warned_about_once_when_it_is_old_and_refused_when_it_is_too_old(storage: Storage) -> None:
+    gate = Gate(storage)
     signer = await gate.signer(days=75)
     await gate.identify(gate.token(signer))
     assert gate.log == []
@@ -151,8 +161,8 @@ async def test_a_key_is_warned_about_once_when_it_is_old_and_refused_when_it_is_
 
 
 @pytest.mark.requirement("MC-SEC-04")
-async def test_a_revoked_key_is_refused_at_once_and_others_are_not() -> None:
-    gate = Gate()
+async def test_a_revoked_key_is_refused_at_once_and_others_are_not(storage: Storage) -> None:
+    gate = Gate(storage)
     first, second = await gate.signer(), await gate.signer()
     known = await gate.identify(gate.token(first))
     await gate.keys.revoke(first.kid, gate.now)
@@ -163,8 +173,8 @@ async def test_a_revoked_key_is_refused_at_once_and_others_are_not() -> None:
 
 
 @pytest.mark.requirement("MC-SEC-02")
-async def test_only_the_holder_of_a_key_hears_what_has_become_of_it() -> None:
-    gate = Gate()
+async def test_only_the_holder_of_a_key_hears_what_has_become_of_it(storage: Storage) -> None:
+    gate = Gate(storage)
     signer, stranger = await gate.signer(revoked=True), Signer("acme")
     stranger.kid = signer.kid
     assert await gate.refusal(gate.token(stranger)) == "The token's signature is wrong"
@@ -172,8 +182,8 @@ async def test_only_the_holder_of_a_key_hears_what_has_become_of_it() -> None:
 
 
 @pytest.mark.requirement("MC-SEC-02")
-async def test_a_nonce_is_good_once_for_as_long_as_its_token_lives() -> None:
-    gate = Gate()
+async def test_a_nonce_is_good_once_for_as_long_as_its_token_lives(storage: Storage) -> None:
+    gate = Gate(storage)
     signer = await gate.signer()
     token = gate.token(signer)
     found = await gate.identify(token)
@@ -190,8 +200,8 @@ async def test_a_nonce_is_good_once_for_as_long_as_its_token_lives() -> None:
 
 
 @pytest.mark.requirement("MC-SEC-02")
-async def test_a_token_names_the_address_that_the_client_used() -> None:
-    gate = Gate()
+async def test_a_token_names_the_address_that_the_client_used(storage: Storage) -> None:
+    gate = Gate(storage)
     signer = await gate.signer()
     assert (await gate.identify(gate.token(signer))).kid == signer.kid
     other = "The token was signed for another address"
@@ -203,16 +213,16 @@ async def test_a_token_names_the_address_that_the_client_used() -> None:
 
 
 @pytest.mark.requirement("MC-SEC-02")
-async def test_a_public_address_counts_instead_of_the_host() -> None:
-    gate = Gate(public_url="https://public.example")
+async def test_a_public_address_counts_instead_of_the_host(storage: Storage) -> None:
+    gate = Gate(storage, public_url="https://public.example")
     signer = await gate.signer()
     await gate.identify(gate.token(signer, f"https://public.example{ACTIONS_PATH}"))
     assert await gate.refusal(gate.token(signer)) == "The token was signed for another address"
 
 
 @pytest.mark.slow
-async def test_no_more_than_a_thousand_old_keys_are_remembered() -> None:
-    gate = Gate()
+async def test_no_more_than_a_thousand_old_keys_are_remembered(storage: Storage) -> None:
+    gate = Gate(storage)
     signer = await gate.signer(days=80)
     await gate.identify(gate.token(signer))
     for number in range(1000):

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.adapters.dict_objects import DictLinkKeys
 from dragoman.errors import Expired, MalformedEnvelope, Unauthorized
 from dragoman.gateway.links import LINK_SECONDS, ArtifactLink, SignedLinks
+from dragoman.gateway.objects import LinkKeys
 from dragoman.testing import ManualClock
+from tests.contract.engines import opened_storages
 
 HASH = "0123456789abcdef" * 4
 BASE = "https://tools.example.org"
 
 
-def links_of(keys: DictLinkKeys, clock: ManualClock, public_url: str | None = None, start: int = 0) -> SignedLinks:
+def links_of(keys: LinkKeys, clock: ManualClock, public_url: str | None = None, start: int = 0) -> SignedLinks:
     numbers = count(start)
     return SignedLinks(keys, clock, public_url, lambda size: bytes([next(numbers)]) * size)
 
@@ -31,12 +34,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def keys() -> DictLinkKeys:
-    return DictLinkKeys()
+async def keys(tmp_path: Path) -> AsyncIterator[LinkKeys]:
+    async with opened_storages("memory", tmp_path) as (storage,):
+        yield storage.port(LinkKeys)
 
 
 @pytest.fixture
-def links(keys: DictLinkKeys, clock: ManualClock) -> SignedLinks:
+def links(keys: LinkKeys, clock: ManualClock) -> SignedLinks:
     return links_of(keys, clock)
 
 
@@ -58,10 +62,8 @@ async def test_a_link_is_read_as_it_was_made(links: SignedLinks, clock: ManualCl
     assert await links.read(uri.removeprefix(BASE), link.tenant) == HASH
 
 
-@given(st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=128))
-async def test_a_link_names_any_tenant_in_one_way(tenant: str) -> None:
-    clock = ManualClock()
-    links = links_of(DictLinkKeys(), clock)
+@given(tenant=st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=128))
+async def test_a_link_names_any_tenant_in_one_way(links: SignedLinks, clock: ManualClock, tenant: str) -> None:
     assert (await opened(links, await links.make(link_for(clock, tenant), ""))).tenant == tenant
 
 
@@ -125,14 +127,15 @@ async def test_another_spelling_of_the_same_tenant_or_signature_is_refused(
 
 
 async def test_a_link_of_another_tenant_or_another_server_is_refused(
-    links: SignedLinks, clock: ManualClock, keys: DictLinkKeys
+    links: SignedLinks, clock: ManualClock, keys: LinkKeys, tmp_path: Path
 ) -> None:
     uri = await links.make(link_for(clock, "other"), BASE)
     with pytest.raises(Unauthorized):
         await links.read(uri, "acme")
-    elsewhere = links_of(DictLinkKeys(), clock, start=100)
-    with pytest.raises(Unauthorized):
-        await links.read(await elsewhere.make(link_for(clock), BASE), "acme")
+    async with opened_storages("memory", tmp_path) as (storage,):
+        elsewhere = links_of(storage.port(LinkKeys), clock, start=100)
+        with pytest.raises(Unauthorized):
+            await links.read(await elsewhere.make(link_for(clock), BASE), "acme")
     named = links_of(keys, clock, BASE)
     own = await links.make(link_for(clock), BASE)
     assert await named.read(own, "acme") == HASH
@@ -168,7 +171,7 @@ async def test_a_link_with_a_fragment_is_refused(links: SignedLinks, clock: Manu
 
 @pytest.mark.requirement("MC-ART-01")
 async def test_a_new_key_each_day_leaves_links_of_the_old_one_good_and_is_known_to_other_processes(
-    keys: DictLinkKeys, clock: ManualClock
+    keys: LinkKeys, clock: ManualClock
 ) -> None:
     here, there = links_of(keys, clock), links_of(keys, clock, start=50)
     before = await here.make(link_for(clock), BASE)
@@ -181,7 +184,7 @@ async def test_a_new_key_each_day_leaves_links_of_the_old_one_good_and_is_known_
     assert [await each.read(uri, "acme") for each in (here, there) for uri in (last, first)] == [HASH] * 4
 
 
-async def test_a_key_is_forgotten_when_no_link_of_it_can_be_good(keys: DictLinkKeys, clock: ManualClock) -> None:
+async def test_a_key_is_forgotten_when_no_link_of_it_can_be_good(keys: LinkKeys, clock: ManualClock) -> None:
     links = links_of(keys, clock)
     for _ in range(5):
         await links.make(link_for(clock), BASE)

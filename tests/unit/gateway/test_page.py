@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from dragoman.access.callers import ANONYMOUS, Caller
-from dragoman.adapters.dict_documents import DictAudit, DictDocuments
-from dragoman.errors import StorageFailed
 from dragoman.gateway.page import document_page
-from dragoman.knowledge.port import Document
+from dragoman.knowledge.port import Documents
 from dragoman.knowledge.standing import Standings
 from dragoman.parts.route import HttpResponse
-from dragoman.testing import ManualClock
-from tests.support.document_entries import Tree
+from tests.contract.engines import opened_storages
+from tests.support.document_entries import BrokenDocuments, Tree
 from tests.support.route_requests import request_to
 
 ADA = Caller("ada", frozenset(("viewer",)), tenants=frozenset(("acme", "a/ü", "local")))
 EVIL = "</pre><script>alert(1)</script>&amp;\"'\0\U0001f600"
 
 
-class Broken(DictDocuments):
-    """Documents that cannot be read."""
-
-    async def get(self, tenant: str, id: str) -> Document | None:
-        raise StorageFailed("/secret/path is broken")
-
-
-def documents(kind: type[DictDocuments] = DictDocuments) -> DictDocuments:
-    return kind(ManualClock(), DictAudit())
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Documents]:
+    async with opened_storages("memory", tmp_path) as (storage,):
+        yield storage.port(Documents)
 
 
 async def page(
-    store: DictDocuments, path: str, caller: Caller = ADA, *, near: bool = False
+    store: Documents, path: str, caller: Caller = ADA, *, near: bool = False
 ) -> tuple[int, str, dict[bytes, bytes]]:
     standings = Standings(lambda: near)
     response = await document_page(request_to(f"/knowledge/documents/{path}"), caller, store, standings)
@@ -40,8 +37,7 @@ async def page(
 
 
 @pytest.mark.requirement("MC-RBAC-07")
-async def test_a_page_shows_the_text_and_runs_nothing() -> None:
-    store = documents()
+async def test_a_page_shows_the_text_and_runs_nothing(store: Documents) -> None:
     await Tree(store).create("a", title=f"T{EVIL}", body=f"B{EVIL}", tags=(f"t{EVIL}",))
     status, text, headers = await page(store, "acme/a")
     assert status == 200
@@ -59,15 +55,13 @@ async def test_a_page_shows_the_text_and_runs_nothing() -> None:
 
 
 @pytest.mark.requirement("MC-RBAC-07")
-async def test_a_document_that_is_not_for_people_has_no_page() -> None:
-    store = documents()
+async def test_a_document_that_is_not_for_people_has_no_page(store: Documents) -> None:
     await Tree(store).create("a", is_human_readable=False, body="hidden")
     status, text, _ = await page(store, "acme/a")
     assert (status, "hidden" in text) == (404, False)
 
 
-async def test_a_page_is_for_callers_of_the_tenant() -> None:
-    store = documents()
+async def test_a_page_is_for_callers_of_the_tenant(store: Documents) -> None:
     for tenant in ("acme", "other", "local"):
         await Tree(store, tenant).create("a")
     nobody, without_role = Caller("bob", ADA.roles), Caller("cyd", frozenset(("admin",)), tenants=ADA.tenants)
@@ -87,8 +81,7 @@ async def test_a_page_is_for_callers_of_the_tenant() -> None:
     assert set(statuses.values()) == {200, 404}
 
 
-async def test_refusals_do_not_tell_what_there_is() -> None:
-    store = documents()
+async def test_refusals_do_not_tell_what_there_is(store: Documents) -> None:
     await Tree(store, "other").create("a")
     gone = Tree(store)
     await gone.create("b")
@@ -97,8 +90,7 @@ async def test_refusals_do_not_tell_what_there_is() -> None:
     assert pages == pages[:1] * 4
 
 
-async def test_a_name_may_have_a_slash_in_it_and_ids_may_be_in_capitals() -> None:
-    store = documents()
+async def test_a_name_may_have_a_slash_in_it_and_ids_may_be_in_capitals(store: Documents) -> None:
     await Tree(store, "a/ü").create("ab")
     for path in ("a/ü/ab", "a/ü/AB"):
         assert (await page(store, path))[0] == 200
@@ -107,5 +99,6 @@ async def test_a_name_may_have_a_slash_in_it_and_ids_may_be_in_capitals() -> Non
 
 
 async def test_a_store_that_fails_is_no_secret_but_its_path_is() -> None:
-    status, text, _ = await page(documents(Broken), "acme/a")
+    broken: Any = BrokenDocuments()
+    status, text, _ = await page(broken, "acme/a")
     assert (status, "secret" in text) == (503, False)

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from dragoman.adapters.dict_gateway import DictQuotas
 from dragoman.errors import RateLimited, StorageFailed
 from dragoman.gateway.port import Quotas
 from dragoman.gateway.rates import MOST_BUCKETS, WINDOW_SECONDS, GatewayRates, Remaining
 from dragoman.testing import ManualClock
+from tests.support.plain_quotas import PlainQuotas
 
 A, B = "principal a", "tenant t"
 
@@ -19,7 +19,7 @@ class Store:
     """Quotas that can be made to wait or to fail, and that count how often they are asked."""
 
     def __init__(self) -> None:
-        self.quotas = DictQuotas()
+        self.quotas = PlainQuotas()
         self.asked: list[int] = []
         self.is_open = asyncio.Event()
         self.is_open.set()
@@ -35,7 +35,7 @@ class Store:
 
 def rates_of(quotas: Quotas | None = None) -> tuple[GatewayRates, ManualClock]:
     clock = ManualClock()
-    return GatewayRates(quotas or DictQuotas(), clock), clock
+    return GatewayRates(quotas or PlainQuotas(), clock), clock
 
 
 async def taken(rates: GatewayRates, *wanted: tuple[str, int], times: int = 10_000) -> int:
@@ -100,7 +100,7 @@ async def test_a_request_that_is_refused_counts_nowhere() -> None:
 @pytest.mark.requirement("MC-ERR-02")
 @pytest.mark.parametrize("limit", [3, 120, 600])
 async def test_processes_with_one_store_share_the_limit(limit: int) -> None:
-    quotas = DictQuotas()
+    quotas = PlainQuotas()
     processes = [rates_of(quotas)[0] for _ in range(4)]
     let_in = 0
     for number in range(limit * 4):
@@ -114,7 +114,7 @@ async def test_processes_with_one_store_share_the_limit(limit: int) -> None:
 
 @pytest.mark.requirement("MC-ERR-02")
 async def test_what_other_processes_hold_and_do_not_use_is_little() -> None:
-    quotas = DictQuotas()
+    quotas = PlainQuotas()
     idle, busy = rates_of(quotas)[0], rates_of(quotas)[0]
     await idle.take((A, 120))
     await settle()
@@ -170,7 +170,7 @@ async def test_only_the_first_request_of_a_minute_waits_for_the_store() -> None:
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
 async def test_what_idle_processes_hold_is_little(workers: int) -> None:
-    quotas = DictQuotas()
+    quotas = PlainQuotas()
     processes = [rates_of(quotas)[0] for _ in range(workers)]
     for rates in processes:
         assert await taken(rates, (A, 120), times=1) == 1

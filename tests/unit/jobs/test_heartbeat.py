@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman.adapters.dict_schedule import DictRegistry
 from dragoman.jobs.heartbeat import FORGOTTEN_AFTER, Heartbeat
-from dragoman.jobs.port import RegistryEntry
+from dragoman.jobs.port import Registry, RegistryEntry
 from dragoman.testing import ManualClock
+from tests.contract.engines import opened_storages
 
 SERVER = {"name": "tested", "version": "1.2.3"}
+
+
+@pytest.fixture
+async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
+    async with opened_storages("memory", tmp_path) as (storage,):
+        yield storage.port(Registry)
 
 
 class Beating:
     """A process whose health and agents are told."""
 
-    def __init__(self, name: str = "p1", registry: DictRegistry | None = None) -> None:
-        self.registry = registry or DictRegistry()
+    def __init__(self, registry: Registry, name: str = "p1") -> None:
+        self.registry = registry
         self.clock = ManualClock()
         self.status = "healthy"
         self.agents: dict[str, bool] = {}
@@ -36,8 +43,8 @@ class Beating:
 
 
 @pytest.mark.requirement("MC-HB-01")
-async def test_a_heartbeat_has_the_process_and_each_of_its_agents() -> None:
-    tested = Beating()
+async def test_a_heartbeat_has_the_process_and_each_of_its_agents(registry: Registry) -> None:
+    tested = Beating(registry)
     tested.agents = {"ann": True}
     tested.clock.advance(7)
     assert await tested.heartbeat.beat() == {"status": "healthy", "agents": 1, "degradedAgents": 0}
@@ -55,8 +62,8 @@ async def test_a_heartbeat_has_the_process_and_each_of_its_agents() -> None:
 
 @pytest.mark.requirement("MC-HB-01")
 @pytest.mark.parametrize("status", ["degraded", "unhealthy"])
-async def test_everything_in_a_process_that_is_not_healthy_is_degraded(status: str) -> None:
-    tested = Beating()
+async def test_everything_in_a_process_that_is_not_healthy_is_degraded(registry: Registry, status: str) -> None:
+    tested = Beating(registry)
     tested.agents = {"ann": True, "bob": False}
     assert (await tested.heartbeat.beat())["degradedAgents"] == 1
     assert await tested.seen() == {"ann": ("healthy", 1), "bob": ("degraded", 1), "p1": ("healthy", 1)}
@@ -65,30 +72,23 @@ async def test_everything_in_a_process_that_is_not_healthy_is_degraded(status: s
     assert await tested.seen() == {"ann": ("degraded", 2), "bob": ("degraded", 2), "p1": ("degraded", 2)}
 
 
-class Counted(DictRegistry):
-    """A registry that counts how much it is given at once."""
+async def test_many_agents_are_written_in_steps(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, beat = [], registry.beat
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[int] = []
-
-    async def beat(self, entries: Iterable[RegistryEntry]) -> None:
+    async def counted(entries: Iterable[RegistryEntry]) -> None:
         given = tuple(entries)
-        self.steps.append(len(given))
-        await super().beat(given)
+        steps.append(len(given))
+        await beat(given)
 
-
-async def test_many_agents_are_written_in_steps() -> None:
-    registry = Counted()
-    tested = Beating(registry=registry)
+    monkeypatch.setattr(registry, "beat", counted)
+    tested = Beating(registry)
     tested.agents = {f"a{number}": True for number in range(1_203)}
     await tested.heartbeat.beat()
-    assert (registry.steps, len(await tested.seen())) == ([500, 500, 204], 1_204)
+    assert (steps, len(await tested.seen())) == ([500, 500, 204], 1_204)
 
 
-async def test_a_process_that_stops_removes_its_own_entry_alone() -> None:
-    registry = DictRegistry()
-    first, second = Beating("p1", registry), Beating("p2", registry)
+async def test_a_process_that_stops_removes_its_own_entry_alone(registry: Registry) -> None:
+    first, second = Beating(registry, "p1"), Beating(registry, "p2")
     first.agents = {"ann": True}
     for each in (first, second):
         await each.heartbeat.leave()
@@ -97,8 +97,8 @@ async def test_a_process_that_stops_removes_its_own_entry_alone() -> None:
     assert await second.seen() == {"ann": ("healthy", 1), "p2": ("healthy", 1)}
 
 
-async def test_entries_without_a_heartbeat_for_a_day_are_forgotten() -> None:
-    tested = Beating()
+async def test_entries_without_a_heartbeat_for_a_day_are_forgotten(registry: Registry) -> None:
+    tested = Beating(registry)
     tested.agents = {f"a{number}": True for number in range(1_203)}
     await tested.heartbeat.beat()
     tested.clock.advance(FORGOTTEN_AFTER)

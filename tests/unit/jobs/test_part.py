@@ -15,11 +15,13 @@ from dragoman.agents.context import AgentContext
 from dragoman.agents.message import AgentMessage
 from dragoman.app import ServerOptions, configure, create_server
 from dragoman.jobs.heartbeat import EVERY_SECONDS
-from dragoman.jobs.port import Registry, Schedule
+from dragoman.jobs.port import JobRun, Registry, Schedule
 from dragoman.jobs.scheduler import LONGEST_FIRST_WAIT, LONGEST_STANDBY
 from dragoman.parts.part import Contribution, Facilities, Part, ScheduledJob
 from dragoman.runtime import Runtime
+from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
+from tests.contract.engines import opened_storages
 from tests.support.waiting import PATIENCE
 
 PERIOD = 600.0
@@ -63,12 +65,6 @@ async def rest() -> None:
         await asyncio.sleep(0.002)
 
 
-async def settle() -> None:
-    """Let tasks that are due run, where no thread is involved."""
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
 async def pass_time_until(clock: ManualClock, is_so: Callable[[], object]) -> None:
     """Let time pass in small steps until the condition holds."""
     async with asyncio.timeout(PATIENCE):
@@ -94,47 +90,53 @@ async def test_one_of_two_servers_on_a_data_directory_runs_a_job_and_the_other_t
         assert (leader.runs, other.runs) == (3, 1)
 
 
-IN_MEMORY: dict[str, Any] = {"settings": {"storage": {"engine": "memory"}}, "has_durable_agents": True}
-
-
-async def entries_of(runtime: Runtime) -> dict[str, tuple[str, int]]:
-    kept = await runtime.facilities.storage.port(Registry).entries()
+async def entries_of(storage: Storage) -> dict[str, tuple[str, int]]:
+    kept = await storage.port(Registry).entries()
     return {entry.name if entry.kind == "agent" else entry.kind: (entry.status, entry.revision) for entry in kept}
 
 
+async def seen(clock: ManualClock, storage: Storage, revision: int) -> dict[str, tuple[str, int]]:
+    """Let time pass until the entry of the process has this revision, and return the entries."""
+    async with asyncio.timeout(PATIENCE):
+        while (entries := await entries_of(storage)).get("process", ("", 0))[1] < revision:
+            clock.advance(EVERY_SECONDS / 10)
+            await asyncio.sleep(0.002)
+    return entries
+
+
 @pytest.mark.requirement("MC-HB-01")
-async def test_a_server_with_agents_sends_a_heartbeat_for_each_at_least_every_five_minutes() -> None:
+async def test_a_server_with_agents_sends_a_heartbeat_for_each_at_least_every_five_minutes(tmp_path: Path) -> None:
     clock = ManualClock()
-    server = Server(clock, None, make_agent("ann", handle), make_agent("bob", handle), **IN_MEMORY)
+    server = Server(clock, tmp_path, make_agent("ann", handle), make_agent("bob", handle))
     async with server.running() as runtime:
-        registry, schedule = runtime.facilities.storage.port(Registry), runtime.facilities.storage.port(Schedule)
-        await settle()
-        clock.advance(LONGEST_FIRST_WAIT)
-        await settle()
-        assert await entries_of(runtime) == {"ann": ("healthy", 1), "bob": ("healthy", 1), "process": ("healthy", 1)}
+        storage = runtime.facilities.storage
+        registry, schedule = storage.port(Registry), storage.port(Schedule)
+        assert await seen(clock, storage, 1) == {
+            "ann": ("healthy", 1),
+            "bob": ("healthy", 1),
+            "process": ("healthy", 1),
+        }
         assert runtime.agents is not None
         runtime.agents.deliveries.workers["bob"].is_quarantined = True
         for number in (2, 3, 4):
-            clock.advance(EVERY_SECONDS)
-            await settle()
-            seen = {"ann": ("healthy", number), "bob": ("degraded", number), "process": ("healthy", number)}
-            assert await entries_of(runtime) == seen
-            assert {entry.last_seen_at for entry in await registry.entries()} == {clock.now().timestamp()}
+            wanted = {"ann": ("healthy", number), "bob": ("degraded", number), "process": ("healthy", number)}
+            assert await seen(clock, storage, number) == wanted
         (run,) = [each for each in await schedule.runs() if each.job == "heartbeat"]
+        assert {entry.last_seen_at for entry in await registry.entries()} == {run.started_at}
+        assert run.next_due_at - run.started_at - run.duration_ms / 1000 <= EVERY_SECONDS
         assert run.facts == {"status": "healthy", "agents": 2, "degradedAgents": 1}
         assert [run.process] == [entry.name for entry in await registry.entries() if entry.kind == "process"]
-    assert await entries_of(runtime) == {"ann": ("healthy", 4), "bob": ("degraded", 4)}
+    async with opened_storages("sqlite", tmp_path) as (storage,):
+        assert await entries_of(storage) == {"ann": ("healthy", 4), "bob": ("degraded", 4)}
 
 
-async def test_a_worker_that_is_not_the_owner_sends_heartbeats_and_runs_no_other_job() -> None:
+async def test_a_worker_that_is_not_the_owner_sends_heartbeats_and_runs_no_other_job(tmp_path: Path) -> None:
     clock = ManualClock()
-    server = Server(clock, None, make_agent("ann", handle), is_owner=False, **IN_MEMORY)
+    server = Server(clock, tmp_path, make_agent("ann", handle), is_owner=False)
     async with server.running() as runtime:
-        for _ in range(3):
-            await settle()
-            clock.advance(PERIOD)
-        await settle()
-        jobs = [run.job for run in await runtime.facilities.storage.port(Schedule).runs()]
+        storage = runtime.facilities.storage
+        await seen(clock, storage, 3)
+        jobs = [run.job for run in await storage.port(Schedule).runs()]
         assert (jobs, server.runs) == (["heartbeat"], 0)
 
 
@@ -164,9 +166,8 @@ async def test_a_gateway_tidies_its_documents_by_a_job() -> None:
     clock = ManualClock()
     settings = {"gateway": {"enabled": True}, "storage": {"engine": "memory"}}
     async with Server(clock, None, settings=settings).running() as runtime:
-        for _ in range(3):
-            await settle()
+        schedule, found = runtime.facilities.storage.port(Schedule), dict[str, JobRun]()
+        while "knowledge.tidy" not in found:
             clock.advance(LONGEST_FIRST_WAIT)
-        await settle()
-        found = {run.job: run for run in await runtime.facilities.storage.port(Schedule).runs()}
+            found = {run.job: run for run in await schedule.runs()}
     assert (found["knowledge.tidy"].outcome, found["knowledge.tidy"].facts) == ("completed", {"tidied": 0})

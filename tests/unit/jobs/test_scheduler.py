@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dragoman.adapters.dict_schedule import DictRegistry, DictSchedule
 from dragoman.errors import NotFound, StorageBusy, StorageFailed
 from dragoman.jobs.port import JobRun, JobStores
 from dragoman.jobs.scheduler import LONGEST_FIRST_WAIT, LONGEST_STANDBY, Scheduler, seconds_until_due
@@ -37,23 +36,40 @@ class Watched:
         return self.outcome
 
 
+class PlainSchedule:
+    """A `Schedule` that keeps the newest run of each process, and whose lock is free."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, JobRun] = {}
+
+    async def lead(self, job: str) -> bool:
+        return True
+
+    async def note(self, run: JobRun) -> None:
+        self._runs[run.process] = run
+
+    async def runs(self) -> list[JobRun]:
+        return list(self._runs.values())
+
+
 class Process:
     """A process with one job. Those that are given the same schedule share it."""
 
     def __init__(
         self,
-        schedule: DictSchedule | None = None,
+        schedule: PlainSchedule | None = None,
         clock: ManualClock | None = None,
         *,
         random: float = 0.0,
         is_owner: bool = True,
         **options: Any,
     ) -> None:
-        self.schedule, self.clock = schedule or DictSchedule(), clock or ManualClock()
+        self.schedule, self.clock = schedule or PlainSchedule(), clock or ManualClock()
         self.watched = Watched(self.clock, **options)
         self.entries: list[Entry] = []
         logger = StructuredLogger(self.entries.append, self.clock)
-        stores = JobStores(self.schedule, DictRegistry())
+        registry: Any = None  # It is for the heartbeat.
+        stores = JobStores(self.schedule, registry)
         ids = SequentialIds()
         self.scheduler = Scheduler(lambda: stores, self.clock, logger, ids, lambda: random, is_owner=is_owner)
         self.task: asyncio.Task[None] | None = None
@@ -157,7 +173,7 @@ async def test_a_restart_runs_at_once_what_was_due_meanwhile() -> None:
 
 
 async def test_a_job_that_runs_everywhere_does_not_wait_for_runs_of_other_processes() -> None:
-    schedule, clock = DictSchedule(), ManualClock()
+    schedule, clock = PlainSchedule(), ManualClock()
     processes = [Process(schedule, clock, everywhere=True) for _ in range(2)]
     for process in processes:
         async with process.running():
@@ -199,7 +215,7 @@ def test_the_last_run_of_any_process_decides_when_a_job_is_due(runs: list[JobRun
 
 
 async def test_a_process_that_is_not_the_owner_runs_only_what_runs_everywhere() -> None:
-    schedule, clock = DictSchedule(), ManualClock()
+    schedule, clock = PlainSchedule(), ManualClock()
     one, each = (Process(schedule, clock, is_owner=False, everywhere=everywhere) for everywhere in (False, True))
     async with one.running(), each.running():
         for _ in range(3):
@@ -209,7 +225,7 @@ async def test_a_process_that_is_not_the_owner_runs_only_what_runs_everywhere() 
         assert one.task.done()
 
 
-class Contested(DictSchedule):
+class Contested(PlainSchedule):
     """A schedule whose lock another process has, and whose storage fails if it is told to."""
 
     def __init__(self) -> None:
@@ -252,7 +268,7 @@ async def test_a_process_that_does_not_lead_asks_again_within_a_minute(fault: Ex
 
 
 async def ran(
-    outcome: Mapping[str, Any] | BaseException | None, schedule: DictSchedule | None = None
+    outcome: Mapping[str, Any] | BaseException | None, schedule: PlainSchedule | None = None
 ) -> tuple[list[JobRun], list[dict[str, Any]]]:
     """The rows after a first run with this outcome, and the log after a second one without an error."""
     process = Process(schedule, everywhere=True)

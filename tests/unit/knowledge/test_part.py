@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from dragoman.adapters.dict_documents import DictAudit, DictDocuments
-from dragoman.adapters.dict_storage import DictStorage
 from dragoman.adapters.engines import ENGINES
+from dragoman.adapters.private_storage import PrivateStorage
 from dragoman.app import ServerOptions, configure, create_server
 from dragoman.errors import StorageFailed
 from dragoman.knowledge.part import tidy
@@ -19,11 +18,10 @@ from dragoman.testing import ManualClock
 from tests.support.waiting import PATIENCE
 
 
-class Scripted(DictDocuments):
+class Scripted:
     """Documents of a storage that has so much to tidy up at each step, or that fails."""
 
     def __init__(self, *steps: int | Exception) -> None:
-        super().__init__(ManualClock(), DictAudit())
         self.steps = list(steps)
         self.limits: list[int] = []
 
@@ -37,14 +35,14 @@ class Scripted(DictDocuments):
 
 async def test_documents_are_tidied_in_steps_until_a_step_has_less_to_do() -> None:
     documents = Scripted(200, 200, 7, 200)
-    assert await tidy(documents) == {"tidied": 407}
+    assert await tidy(cast(Documents, documents)) == {"tidied": 407}
     assert (documents.limits, documents.steps) == ([200] * 3, [200])
 
 
 async def test_tidying_goes_on_when_the_storage_has_failed_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = Scripted(*[StorageFailed("no disk")] * 9, 3)
 
-    class ScriptedStorage(DictStorage):
+    class ScriptedStorage(PrivateStorage):
         def _make_ports(self) -> dict[type, Any]:
             return {**super()._make_ports(), Documents: documents}
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
 from dragoman.access.callers import LOCAL
-from dragoman.adapters.dict_documents import DictAudit, DictDocuments
 from dragoman.errors import Aborted, Conflict, ModelUnavailable, NotEnabled, Unauthorized
 from dragoman.knowledge.index import Hit, PassageQuery
-from dragoman.knowledge.port import ActionRequest
+from dragoman.knowledge.port import ActionRequest, Documents
 from dragoman.knowledge.querying import CANDIDATES, Queries
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.testing import ManualClock
 from dragoman.tools.context import Cancellation, ToolContext
+from tests.contract.engines import opened_storages
 from tests.support.document_entries import asked
 from tests.support.passages import FewPassages, Held, passage
 from tests.support.waiting import until
@@ -28,10 +29,11 @@ OWLS = (passage(1, "owls hunt"), passage(2, "owls sleep"), passage(3, "mice hide
 class Asking:
     """Queries over a few passages, with a clock that stands still."""
 
+    documents: ClassVar[Documents]
+
     def __init__(self, index: FewPassages | None = None, **options: Any) -> None:
         self.index = index or FewPassages(*OWLS)
         self.clock = ManualClock()
-        self.documents = DictDocuments(self.clock, DictAudit())
         self.queries = Queries(self.documents, self.index, self.clock, **options)
         self.cancellation = Cancellation()
         self.progress: list[float] = []
@@ -52,6 +54,14 @@ class Asking:
         await until(lambda: held.waiting if held is not None else self.index.asked)
         self.clock.advance(seconds)
         return await task
+
+
+@pytest.fixture(autouse=True)
+async def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Where receipts are kept."""
+    async with opened_storages("memory", tmp_path) as (storage,):
+        monkeypatch.setattr(Asking, "documents", storage.port(Documents), raising=False)
+        yield
 
 
 def query_request(**fields: Any) -> ActionRequest:

@@ -6,16 +6,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import pytest
-
-from dragoman.adapters.dict_documents import DictAudit, DictDocuments
-from dragoman.errors import StorageFailed
-from dragoman.knowledge.port import Document, UpdateDocument
+from dragoman.knowledge.port import UpdateDocument
 from dragoman.knowledge.standing import Standings
 from dragoman.knowledge_page.reading import CHILDREN_AT_ONCE, MOST_ABOVE, REVISIONS_AT_ONCE, Reading
 from dragoman.knowledge_page.routes import QUERY, KnowledgePage
 from dragoman.parts.route import HttpResponse
-from tests.support.document_entries import Tree, titled
+from tests.support.document_entries import BrokenDocuments, Tree, titled
 from tests.support.gateway import Signer
 from tests.support.gateway_serving import NOBODY, GatewayApp, internal, keep_keys, open_gateway
 from tests.support.http_wire import Response, request
@@ -131,9 +127,8 @@ async def test_deleted_documents_have_neither_text_nor_history() -> None:
 # What there is to read.
 
 
-@pytest.mark.parametrize("engine", ["memory", "sqlite"])
-async def test_children_come_in_pages_in_their_order(engine: str, tmp_path: Path) -> None:
-    async with open_gateway(CALLERS, None if engine == "memory" else tmp_path) as gateway:
+async def test_children_come_in_pages_in_their_order() -> None:
+    async with open_gateway(CALLERS) as gateway:
         tree = Tree(gateway.documents)
         count = 2 * CHILDREN_AT_ONCE + 1
         for number in range(count):
@@ -218,9 +213,8 @@ async def test_history_comes_in_pages_the_newest_first_and_differences_between_a
 # Search.
 
 
-@pytest.mark.parametrize("engine", ["memory", "sqlite"])
-async def test_a_search_is_a_call_of_the_action_as_the_pages_caller(engine: str, tmp_path: Path) -> None:
-    async with open_gateway(CALLERS, None if engine == "memory" else tmp_path) as gateway:
+async def test_a_search_is_a_call_of_the_action_as_the_pages_caller() -> None:
+    async with open_gateway(CALLERS) as gateway:
         tree, other = Tree(gateway.documents), Tree(gateway.documents, "other")
         await tree.create("a", title="Manual")
         said = "Turn the red knob\N{RIGHT-TO-LEFT OVERRIDE} and wait until the lamp has been green for a minute or two."
@@ -262,14 +256,10 @@ async def test_whoever_may_not_call_the_action_cannot_search() -> None:
 
 
 async def test_a_store_that_fails_is_told_without_its_path() -> None:
-    class Broken(DictDocuments):
-        async def get(self, tenant: str, id: str) -> Document | None:
-            raise StorageFailed("/secret/path is broken")
-
+    broken: Any = BrokenDocuments()
     async with open_gateway(CALLERS) as gateway:
-        broken = Reading(Broken(gateway.clock, DictAudit()))
         *_, fetched = KnowledgePage(
-            broken, Standings(lambda: True), gateway.runtime.edge.services, has_answers=False
+            Reading(broken), Standings(lambda: True), gateway.runtime.edge.services, has_answers=False
         ).routes()
         answered = await fetched.handler(request_to("/knowledge/api/document"))
         assert isinstance(answered, HttpResponse)

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from dragoman import Caller
-from dragoman.adapters.dict_memories import DictMemories
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
 from dragoman.adapters.sqlite_memories import SqliteMemories
 from dragoman.memories import tools
@@ -57,8 +56,8 @@ async def fill(server: TestServer, count: int) -> None:
         await call(server, "memory_store", key=f"key{number:02}", value=f"word {number}")
 
 
-def test_every_tool_says_what_kind_of_work_it_does() -> None:
-    made = memory_tools(DictMemories(1, ManualClock()))
+def test_every_tool_says_what_kind_of_work_it_does(tmp_path: Path) -> None:
+    made = memory_tools(SqliteMemories(SqliteDatabase(tmp_path / FILE_NAME, MIGRATIONS), 1, ManualClock()))
     facts = {
         tool.definition.name: (
             tool.definition.category,

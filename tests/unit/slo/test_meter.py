@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
-from dragoman.adapters.dict_levels import DictServiceLevels
 from dragoman.errors import StorageBusy
 from dragoman.replies.vocabulary import STATUSES, ContractCode
 from dragoman.slo.meter import ABORTED, MOST_TENANTS, STRANGER, ActionMeter, Requested, status_of
 from dragoman.slo.part import LevelKeeping
-from dragoman.slo.port import LevelKey
+from dragoman.slo.port import LevelKey, ServiceLevels
 from dragoman.testing import ManualClock
+from tests.contract.engines import opened_storages
 
 ASKED = Requested("knowledge.create_document", "acme", "svc:writer", "external")
 
@@ -58,25 +59,19 @@ def test_a_long_name_is_cut() -> None:
     assert [len(labels[2]) for labels in shown] == [128]
 
 
-class BusyOnce(DictServiceLevels):
-    """Levels that cannot be stored the first time."""
+async def test_what_cannot_be_stored_is_stored_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def busy(minute: int, counts: Mapping[LevelKey, int]) -> None:
+        raise StorageBusy("the storage is busy")
 
-    is_busy = True
-
-    async def add(self, minute: int, counts: Mapping[LevelKey, int]) -> None:
-        if self.is_busy:
-            self.is_busy = False
-            raise StorageBusy("the storage is busy")
-        await super().add(minute, counts)
-
-
-async def test_what_cannot_be_stored_is_stored_the_next_time() -> None:
-    meter, levels, clock = ActionMeter(), BusyOnce(), ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
-    keeping = LevelKeeping(meter, levels, clock)
-    meter.ended(ASKED, "", 1.0)
-    with pytest.raises(StorageBusy):
-        await keeping.keep()
-    meter.ended(ASKED, "", 1.0)
-    assert await keeping.keep() == {"counts": 2}
-    assert await keeping.keep() == {"counts": 0}
-    assert set((await levels.read(0)).values()) == {2}
+    async with opened_storages("memory", tmp_path) as (storage,):
+        meter, levels = ActionMeter(), storage.port(ServiceLevels)
+        keeping = LevelKeeping(meter, levels, ManualClock(datetime(2026, 1, 1, tzinfo=UTC)))
+        meter.ended(ASKED, "", 1.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(levels, "add", busy)
+            with pytest.raises(StorageBusy):
+                await keeping.keep()
+        meter.ended(ASKED, "", 1.0)
+        assert await keeping.keep() == {"counts": 2}
+        assert await keeping.keep() == {"counts": 0}
+        assert set((await levels.read(0)).values()) == {2}

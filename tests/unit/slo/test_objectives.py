@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
-from dragoman.adapters.dict_levels import DictServiceLevels
 from dragoman.slo.meter import ABORTED, ACK, BOUNDS_MS, DEAD, DONE, FAILED, LATENCY, REFUSED, RETRIES, SUCCESS
 from dragoman.slo.objectives import Report, read_report
-from dragoman.slo.port import DAY, LevelKey
+from dragoman.slo.port import DAY, LevelKey, ServiceLevels
+from tests.contract.engines import opened_storages
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC).timestamp()
 MINUTE = int(NOW // 60)
@@ -27,10 +28,11 @@ def within(milliseconds: float) -> int:
 
 
 async def report(*added: tuple[int, dict[LevelKey, int]], tenant: str | None = None) -> Report:
-    levels = DictServiceLevels()
-    for minutes_ago, counts in added:
-        await levels.add(MINUTE - minutes_ago, counts)
-    return await read_report(levels, NOW, lambda action: 30_000.0 if action == ACTION else 1.0, tenant)
+    async with opened_storages("memory", Path()) as (storage,):
+        levels = storage.port(ServiceLevels)
+        for minutes_ago, counts in added:
+            await levels.add(MINUTE - minutes_ago, counts)
+        return await read_report(levels, NOW, lambda action: 30_000.0 if action == ACTION else 1.0, tenant)
 
 
 def broken(found: Report) -> list[tuple[str, str]]:

@@ -38,9 +38,9 @@ OTHER = "another-key-of-22-chars"
 DIALECTS = ["structured", "envelope", "plain"]
 
 
-@pytest.fixture(params=["memory", "folder"])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
-    return Kept(tmp_path if request.param == "folder" else None)
+@pytest.fixture
+def kept() -> Kept:
+    return Kept(None)
 
 
 def keys(server: TestServer, what: str) -> float:
@@ -597,15 +597,14 @@ async def test_the_result_of_a_client_that_has_left_is_what_a_repeat_gets(kept: 
         assert (is_repeat(result), pay.count) == (True, 1)
 
 
-async def test_read_only_tools_ignore_keys(kept: Kept) -> None:
+async def test_read_only_tools_ignore_keys(tmp_path: Path) -> None:
     look = Effect("look", read_only=True)
-    async with kept.serve(look.tool) as server:
+    async with Kept(tmp_path).serve(look.tool) as server:
         client = await server.client()
         results = [await call(client, "look"), await call(client, "look"), await call(client, "look", amount=2)]
         assert [is_repeat(each) for each in results] == [False] * 3
         assert look.count == 3
-        if kept.folder is not None:
-            assert not (kept.folder / "dragoman.db").exists()
+        assert not (tmp_path / "dragoman.db").exists()
 
 
 @pytest.mark.parametrize("modern", [False, True], ids=["handshake", "modern"])

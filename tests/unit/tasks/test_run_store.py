@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from dragoman.adapters.dict_ledger import DictBooks, DictLedgerAdmin
-from dragoman.adapters.dict_runs import DictRuns
+from dragoman.agents.ledger import LedgerAdmin
 from dragoman.changes import Change, LedgerChanged
 from dragoman.errors import LeaseLost, ResourceExhausted, StorageBusy, StorageClosed, StorageError, StorageFull
 from dragoman.ids import Ids, RandomIds
+from dragoman.storage.port import Storage
 from dragoman.tasks.port import Note, Run, RunChange, Runs
 from dragoman.tasks.store import RunStore, stored_now
 from dragoman.telemetry.log import Entry, StructuredLogger
 from dragoman.testing import ManualClock, SequentialIds
+from tests.contract.engines import opened_storages
 from tests.support.agents import quiet, raising
 from tests.support.run_entries import ended, keyed, stored
 from tests.support.waiting import PATIENCE
@@ -42,33 +44,39 @@ class FailingRuns:
 class Failing:
     """A store with such runs."""
 
-    def __init__(self, ids: Ids | None = None) -> None:
-        books = DictBooks()
-        self.runs = FailingRuns(DictRuns(books))
+    def __init__(self, storage: Storage, ids: Ids) -> None:
+        self.runs = FailingRuns(storage.port(Runs))
         self.clock = ManualClock()
         self.log: list[Entry] = []
         self.published: list[Change] = []
         logger = StructuredLogger(self.log.append, self.clock)
         self.store = RunStore(
-            lambda: (self.runs, DictLedgerAdmin(books)),
+            lambda: (self.runs, storage.port(LedgerAdmin)),
             self.clock,
-            ids or SequentialIds(),
+            ids,
             logger,
             self.published.append,
             10.0,
         )
 
 
-async def test_nothing_is_opened_before_it_is_used() -> None:
-    store = Failing().store
+@pytest.fixture
+async def failing(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Failing]:
+    async with opened_storages("memory", tmp_path) as (storage,):
+        made = Failing(storage, getattr(request, "param", SequentialIds()))
+        yield made
+        await made.store.close()
+
+
+async def test_nothing_is_opened_before_it_is_used(failing: Failing) -> None:
+    store = failing.store
     await store.close()
     assert not store.is_open
     await store.runs.add(keyed())
     assert store.is_open
 
 
-async def test_what_has_happened_is_stored_as_soon_as_that_is_possible() -> None:
-    failing = Failing()
+async def test_what_has_happened_is_stored_as_soon_as_that_is_possible(failing: Failing) -> None:
     run = await failing.store.runs.add(keyed())
     failing.runs.errors = [StorageFull("full"), StorageBusy("busy"), StorageFull("full")]
     storing = asyncio.create_task(failing.store.change_at_last(ended(run)))
@@ -85,24 +93,21 @@ async def test_what_has_happened_is_stored_as_soon_as_that_is_possible() -> None
 
 
 @pytest.mark.parametrize("error", [LeaseLost("run 1"), StorageClosed("closed")])
-async def test_what_cannot_be_stored_any_more_is_given_up(error: StorageError) -> None:
-    failing = Failing()
+async def test_what_cannot_be_stored_any_more_is_given_up(failing: Failing, error: StorageError) -> None:
     run = await failing.store.runs.add(keyed())
     failing.runs.errors = [error]
     assert await failing.store.change_at_last(ended(run)) is None
     assert (failing.runs.tries, failing.published) == (1, [])
 
 
-async def test_a_store_that_stops_does_not_wait_for_a_storage_that_fails() -> None:
-    failing = Failing()
+async def test_a_store_that_stops_does_not_wait_for_a_storage_that_fails(failing: Failing) -> None:
     run = await failing.store.runs.add(keyed())
     failing.store.is_stopping = True
     failing.runs.errors = [StorageFull("full")]
     assert await failing.store.change_at_last(ended(run)) is None
 
 
-async def test_a_storage_that_is_full_refuses_a_call_that_may_be_repeated() -> None:
-    failing = Failing()
+async def test_a_storage_that_is_full_refuses_a_call_that_may_be_repeated(failing: Failing) -> None:
     run = await failing.store.runs.add(keyed())
     failing.runs.errors = [StorageFull("/secret/place is full")]
     with pytest.raises(ResourceExhausted) as refused:
@@ -114,8 +119,8 @@ async def test_a_storage_that_is_full_refuses_a_call_that_may_be_repeated() -> N
     )
 
 
-async def test_changes_end_when_something_has_changed() -> None:
-    store = Failing().store
+async def test_changes_end_when_something_has_changed(failing: Failing) -> None:
+    store = failing.store
     first = store.changes
     assert store.changes is first
     store.changed()
@@ -123,8 +128,8 @@ async def test_changes_end_when_something_has_changed() -> None:
     assert store.changes is not first
 
 
-async def test_message_ids_are_uuids_in_the_order_of_time() -> None:
-    failing = Failing(RandomIds())
+@pytest.mark.parametrize("failing", [RandomIds()], indirect=True)
+async def test_message_ids_are_uuids_in_the_order_of_time(failing: Failing) -> None:
     made = []
     for _ in range(3):
         made.append(UUID(failing.store.message_id()))
@@ -133,6 +138,6 @@ async def test_message_ids_are_uuids_in_the_order_of_time() -> None:
     assert {each.version for each in made} == {4}
 
 
-async def test_message_ids_differ_whatever_ids_are_made_of() -> None:
-    store = Failing().store
+async def test_message_ids_differ_whatever_ids_are_made_of(failing: Failing) -> None:
+    store = failing.store
     assert len({store.message_id() for _ in range(3)}) == 3

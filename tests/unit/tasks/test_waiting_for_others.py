@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman import ToolContext, tool
 from dragoman.access.callers import LOCAL
-from dragoman.adapters.dict_ledger import DictBooks, DictLedgerAdmin
-from dragoman.adapters.dict_runs import DictRuns
+from dragoman.agents.ledger import LedgerAdmin
+from dragoman.storage.port import Storage
+from dragoman.tasks.port import Runs
 from dragoman.testing import ManualClock, TestServer, open_server
+from tests.contract.engines import opened_storages
 from tests.support.agents import quiet
 from tests.support.keyed_calls import Effect, begin_keyed, is_repeat
 from tests.support.shared_ports import SharedPort
@@ -23,13 +26,13 @@ from tests.support.waiting import PATIENCE, until
 class Site:
     """Servers on one store, and their clock."""
 
-    def __init__(self) -> None:
-        self.books, self.clock = DictBooks(), ManualClock()
-        self.runs = SharedPort(DictRuns(self.books))
+    def __init__(self, storage: Storage) -> None:
+        self.clock = ManualClock()
+        self.runs, self.admin = SharedPort(storage.port(Runs)), storage.port(LedgerAdmin)
 
     @asynccontextmanager
     async def serve(self, *tools: Any) -> AsyncIterator[TestServer]:
-        runs = (self.runs, DictLedgerAdmin(self.books))
+        runs = (self.runs, self.admin)
         async with asyncio.timeout(PATIENCE), open_server(tools, runs=runs, clock=self.clock) as server:
             yield server
 
@@ -37,11 +40,14 @@ class Site:
         for _ in range(seconds):
             self.clock.advance(1)
             await quiet()
+            await self.admin.purge(0.0, 1)  # Behind all writes so far.
+            await self.admin.figures()
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site()
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with opened_storages("memory", tmp_path) as (storage,):
+        yield Site(storage)
 
 
 async def test_a_repeat_that_waits_for_another_process_looks_often(site: Site) -> None:
@@ -89,10 +95,10 @@ async def test_an_idle_server_asks_the_store_for_nothing_until_another_process_e
 
     async with site.serve(quick) as server:
         await server.runtime.create_task("quick")
+        await until(lambda: not site.runs.eager)
         await site.pass_time(5)
         before = site.runs.asked["sweep"], site.runs.asked["page"]
         await site.pass_time(60)
         assert (site.runs.asked["sweep"], site.runs.asked["page"]) == before
         site.runs.tell_lost()
-        await quiet()
-        assert site.runs.asked["sweep"] == before[0] + 1
+        await until(lambda: site.runs.asked["sweep"] == before[0] + 1)

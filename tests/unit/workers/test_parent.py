@@ -22,6 +22,7 @@ from dragoman.config import Config, make_config
 from dragoman.edge.http.listening import bind
 from dragoman.edge.settings import HttpConfig
 from dragoman.errors import ConfigError
+from dragoman.folders import hold
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.testing import open_server
 from dragoman.workers.control import (
@@ -37,7 +38,7 @@ from dragoman.workers.control import (
     from_parent,
     from_worker,
 )
-from dragoman.workers.folder import hold, private_folder, remove_if_unused
+from dragoman.workers.folder import private_folder, remove_if_unused
 from dragoman.workers.parent import RESTARTS, Processes, Worker, Workers, check_settings, divided, reserve
 from tests.support.waiting import PATIENCE
 

@@ -74,7 +74,7 @@ def tool_messages(runtime: Runtime, *, prefix: str = "", caller: Caller = LOCAL)
     this function in the event loop of the runtime. An agent in that loop is run by Langroid's async methods, such as
     `Task.run_async`; an agent in another thread by those or by the others.
     """
-    loop, hidden = asyncio.get_running_loop(), runtime.catalogue.hidden_from(caller)
+    loop = asyncio.get_running_loop()
 
     async def answer(message: ToolMessage) -> str:
         return text_of(await carry_out(runtime, message, caller=caller))
@@ -90,8 +90,8 @@ def tool_messages(runtime: Runtime, *, prefix: str = "", caller: Caller = LOCAL)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answer(message), loop))
 
     handlers = {"__module__": __name__, "handle": handle, "handle_async": handle_async}
-    shown = (each for each in runtime.catalogue.list() if each.name.startswith(prefix) and each.name not in hidden)
-    classes = [message_class(each) for each in shown if caller.may_call(each.name)]
+    shown = (each.definition for each in runtime.catalogue if each.may_be_called_by(caller))
+    classes = [message_class(each) for each in shown if each.name.startswith(prefix)]
     return [type(each)("HandledMessage", (each,), handlers) for each in classes]
 
 

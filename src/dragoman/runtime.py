@@ -280,7 +280,7 @@ class Runtime:
         `tasks.requests` finds the task then.
         """
         tool = self.catalogue.get(name)
-        if tool is not None and tool.task is None:
+        if tool is not None and tool.task is None and tool.exists_for(caller):
             raise InvalidArgument(f"Calls of {name[:200]} do not become tasks", {"reason": "no_task"})
         origin = Origin(caller, client=TASK_MAKER, is_modern=True)
         call = self.intake.make_local(name, arguments or {}, origin, correlation_id)

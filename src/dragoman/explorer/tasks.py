@@ -68,8 +68,8 @@ class TaskViews:
 
     def tools(self, caller: Caller) -> dict[str, str]:
         """The tools with task support that a caller may call: by name, `optional` or `required`."""
-        known = ((each.definition.name, each.task) for each in self._catalogue)
-        return {name: task for name, task in known if task is not None and caller.may_call(name)}
+        known = ((each.definition.name, each.task) for each in self._catalogue if each.may_be_called_by(caller))
+        return {name: task for name, task in known if task is not None}
 
     async def has_tasks(self, caller: Caller) -> bool:
         """Whether there is anything to show."""
@@ -127,7 +127,8 @@ class TaskViews:
         except (ProtocolError, msgspec.ValidationError):
             return error_response(400, "Input validation failed: the body must be an object with tool and arguments")
         name, caller = given.tool, request.caller
-        if self._catalogue.get(name) is None or not caller.may_call(name):
+        tool = self._catalogue.get(name)
+        if tool is None or not tool.may_be_called_by(caller):
             return error_response(404, f"Tool '{name[:200]}' not found")
         wanted = correlation_id_in({"correlationId": request.headers.get(b"x-correlation-id", b"").decode("latin-1")})
         try:

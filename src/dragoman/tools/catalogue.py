@@ -71,9 +71,13 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         force_setattr(self, "is_plain", not (self.questions or self.task or self.touches_results))
 
+    def exists_for(self, caller: Caller) -> bool:
+        """Whether a caller is told that there is such a tool, whatever its scopes are."""
+        return self.is_for is None or self.is_for(caller)
+
     def may_be_called_by(self, caller: Caller) -> bool:
-        """Whether a caller is shown the tool."""
-        return caller.may_call(self.definition.name) and (self.is_for is None or self.is_for(caller))
+        """Whether a caller is shown the tool, and may call it."""
+        return caller.may_call(self.definition.name) and self.exists_for(caller)
 
     @classmethod
     def of(cls, tool: Tool, validator: Validator, timeout_ms: int) -> RegisteredTool:
@@ -245,7 +249,7 @@ class Catalogue:
             version = self.version  # Before the tools are looked at: a change meanwhile makes it look again.
             particular = tuple(each for each in self._tools.copy().values() if each.is_for is not None)
             self._particular = version, particular
-        return frozenset(each.definition.name for each in particular if each.is_for and not each.is_for(caller))
+        return frozenset(each.definition.name for each in particular if not each.exists_for(caller))
 
     def list(self) -> list[ToolDefinition]:
         """All definitions, sorted by name."""

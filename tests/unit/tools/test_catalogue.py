@@ -11,12 +11,13 @@ import pytest
 
 from dragoman import ServerOptions, ToolContext, ToolDefinition, create_server, define_tool, tool
 from dragoman.access.callers import Caller
-from dragoman.errors import DuplicateTool, ErrorCode, InvalidTool
+from dragoman.errors import DuplicateTool, ErrorCode, InvalidArgument, InvalidTool, NotFound
 from dragoman.telemetry.log import Entry, StructuredLogger
 from dragoman.testing import ManualClock, SequentialIds, open_server
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.settings import AdminPolicy, TimeoutsConfig, ToolsConfig
 from dragoman.tools.tool import Tool
+from tests.support.answers import error_in
 
 OBJECT: dict[str, Any] = {"type": "object"}
 
@@ -396,3 +397,22 @@ def test_tools_that_exist_for_some_callers_follow_every_change_of_the_catalogue(
     assert made.hidden_from(stranger) == frozenset()
     made.register(particular)
     assert made.hidden_from(stranger) == {"particular"}
+
+
+async def test_a_tool_that_exists_for_some_callers_is_unknown_to_the_others() -> None:
+    member, stranger = Caller("member", tenants=frozenset(("acme",))), Caller("stranger")
+    particular = Tool(definition("particular"), answer, is_async=True, is_for=lambda caller: bool(caller.tenants))
+    async with open_server([particular]) as server:
+        for caller, is_known in ((member, True), (stranger, False)):
+            client = await server.client(caller)
+            assert ("particular" in [each["name"] for each in await client.list_tools()]) is is_known
+            called, other = [await client.call_tool(name, {"a": 1}) for name in ("particular", "particula")]
+            assert called["isError"] is not is_known
+            if not is_known:
+                unknown = error_in(other)
+                assert error_in(called)["message"] == unknown["message"].replace("particula", "particular")
+            wanted = InvalidArgument if is_known else NotFound  # It is no task, and the stranger is not told that.
+            with pytest.raises(wanted):
+                await server.runtime.create_task("particular", caller=caller)
+    codes = [record.get("errorCode") for record in server.records if record["toolName"] == "particular"]
+    assert codes == [None, "NOT_FOUND", "NOT_FOUND"]

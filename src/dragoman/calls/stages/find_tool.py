@@ -1,4 +1,7 @@
-"""Step 5: what a call runs. An unknown tool is the tool's error, not the protocol's."""
+"""Step 5: what a call runs. An unknown tool is the tool's error, not the protocol's.
+
+A tool that does not exist for the caller is unknown, however the call came here: `tools/list` asks the same question.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class FindTool:
 
         def find(call: Call) -> Awaitable[Any]:
             tool = get(call.name)
-            if tool is None:
+            if tool is None or not tool.exists_for(call.origin.caller):
                 raise NotFound(f"Unknown tool: {call.name[:200]}")
             call.tool = tool
             return proceed(call)
@@ -36,7 +39,7 @@ class FindOffer:
 
     def __call__(self, proceed: Service, /) -> Service:
         def find(call: Call) -> Awaitable[Any]:
-            if not call.is_found:
+            if not (call.is_found and call.tool.exists_for(call.origin.caller)):
                 raise NotFound(f"Not offered: {call.name[:200]}")
             return proceed(call)
 

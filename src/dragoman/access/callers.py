@@ -54,18 +54,16 @@ class Caller:
         return left if left > 0 else max(0.0, left + LEEWAY_SECONDS)
 
     def has(self, scope: str) -> bool:
-        """Whether a scope that is not a tool's was granted."""
-        return self.scopes is None or scope in self.scopes
+        """Whether a scope was granted; that of a tool also as `tool:<beginning>*` or `tool:*`."""
+        if self.scopes is None or scope in self.scopes:
+            return True
+        return scope.startswith(SCOPE_PREFIX) and any(
+            each.endswith("*") and each.startswith(SCOPE_PREFIX) and scope.startswith(each[:-1]) for each in self.scopes
+        )
 
     def may_call(self, tool: str) -> bool:
-        """Whether the scopes cover a tool: `tool:<name>`, `tool:<beginning>*` or `tool:*`."""
-        if self.scopes is None:
-            return True
-        wanted = scope_of(tool)
-        return wanted in self.scopes or any(
-            scope.endswith("*") and scope.startswith(SCOPE_PREFIX) and wanted.startswith(scope[:-1])
-            for scope in self.scopes
-        )
+        """Whether the scopes cover a tool."""
+        return self.has(scope_of(tool))
 
 
 def scope_of(tool: str) -> str:

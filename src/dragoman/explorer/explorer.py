@@ -89,14 +89,15 @@ class Explorer:
         self._reader = modern_reader(services.identity, services.ids.connection_correlation_id())
 
     def routes(self) -> tuple[Route, ...]:
-        """The page is for everybody, and what it fetches is for callers. Where tools can be run, the address of the
-        page has the token that a request to run one must bring."""
+        """The page is for everybody. What it fetches is for callers, who are shown only the tools, calls, agents, tasks
+        and letters that their scopes cover. Where tools can be run, the address of the page has the token that a
+        request to run one must bring."""
         fragment = f"#token={self._token}" if self._may_execute else ""
         page = f"{self._prefix}/"
         return (
-            Route(self._prefix, self._find_page, methods=None, needs_caller=False),
-            Route(page, self._open_page, methods=None, needs_caller=False, page=page + fragment),
-            Route(f"{page}*", self._answer, methods=None),
+            Route(self._prefix, self._find_page, methods=None, needs_caller=False, is_open=True),
+            Route(page, self._open_page, methods=None, needs_caller=False, is_open=True, page=page + fragment),
+            Route(f"{page}*", self._answer, methods=None, is_open=True),
         )
 
     async def _find_page(self, request: HttpRequest) -> HttpResponse:

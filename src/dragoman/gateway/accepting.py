@@ -40,7 +40,7 @@ from dragoman.gateway.requests import (
 from dragoman.ids import Ids
 from dragoman.knowledge.actions import ACTIONS
 from dragoman.knowledge.aliases import AliasUse
-from dragoman.knowledge.standing import check_roles, check_time
+from dragoman.knowledge.standing import check_time
 from dragoman.messaging.bus import BusDelivery, BusMessage
 from dragoman.messaging.retries import Random, RetryPolicy, backoff_ms
 from dragoman.messaging.subjects import accepted_subject, actions_subject
@@ -138,7 +138,7 @@ class Acceptor:
         self, asked: AskedAction, exchange: GatewayExchange, nonce: Nonce | None, came_in: BusDelivery | None = None
     ) -> KeptRequest:
         """Raises `ToolError`s and `StorageError`s, and has accepted nothing then."""
-        check_roles(asked.action, asked.roles)
+        asked.check_granted()
         check_time(self._clock, asked.expires_at)
         self._check_size(asked)
         artifact = await self._artifact(asked)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
+from dragoman.access.callers import scope_of
 from dragoman.clock import Clock
 from dragoman.errors import MalformedEnvelope, NoFreeSlot, NotAuthentic, Unauthorized
 from dragoman.gateway.contents import mime_type_of
@@ -35,6 +36,8 @@ LONGEST_UPLOAD: Final = 600.0
 """Seconds."""
 _SPARE: Final = 1_048_576
 """So that a body that is too large is refused here, in the words of the contract."""
+_FOR_UPLOADS: Final = tuple(scope_of(f"knowledge.{name}_document") for name in ("create", "update"))
+"""The actions whose arguments can be too large for a message."""
 _TENANT: Final = b"dragoman-tenant"
 _RANGE = re.compile(rb"bytes=([0-9]{0,18})-([0-9]{0,18})")
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -93,10 +96,13 @@ class ArtifactRoutes:
     def routes(self) -> tuple[Route, ...]:
         """They authenticate by themselves."""
         most = self._settings.max_artifact_bytes + _SPARE
-        upload = Route(ARTIFACTS, self._upload, methods=("PUT",), needs_caller=False, most_bytes=most)
+        upload = Route(
+            ARTIFACTS, self._upload, methods=("PUT",), needs_caller=False, scope=_FOR_UPLOADS, most_bytes=most
+        )
         if self._links is None:
             return (upload,)
-        return upload, Route(f"{ARTIFACTS}/*", self._download, needs_caller=False, takes_head=False)
+        # A link is signed, and is its own authority.
+        return upload, Route(f"{ARTIFACTS}/*", self._download, needs_caller=False, is_open=True, takes_head=False)
 
     # Sending one.
 

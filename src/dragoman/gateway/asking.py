@@ -7,18 +7,18 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from dragoman.access.callers import Caller
+from dragoman.access.callers import Caller, scope_of
 from dragoman.calls.call import Call, Outcome
 from dragoman.calls.intake import Intake
 from dragoman.calls.repeats import IDEMPOTENCY_KEY
 from dragoman.clock import Clock
-from dragoman.errors import Unauthorized
+from dragoman.errors import MissingScope, Unauthorized
 from dragoman.gateway.credentials import Credential
 from dragoman.gateway.envelope import Envelope22, malformed
 from dragoman.knowledge.actions import ACTIONS, Action
 from dragoman.knowledge.port import ActionRequest, ActionStream
 from dragoman.knowledge.roles import canonical
-from dragoman.knowledge.standing import ActionOrigin, fingerprint_of
+from dragoman.knowledge.standing import ActionOrigin, check_roles, fingerprint_of
 from dragoman.slo.meter import EXTERNAL, INTERNAL, Requested
 
 _CLOCKS_DIFFER: Final = 60.0
@@ -43,6 +43,12 @@ class AskedAction(Struct, frozen=True, kw_only=True):
     """Before the path of a document's page."""
     kid: str | None = None
     """The key that has signed it."""
+
+    def check_granted(self) -> None:
+        """Raise `Unauthorized` for what the pipeline would refuse its sender, before anything is kept for it."""
+        if not self.caller.may_call(self.action.name):
+            raise MissingScope(scope_of(self.action.name))
+        check_roles(self.action, self.roles)
 
 
 def asked_for(

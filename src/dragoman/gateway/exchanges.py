@@ -14,6 +14,7 @@ from uuid import UUID
 from dragoman.errors import (
     InternalFailure,
     MalformedEnvelope,
+    MissingScope,
     ProtocolError,
     RateLimited,
     StorageError,
@@ -129,12 +130,17 @@ class Exchanges:
         return body
 
     async def identify(self, request: HttpRequest, exchange: GatewayExchange, most_bytes: int) -> None:
-        """Find out who sent a request that does not say that its body is larger than it may be."""
+        """Find out who sent a request, and whether it has the scope of the route.
+
+        A request that says that its body is larger than it may be is refused before.
+        """
         length = request.headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 18 or int(length) > most_bytes:
             raise too_large(most_bytes)
         url = self._url_of(request)
         exchange.credential = await self.credentials.identify(request.headers, request.method, url)
+        if request.scopes and not any(map(exchange.credential.caller.has, request.scopes)):
+            raise MissingScope(request.scopes[0])
 
     async def count(self, exchange: GatewayExchange) -> None:
         """Count a request of a principal, and of its tenant if it has but one. Raises `RateLimited`."""

@@ -39,7 +39,8 @@ class RegistryRoutes:
         self._clock = clock
 
     def routes(self) -> tuple[Route, ...]:
-        return (Route(_PATH, self._answer, methods=("GET", "POST"), needs_caller=False),)
+        """Open: a caller sends its own heartbeats, and sees the agents that its scopes reach."""
+        return (Route(_PATH, self._answer, methods=("GET", "POST"), needs_caller=False, is_open=True),)
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:
         exchange = self._exchanges.open(request)

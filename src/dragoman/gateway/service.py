@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
-from dragoman.access.callers import ANONYMOUS
+from dragoman.access.callers import ANONYMOUS, scope_of
 from dragoman.calls.intake import Intake
 from dragoman.clock import Clock
 from dragoman.errors import NotFound
@@ -25,12 +26,12 @@ from dragoman.gateway.openapi import capabilities, openapi
 from dragoman.gateway.page import document_page
 from dragoman.gateway.requests import ActionRequests
 from dragoman.gateway.settings import GatewayConfig
-from dragoman.knowledge.actions import ACTIONS
+from dragoman.knowledge.actions import ACTIONS, QUERY
 from dragoman.knowledge.aliases import AliasUse
 from dragoman.knowledge.changing import PAGES
 from dragoman.knowledge.port import Documents
 from dragoman.knowledge.settings import KnowledgeConfig
-from dragoman.knowledge.standing import Standings, check_roles, check_time
+from dragoman.knowledge.standing import Standings, check_time
 from dragoman.parts.route import HttpRequest, HttpResponse, Route
 from dragoman.replies.contract import word_success
 from dragoman.replies.vocabulary import ContractCode
@@ -78,13 +79,14 @@ class Gateway:
 
     def routes(self) -> tuple[Route, ...]:
         """Everything is authenticated here, and not before: a signed request is good once."""
+        here = partial(Route, needs_caller=False)
         return (
-            Route("/mcp/actions", self._act, methods=("POST",), needs_caller=False),
-            Route(f"{_REQUESTS}/*", self._show_request, needs_caller=False),
-            Route("/mcp/capabilities", self._show_capabilities, needs_caller=False),
-            Route("/mcp/openapi.json", self._show_openapi, needs_caller=False),
-            Route("/schemas/mcp/*", self._show_schema, needs_caller=False),
-            Route(f"{PAGES}/*", self._show_document, needs_caller=False),
+            here("/mcp/actions", self._act, methods=("POST",), is_open=True),  # Each action has a scope of its own.
+            here(f"{_REQUESTS}/*", self._show_request, scope=tuple(map(scope_of, ACTIONS))),
+            here("/mcp/capabilities", self._show_capabilities, is_open=True),
+            here("/mcp/openapi.json", self._show_openapi, is_open=True),
+            here("/schemas/mcp/*", self._show_schema, is_open=True),
+            here(f"{PAGES}/*", self._show_document, scope=scope_of(QUERY)),
         )
 
     async def _act(self, request: HttpRequest) -> HttpResponse:
@@ -125,7 +127,7 @@ class Gateway:
         payload, tenant = asked.envelope.payload, asked.envelope.tenant_id
         if payload.artifact_uri is None or payload.artifact_hash is None:
             return payload.args or {}
-        check_roles(asked.action, asked.roles)
+        asked.check_granted()
         check_time(self._clock, asked.expires_at)
         sha256 = await self._objects.resolve(tenant, payload.artifact_uri, payload.artifact_hash)
         return await self._objects.arguments(tenant, sha256)

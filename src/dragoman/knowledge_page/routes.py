@@ -1,7 +1,7 @@
 """The addresses of the page: itself, and what it fetches.
 
 1. The page is for everybody, as it says nothing about documents. What it fetches is for callers with a role in the
-   tenant; whatever others ask for is not there.
+   tenant, and with the scope of the query; whatever others ask for is not there.
 2. It asks for nothing elsewhere, and nothing in a document can run in it: a text is shown in a frame of its own, under
    a policy that allows less than the page's.
 3. A search is a call of `knowledge.query_knowledge` like any other, as the page's caller. There is no side door.
@@ -17,13 +17,14 @@ from urllib.parse import parse_qs
 
 from msgspec import Struct
 
-from dragoman.access.callers import Caller
+from dragoman.access.callers import Caller, scope_of
 from dragoman.calls.call import Call, Outcome
 from dragoman.calls.origin import Origin
 from dragoman.edge.connection import Services
 from dragoman.errors import NotFound, Refused, ResourceExhausted, StorageError
 from dragoman.explorer.responses import HARDENED, error_response, json_response, load_page
 from dragoman.explorer.runs import answered_or_gone, by_leaving
+from dragoman.knowledge.actions import QUERY
 from dragoman.knowledge.port import ROOT
 from dragoman.knowledge.standing import PASSAGES_KEY, TENANT_KEY, Standings
 from dragoman.knowledge_page.reading import Reading
@@ -33,7 +34,6 @@ from dragoman.replies.encoding import clean_message
 
 PREFIX: Final = "/knowledge"
 API: Final = f"{PREFIX}/api/"
-QUERY: Final = "knowledge.query_knowledge"
 MOST_FOUND: Final = 20
 LONGEST_QUERY: Final = 2048
 _HEADING: Final = re.compile(r"#{1,6} +(.+)")
@@ -75,7 +75,7 @@ class KnowledgePage:
         """`has_answers`: whether a model writes answers."""
         self._reading = reading
         self._standings = standings
-        self._intake, self._catalogue = services.intake, services.catalogue
+        self._intake = services.intake
         self._has_answers = has_answers
         self._name = services.identity.server_info["name"]
         self._page = HttpResponse(200, *load_page(_PAGE, "img-src data:; frame-src blob:", f" {STYLE_HASH}"))
@@ -92,9 +92,10 @@ class KnowledgePage:
         """The addresses, for the application."""
         page = f"{PREFIX}/"
         return (
-            Route(PREFIX, self._find_page, needs_caller=False),
-            Route(page, self._open_page, needs_caller=False, page=page),
-            Route(f"{API}*", self._answer),
+            Route(PREFIX, self._find_page, needs_caller=False, is_open=True),
+            Route(page, self._open_page, needs_caller=False, is_open=True, page=page),
+            Route(f"{API}start", self._start, is_open=True),
+            Route(f"{API}*", self._answer, scope=scope_of(QUERY)),
         )
 
     async def _find_page(self, request: HttpRequest) -> HttpResponse:
@@ -105,11 +106,8 @@ class KnowledgePage:
         return self._page
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:
-        wanted = request.path.removeprefix(API)
         tenants = self._tenants_of(request.caller)
-        if wanted == "start":
-            return json_response(self._start(request, tenants))
-        answer = self._answers.get(wanted)
+        answer = self._answers.get(request.path.removeprefix(API))
         query = request.scope.get("query_string", b"").decode("latin-1")
         values = parse_qs(query, keep_blank_values=True, max_num_fields=20) if query.count("&") < 20 else {}
         tenant = values.get("tenant", tenants[:1])[0] if len(tenants) == 1 or "tenant" in values else None
@@ -124,17 +122,18 @@ class KnowledgePage:
 
     def _tenants_of(self, caller: Caller) -> list[str]:
         """Whose documents the caller may read."""
-        return sorted(self._standings.tenants_of(caller)) if self._standings.roles_of(caller) else []
+        may_read = caller.may_call(QUERY) and self._standings.roles_of(caller)
+        return sorted(self._standings.tenants_of(caller)) if may_read else []
 
-    def _start(self, request: HttpRequest, tenants: list[str]) -> dict[str, Any]:
-        found = self._catalogue.get(QUERY)
-        return {
+    async def _start(self, request: HttpRequest) -> HttpResponse:
+        """What the page needs to know of the server, and the tenants that the caller may read."""
+        facts = {
             "name": self._name,
-            "tenants": tenants,
+            "tenants": self._tenants_of(request.caller),
             "isAuthenticated": request.is_authenticated,
-            "canSearch": found is not None and found.may_be_called_by(request.caller),
             "hasAnswers": self._has_answers,
         }
+        return json_response(facts)
 
     async def _children(self, asked: PageRequest) -> HttpResponse:
         parent = asked.id or ROOT

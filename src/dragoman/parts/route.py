@@ -2,7 +2,9 @@
 
 1. The application checks `Host`, `Origin`, the method, the caller and its scope before it calls a route's handler, and
    bounds the body that the handler reads.
-2. A handler returns a whole response, or an ASGI application for a stream, which ends when the caller's token does.
+2. A route names the scope of the tool that does the same, or says that it is open. One that authenticates its callers
+   itself checks the scope itself: the request has it.
+3. A handler returns a whole response, or an ASGI application for a stream, which ends when the caller's token does.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ class HttpRequest:
     """ASGI's own. A body that is longer than a request may be is refused for the handler."""
     body: Callable[[], Awaitable[bytes]]
     """Reads the whole body. One beyond the limits of any request is refused for the handler."""
+    scopes: tuple[str, ...] = ()
+    """Those of which the route's callers have to have one. They were checked, unless the route needs no caller."""
 
     @property
     def method(self) -> str:
@@ -63,14 +67,21 @@ class Route:
     """HEAD is allowed where GET is, unless `takes_head` is not set. None leaves the check to the handler."""
     needs_caller: bool = True
     """Whether requests have to be authenticated, if the server authenticates at all."""
-    scope: str | None = None
-    """The scope that the caller has to have."""
+    scope: str | tuple[str, ...] = ()
+    """The scope that the caller has to have, or several of which it has to have one."""
+    is_open: bool = False
+    """Whether callers need no scope: nothing is protected by one, or the handler checks that of each thing it shows."""
     most_bytes: int | None = None
     """The most that a body may have; None: as much as any request."""
     takes_head: bool = True
     """Whether HEAD is allowed where GET is."""
     page: str | None = None
     """The address of a page for people, from the server's root on, which the server prints when it starts."""
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """Those of which the caller has to have one; none for a route that is open."""
+        return (self.scope,) if isinstance(self.scope, str) else self.scope
 
     def allows(self, method: str) -> bool:
         """Whether requests with this method are answered."""

@@ -70,14 +70,15 @@ async def fail(request: HttpRequest) -> HttpResponse:
 
 
 ROUTES = (
-    Route("/open", tell, needs_caller=False),
-    Route("/figures", tell),
-    Route("/figures/*", tell),
+    Route("/open", tell, needs_caller=False, is_open=True),
+    Route("/figures", tell, is_open=True),
+    Route("/figures/*", tell, is_open=True),
     Route("/figures/deep/*", tell, scope="operations"),
-    Route("/documents", keep, methods=("POST", "PUT")),
-    Route("/stream", stream),
-    Route("/uploads", read_it_all, methods=("POST",)),
-    Route("/broken", fail),
+    Route("/figures/tools/*", tell, scope=("tool:other", "tool:figures.read")),
+    Route("/documents", keep, methods=("POST", "PUT"), is_open=True),
+    Route("/stream", stream, is_open=True),
+    Route("/uploads", read_it_all, methods=("POST",), is_open=True),
+    Route("/broken", fail, is_open=True),
 )
 
 
@@ -106,6 +107,7 @@ ASKED = {
     "a path below": (ask("GET", "/figures/2026/may?x=1"), 200),
     "a caller with every scope": (ask("GET", "/figures/deep/1"), 200),
     "a missing scope": (ask("GET", "/figures/deep/1", "guest"), 403),
+    "one of several scopes, by its beginning": (ask("GET", "/figures/tools/1", "guest"), 200),
     "another method": (ask("DELETE", "/documents"), 405),
     "another method without a caller": (ask("POST", "/figures", None, b"{}"), 405),
     "another host": (ask("GET", "/open", None, host="evil.example.org"), 421),
@@ -183,7 +185,7 @@ async def test_a_stream_of_a_part_ends_with_the_token_that_opened_it() -> None:
 
         return wait
 
-    runtime = create_server(ServerOptions(parts=[part_with(Route("/endless", endless))]))
+    runtime = create_server(ServerOptions(parts=[part_with(Route("/endless", endless, is_open=True))]))
     soon = runtime.clock.now().timestamp() + 0.2
     app = runtime.http(identify=lambda headers: Caller("ada", expires_at=soon))
     async with app.lifespan():
@@ -203,11 +205,20 @@ def test_the_longest_route_above_a_path_is_the_one_that_answers() -> None:
 
 @pytest.mark.parametrize("path", ["/health", "/mcp", "/figures/*"])
 def test_two_routes_for_one_path_are_refused(path: str) -> None:
-    runtime = create_server(ServerOptions(parts=[part_with(Route("/figures/*", tell), Route(path, tell))]))
+    routes = Route("/figures/*", tell, is_open=True), Route(path, tell, is_open=True)
+    runtime = create_server(ServerOptions(parts=[part_with(*routes)]))
     with pytest.raises(ConfigError, match="served twice"):
         runtime.http()
 
 
+@pytest.mark.parametrize("said", [{}, {"scope": "operations", "is_open": True}])
+def test_a_route_names_a_scope_or_says_that_it_is_open(said: dict[str, Any]) -> None:
+    runtime = create_server(ServerOptions(parts=[part_with(Route("/figures", tell, **said))]))
+    with pytest.raises(ConfigError, match="the route /figures names"):
+        runtime.http()
+
+
 async def test_the_pages_of_parts_are_known() -> None:
-    async with app_with(Route("/a", tell, page="/a#x"), Route("/b", tell), Route("/c/", tell, page="/c/")) as app:
+    pages = {"/a": "/a#x", "/b": None, "/c/": "/c/"}
+    async with app_with(*(Route(path, tell, is_open=True, page=page) for path, page in pages.items())) as app:
         assert app.pages == ("/a#x", "/c/")

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from dragoman.knowledge.actions import QUERY
 from dragoman.knowledge.port import UpdateDocument
 from dragoman.knowledge.standing import Standings
 from dragoman.knowledge_page.reading import CHILDREN_AT_ONCE, MOST_ABOVE, REVISIONS_AT_ONCE, Reading
-from dragoman.knowledge_page.routes import QUERY, KnowledgePage
+from dragoman.knowledge_page.routes import KnowledgePage
 from dragoman.parts.route import HttpResponse
 from tests.support.document_entries import BrokenDocuments, Tree, titled
 from tests.support.gateway import Signer
@@ -246,13 +247,11 @@ async def test_a_search_is_a_call_of_the_action_as_the_pages_caller() -> None:
         assert sum(each.get("toolName") == QUERY for each in gateway.log) == 8
 
 
-async def test_whoever_may_not_call_the_action_cannot_search() -> None:
+async def test_a_caller_without_the_scope_of_the_query_has_no_tenant_to_read() -> None:
     callers = {"narrow": {**internal("viewer", token=VIEWER), "scopes": ["tool:health"]}}
     async with open_gateway({"auth": {"callers": callers}}) as gateway:
-        assert (await found(gateway, "start"))["canSearch"] is False
-        assert (await ask(gateway, "search", q="x")).status == 400
-    async with open_gateway(CALLERS) as gateway:
-        assert (await found(gateway, "start"))["canSearch"] is True
+        assert (await found(gateway, "start"))["tenants"] == []
+        assert [(await ask(gateway, kind, q="x", id="a")).status for kind in KINDS] == [403] * len(KINDS)
 
 
 async def test_a_store_that_fails_is_told_without_its_path() -> None:

@@ -121,7 +121,7 @@ class Bell:
 
         return Contribution(
             tools=(ring, sound),
-            routes=(Route("/bell", show), Route("/bells/*", show, needs_caller=False)),
+            routes=(Route("/bell", show, is_open=True), Route("/bells/*", show, needs_caller=False, is_open=True)),
             gauges=(
                 Gauge("bell_rung", "Times.", lambda: rung, is_counter=True),
                 Gauge("bell_broken", "", lambda: 1 / 0),
@@ -368,7 +368,7 @@ def test_a_path_that_no_request_can_have_is_refused() -> None:
     async def show(request: HttpRequest) -> HttpResponse:
         return HttpResponse(200)
 
-    part = Part(name="bell", build=lambda given: Contribution(routes=(Route("bell", show),)))
+    part = Part(name="bell", build=lambda given: Contribution(routes=(Route("bell", show, is_open=True),)))
     with pytest.raises(ConfigError, match="'bell' is no path"):
         dragoman.create_server(dragoman.ServerOptions(parts=[part])).http()
 

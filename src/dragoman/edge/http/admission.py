@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -157,14 +158,14 @@ class HttpAdmission:
             later = ((b"retry-after", b"5"),)
             raise RequestRefused(503, InternalError("Tokens cannot be verified at the moment"), later) from None
 
-    def require(self, scope: str, caller: Caller) -> None:
-        """Raise `RequestRefused` for a caller that does not have the scope of a route."""
-        if caller.has(scope):
+    def require(self, scopes: Sequence[str], caller: Caller) -> None:
+        """Raise `RequestRefused` for a caller that has none of the scopes of a route, if it has some."""
+        if not scopes or any(map(caller.has, scopes)):
             return
-        refusal = InvalidRequest(f"The scope {scope} is missing")
+        refusal = InvalidRequest(f"The scope {' or '.join(scopes)} is missing")
         if self._authenticator is None:
             raise RequestRefused(403, refusal)
-        challenge = self._authenticator.challenge("insufficient_scope", scope=scope)
+        challenge = self._authenticator.challenge("insufficient_scope", scope=scopes[0])
         raise RequestRefused(403, refusal, ((b"www-authenticate", challenge),))
 
     def step_up(self, error: MissingScope, caller: Caller) -> tuple[int, tuple[Header, ...]]:

@@ -83,9 +83,14 @@ class HttpApp:
         return self._runtime.clock
 
     @property
+    def routes(self) -> tuple[Route, ...]:
+        """Everything that is answered besides the endpoint."""
+        return self._routes.all
+
+    @property
     def pages(self) -> tuple[str, ...]:
         """The addresses of pages for people, from the server's root on."""
-        return tuple(route.page for route in self._routes.all if route.page is not None)
+        return tuple(route.page for route in self.routes if route.page is not None)
 
     @property
     def is_authenticated(self) -> bool:
@@ -201,13 +206,12 @@ class HttpApp:
         """Have a route's handler answer, after everything that is checked for it."""
         admission, headers = self._admission, request.headers
         caller = await admission.caller(request) if route.needs_caller else ANONYMOUS
-        if route.scope is not None:
-            admission.require(route.scope, caller)
+        admission.require(route.scopes, caller)
         receive = limited(receive, admission.most_bytes if route.most_bytes is None else route.most_bytes)
         body = partial(admission.read, headers, receive)
         endpoint = self._routes.endpoint.for_clients
         answered = await route.handler(
-            HttpRequest(path, headers, caller, self.is_authenticated, endpoint, scope, receive, body)
+            HttpRequest(path, headers, caller, self.is_authenticated, endpoint, scope, receive, body, route.scopes)
         )
         if isinstance(answered, HttpResponse):
             await answer(send, *answered)

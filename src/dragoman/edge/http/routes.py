@@ -30,7 +30,10 @@ class Endpoint:
 
 
 class Routes:
-    """Finds the route of a request. Raises `ConfigError` for a path that has two."""
+    """Finds the route of a request.
+
+    Raises `ConfigError` for a path that has two, and for a route that neither names a scope nor says that it is open.
+    """
 
     def __init__(self, endpoint: Endpoint, routes: Iterable[Route]) -> None:
         self.endpoint = endpoint
@@ -41,6 +44,9 @@ class Routes:
             table, path = self._exact, route.path
             if not path.startswith("/"):
                 raise ConfigError([("http", f"{path!r} is no path that a route can have: it has to begin with /")])
+            if bool(route.scopes) is route.is_open:
+                reason = "names a scope and is open" if route.is_open else "names no scope, and does not say is_open"
+                raise ConfigError([("http", f"the route {path} {reason}")])
             if path.endswith("/*"):
                 table, path = self._below, path[:-1]
             if path in table or path == endpoint.path:

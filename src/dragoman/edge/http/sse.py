@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def sse_routes(sessions: SdkSessions) -> tuple[Route, ...]:
     """The stream, and the address that its client posts to."""
     return (
-        Route(SSE_PATH, partial(_open, sessions), methods=None),
-        Route("/messages/", partial(_take, sessions), methods=None),
+        Route(SSE_PATH, partial(_open, sessions), methods=None, is_open=True),
+        Route("/messages/", partial(_take, sessions), methods=None, is_open=True),
     )
 
 

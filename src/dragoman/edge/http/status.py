@@ -32,7 +32,7 @@ class Status:
             "/ready": self._ready,
             "/version": self._version,
         }
-        return tuple(Route(path, handler, needs_caller=False) for path, handler in handlers.items())
+        return tuple(Route(path, handler, needs_caller=False, is_open=True) for path, handler in handlers.items())
 
     async def _health(self, request: HttpRequest) -> HttpResponse:
         uptime = max(time.monotonic() - self._runtime.began, sys.float_info.epsilon)
@@ -61,7 +61,8 @@ def metadata_routes(metadata: dict[str, Any], endpoint: str) -> tuple[Route, ...
     async def describe(request: HttpRequest) -> HttpResponse:
         return document
 
-    return tuple(Route(path, describe, needs_caller=False) for path in (METADATA_PATH, METADATA_PATH + endpoint))
+    paths = METADATA_PATH, METADATA_PATH + endpoint
+    return tuple(Route(path, describe, needs_caller=False, is_open=True) for path in paths)
 
 
 def _json(facts: dict[str, Any], status: int = 200) -> HttpResponse:

@@ -32,7 +32,7 @@ TARGET ?= test-plain
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo test budget test-fast test-plain test-whole nightly test-minilm retrieval test-pythons test-langroid browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node promtool clients clean
+.PHONY: run demo test budget test-fast test-plain test-whole nightly test-minilm retrieval test-pythons test-langroid browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node promtool nginx clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -162,6 +162,13 @@ promtool: $(STAMP)  ## Prometheus's promtool, from Debian's package, for the tes
 	dpkg-deb --fsys-tarfile $(VENV)/prometheus_*.deb | tar -xO ./usr/bin/promtool > $(BIN)/promtool
 	chmod +x $(BIN)/promtool
 	rm $(VENV)/prometheus_*.deb
+
+nginx: $(STAMP)  ## nginx, from Debian's package, for the tests of servers behind a proxy.
+	apt-get update -q
+	cd $(VENV) && apt-get download -q nginx
+	dpkg-deb --fsys-tarfile $(VENV)/nginx_*.deb | tar -xO ./usr/sbin/nginx > $(BIN)/nginx
+	chmod +x $(BIN)/nginx
+	rm $(VENV)/nginx_*.deb
 
 clients: $(BENCH_STAMP)  ## FastMCP, for the tests that drive its client.
 

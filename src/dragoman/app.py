@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dragoman.access.local_secret import find_local_secret
 from dragoman.access.quota import Quota
 from dragoman.access.seal import Seal
 from dragoman.adapters.dict_claims import DictClaims
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from dragoman.agents.ledger import Ledger, LedgerAdmin
     from dragoman.agents.tools import AgentTools
     from dragoman.edge.http.app import HttpApp
+    from dragoman.edge.http.nearness import Nearness
     from dragoman.edge.http.siblings import Siblings
     from dragoman.explorer.action_letters import ActionLetterViews
     from dragoman.explorer.agents import AgentViews
@@ -221,7 +223,6 @@ def create_server(options: ServerOptions) -> Runtime:
         publish=shared.tell,
         resource_updated=shared.resource_updated,
         max_value_bytes=config.response.max_value_bytes,
-        is_near=lambda: runtime.is_near and config.gateway.public_url is None,
         health=partial(health_report, info, config.tools, slots, lambda: supervisor.missing),
         scheduled=scheduler.loop,
     )
@@ -662,7 +663,7 @@ def _make_http(
     # The name that the operator listens at is the server's own, whoever else's names point here.
     own = {config.http.host} - {"*"}
     origins = OriginCheck((*config.http.allowed_hosts, *own), config.http.allowed_origins)
-    admission = HttpAdmission(origins, authenticator, services, siblings)
+    admission = HttpAdmission(origins, authenticator, services, siblings, _nearness(config, authenticator))
     return HttpApp(
         runtime,
         admission,
@@ -671,6 +672,19 @@ def _make_http(
         metrics=runtime.metrics,
         join_trace=join_trace if has_spans else None,
     )
+
+
+def _nearness(config: Config, authenticator: Authenticator | None) -> Nearness:
+    """How requests of the owner are known; there is none where callers are authenticated, or come from elsewhere."""
+    from dragoman.edge.http.nearness import Nearness
+
+    if authenticator is not None or config.gateway.public_url is not None:
+        return Nearness()
+
+    def find() -> str:
+        return find_local_secret(data_directory(config.storage, os.environ))
+
+    return Nearness(find if config.has_local_secret() else None, trusts_all=config.auth.local_owner)
 
 
 def _http_parts(
@@ -729,7 +743,7 @@ def _action_letter_views(runtime: Runtime) -> ActionLetterViews | None:
     facilities = runtime.facilities
     storage = facilities.storage
     letters = ActionLetters(storage.port(DeadLetters), storage.port(ActionRequests), facilities.clock)
-    return ActionLetterViews(letters, facilities.is_near, make_cleaner(runtime.config.logging))
+    return ActionLetterViews(letters, make_cleaner(runtime.config.logging))
 
 
 def _task_views(runtime: Runtime) -> TaskViews:

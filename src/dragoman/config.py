@@ -86,6 +86,11 @@ class Config(Section, frozen=True):
         if self.gateway.enabled and any(path == taken or path.startswith(f"{taken}/") for taken in GATEWAY_PATHS):
             yield "http.path", f"must be apart from what the gateway serves: {', '.join(GATEWAY_PATHS)}"
 
+    def has_local_secret(self) -> bool:
+        """Whether the secret of the data directory makes an owner, of a server that only its machine can reach."""
+        is_open = not (self.auth.is_set or self.auth.local_owner)
+        return is_open and self.gateway.enabled and self.gateway.public_url is None
+
     def is_dynamic_registration_effective(self) -> bool:
         """Whether tools can be registered at run time: it takes both switches."""
         return self.tools.admin_registration_enabled and self.security.dynamic_registration_enabled

@@ -140,8 +140,6 @@ class Runtime:
         self.shared = shared
         self.agents = agents
         """The agents, and the ways to send them messages; None in a server without any."""
-        self.is_near = False
-        """Whether the server itself listens, at an address that only this machine can reach."""
         self.tasks = tasks
         """The tasks of callers."""
         self.is_owner = is_owner

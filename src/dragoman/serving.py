@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
 from dragoman.edge.stdio import Streams, give_back, start_server, take_standard_streams
 from dragoman.process.loop import new_event_loop, run_to_end
+from dragoman.process.pages import show_pages
 from dragoman.runtime import Runtime
 
 _LAST_WORDS = 0.5  # Seconds for what was cancelled to end.
@@ -79,23 +79,11 @@ def _over_http(runtime: Runtime, loop: asyncio.AbstractEventLoop, *, sse: bool) 
         raise_file_limit()
 
         def on_started() -> None:
-            show_pages(root_of(http, listening), app.pages, "/sse" if sse else http.path, config.server.name)
+            endpoint = "/sse" if sse else http.path
+            show_pages(root_of(http, listening), app.pages, endpoint, config.server.name, app.local_secret)
 
         timeout = config.server.shutdown_timeout_ms / 1000
         return run_to_end(loop, serve(app, listening, http, timeout, on_started))
-
-
-def show_pages(root: str, pages: Sequence[str], endpoint: str, name: str) -> None:
-    """Where to look, if there are pages, and what to paste.
-
-    On stdout, not in the log: the address of a page may let whoever has it run tools.
-    """
-    if not pages:
-        return
-    entry = json.dumps({"mcpServers": {name: {"url": root + endpoint}}})
-    addresses = "".join(f"\n  Open   {root}{page}\n" for page in pages)
-    sys.stdout.write(f"{addresses}\n  or paste into a client's configuration\n\n  {entry}\n\n")
-    sys.stdout.flush()
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -115,8 +116,14 @@ def test_a_letter_is_redriven_from_the_page_with_the_keyboard(visit: Opener) -> 
     expect(page.get_by_role("dialog")).to_contain_text("actions")
 
 
-def test_without_the_printed_address_a_letter_can_be_read_and_not_redriven(visit: Opener, site: Site) -> None:
-    letters = open_actions(visit(site.explorer))
+def test_without_the_printed_address_there_is_nothing_to_see_of_letters(visit: Opener, site: Site) -> None:
+    page = visit(site.explorer)
+    expect(page.get_by_role("button", name="health").first).to_be_visible()
+    expect(page.get_by_role("button", name="Actions", exact=True)).to_be_hidden()
+
+
+def test_with_the_secret_alone_a_letter_can_be_read_and_not_redriven(visit: Opener, site: Site) -> None:
+    letters = open_actions(visit(re.sub("#token=[^&]*&", "#", site.address)))
     for each in letters.get_by_role("button", name="Redrive").all():
         expect(each).to_be_disabled()
     expect(letters).to_contain_text("open the address that the server printed")

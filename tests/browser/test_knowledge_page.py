@@ -13,6 +13,7 @@ from uuid import NAMESPACE_URL, uuid5
 import pytest
 from playwright.sync_api import FrameLocator, Page, expect
 
+from dragoman.access.local_secret import find_local_secret
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
 from dragoman.adapters.sqlite_documents import SqliteDocuments
 from dragoman.clock import SystemClock
@@ -111,13 +112,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]
         yield found
 
 
+def owners_page(server: GatewayProcess) -> str:
+    """The address that a server prints."""
+    return server.url(f"/knowledge/#local={find_local_secret(server.folder)}")
+
+
 @pytest.fixture
 def read(pages: Opener, server: GatewayProcess) -> Opener:
     """Opens the page, at a document if one is named."""
 
     def open_page(document: str = "", **options: Any) -> Page:
-        place = f"#tenant=local&document={id_of(document)}" if document else ""
-        page = pages(server.url(f"/knowledge/{place}"), **options)
+        place = f"&tenant=local&document={id_of(document)}" if document else ""
+        page = pages(owners_page(server) + place, **options)
         expect(page.get_by_role("treeitem").first).to_be_attached()
         return page
 
@@ -320,6 +326,17 @@ def test_a_tag_narrows_the_search(read: Opener) -> None:
     expect(page.get_by_role("combobox", name="Search the documents")).to_have_value("wind")
 
 
+def test_the_secret_leaves_the_address_and_is_kept_for_the_tab(
+    read: Opener, pages: Opener, server: GatewayProcess
+) -> None:
+    page = read("weather")
+    assert "local=" not in page.url
+    page.reload()
+    expect(text_of(page).get_by_text("Clouds and wind")).to_be_visible()
+    stranger = pages(server.url("/knowledge/"))
+    expect(stranger.get_by_text("Open the address that the server printed")).to_be_visible()
+
+
 def test_a_model_is_asked_for_an_answer_only_when_somebody_wants_one(pages: Opener, tmp_path: Path) -> None:
     async def grow(tree: Tree) -> None:
         await tree.create(id_of("owls"), title="Owls", body="Owls hunt at night, and sleep by day.")
@@ -329,7 +346,7 @@ def test_a_model_is_asked_for_an_answer_only_when_somebody_wants_one(pages: Open
     with model_on_a_thread() as model:
         settings = {f"knowledge.{name}": value for name, value in model.settings.items()}
         with GatewayProcess(tmp_path, settings=settings) as server:
-            page = pages(server.url("/knowledge/"))
+            page = pages(owners_page(server))
             expect(item(page, "Owls")).to_be_visible()
             search(page, "when do owls hunt")
             assert model.requests == []

@@ -89,19 +89,32 @@ async def test_without_the_gateway_there_are_no_actions() -> None:
         assert not is_seen(await (await server.client()).list_tools())
 
 
-async def test_the_anonymous_caller_on_loopback_is_an_owner_of_the_local_tenant(tmp_path: Path) -> None:
+async def test_whoever_brings_the_secret_of_the_data_directory_owns_the_local_tenant(tmp_path: Path) -> None:
     await keep_keys(tmp_path, Signer())
     args = create_args()
     async with open_gateway(NOBODY, tmp_path) as gateway:
-        assert await sees_actions(gateway.driver, None)
-        assert (await call(gateway.driver, "knowledge.create_document", args, None)).code is None
+        assert await sees_actions(gateway.driver, gateway.local_secret)
+        assert not await sees_actions(gateway.driver, None), "a loopback address is everybody's behind a proxy"
+        created = await call(gateway.driver, "knowledge.create_document", args, gateway.local_secret)
+        assert created.code is None
         assert await gateway.documents.get("local", args["document_id"]) is not None
 
 
-async def test_where_others_could_connect_nobody_who_is_anonymous_sees_them(tmp_path: Path) -> None:
+async def test_where_others_could_connect_the_secret_is_nothing(tmp_path: Path) -> None:
     await keep_keys(tmp_path, Signer())
+    async with open_gateway(NOBODY, tmp_path) as gateway:
+        secret = gateway.local_secret
     async with open_gateway(NOBODY, tmp_path, is_near=False) as gateway:
-        assert not await sees_actions(gateway.driver, None)
+        assert not await sees_actions(gateway.driver, secret)
+
+
+async def test_a_setting_makes_an_owner_of_everybody_who_reaches_the_address(tmp_path: Path) -> None:
+    await keep_keys(tmp_path, Signer())
+    settings = {"auth": {"callers": {}, "local_owner": True}}
+    for is_near in (True, False):
+        async with open_gateway(settings, tmp_path, is_near=is_near) as gateway:
+            assert await sees_actions(gateway.driver, None) is is_near
+    assert not (tmp_path / "keys" / "local").exists()
 
 
 async def test_an_embedded_application_shows_them_to_nobody_who_is_anonymous(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class Page:
         return await self.request("GET", path, headers=headers)
 
     def credentials(self) -> dict[str, str]:
-        token = self.app.pages[0].partition("#token=")[2]
+        token = self.app.pages[0].partition("#token=")[2].partition("&")[0]
         return {"content-type": "application/json", "x-explorer-token": token}
 
     async def call(self, name: str, arguments: Any, prefix: str = "/explorer", **headers: str) -> Answer:

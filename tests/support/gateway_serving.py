@@ -151,6 +151,12 @@ class GatewayApp:
         return (await self._audit.page(1000))[::-1]
 
     @property
+    def local_secret(self) -> str | None:
+        """What the owner of the data directory brings, where that makes a client the owner."""
+        app: HttpApp = self.driver.app
+        return app.local_secret
+
+    @property
     def log(self) -> list[dict[str, Any]]:
         written = EntryWriter()(list(self._entries)) if self._entries else b""
         return [msgspec.json.decode(line) for line in written.splitlines()]

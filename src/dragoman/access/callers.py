@@ -72,10 +72,11 @@ def scope_of(tool: str) -> str:
 
 
 LOCAL = Caller("local")
-"""Whoever started the process, and therefore owns its standard streams."""
+"""The owner of the data directory: whoever started the process, and so has its standard streams, and whoever brings
+the directory's secret over HTTP."""
 
 ANONYMOUS = Caller("anonymous")
-"""Whoever is served over HTTP without having to say who it is."""
+"""Everybody else who is served over HTTP without having to say who it is."""
 
 
 def is_known(caller: Caller) -> bool:

@@ -65,6 +65,13 @@ class AuthConfig(Section, frozen=True):
     allow_unauthenticated: Annotated[
         bool, about("Whether an address that others can reach may be served without authentication.")
     ] = False
+    local_owner: Annotated[
+        bool,
+        about(
+            "Whether everybody who reaches a loopback address owns the tenant `local`, without the secret of the data "
+            "directory. Never behind a proxy: all its clients have an address of this machine."
+        ),
+    ] = False
     callers: Annotated[dict[str, CallerConfig], about("Who is known by a token of its own, by name.")] = field(
         default_factory=dict
     )
@@ -101,6 +108,8 @@ class AuthConfig(Section, frozen=True):
     def conflicts(self) -> Iterator[Problem]:
         if self.takes_jwts and self.resource is None and self.audience is None:
             yield "audience", "must be set, or resource: tokens that are meant for others must not be taken"
+        if self.local_owner and self.is_set:
+            yield "local_owner", "is for servers that authenticate nobody; callers and an issuer say who the others are"
         for name, url in (("issuer", self.issuer), ("resource", self.resource)):
             if url is not None and not is_secure_url(url):
                 yield name, "must be a URL with https, or with http on this machine"

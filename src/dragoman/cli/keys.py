@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from dragoman.cli.ledger_access import age_in_words, note, print_shown
-from dragoman.cli.options import AsJson, ConfigFile
+from dragoman.cli.options import AsJson, ConfigFile, settings_from
 from dragoman.cli.output import complain, print_columns, refuse
 from dragoman.cli.storage_access import OPERATOR, OpenStorage, check_tenant, with_storage
 from dragoman.cli.words import Commands
@@ -111,6 +112,24 @@ def revoke(kid: Kid, config: ConfigFile = None, as_json: AsJson = False) -> None
         print_shown({"kid": kid, "status": "revoked"})
     else:
         typer.echo(f"{kid} is revoked")
+
+
+@app.command()
+def local(config: ConfigFile = None) -> None:
+    """Print the secret of the data directory. Whoever brings it to a server on this machine owns the tenant `local`.
+
+    Clients over HTTP send it as a bearer token, and pages take it as #local=SECRET: a server that authenticates nobody
+    prints such an address when it starts. Delete the file keys/local, and restart the servers, to have another one.
+    """
+    from dragoman.access.local_secret import find_local_secret
+    from dragoman.errors import ConfigError
+    from dragoman.storage.settings import data_directory
+
+    try:
+        secret = find_local_secret(data_directory(settings_from(config).config.storage, os.environ))
+    except ConfigError as error:
+        refuse("The settings cannot be used:", *str(error).splitlines())
+    typer.echo(secret)
 
 
 def _canonical(given: list[str]) -> tuple[str, ...]:

@@ -132,7 +132,7 @@ def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
         root_of,
     )
     from dragoman.edge.http.server import serve
-    from dragoman.serving import show_pages
+    from dragoman.process.pages import show_pages
 
     http = settings.http
     with ExitStack() as at_end:
@@ -161,7 +161,7 @@ def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
 
         def on_started() -> None:
             logger.info("server started", facts)
-            show_pages(root, app.pages, endpoint, settings.server.name)
+            show_pages(root, app.pages, endpoint, settings.server.name, app.local_secret)
 
         abandoned = run(prepared, serve(app, listening, http, timeout, on_started))
     finish(prepared, abandoned)
@@ -184,7 +184,10 @@ def _check_workers(workers: int, transport: Transport) -> None:
 
 
 def _serve_with(workers: int, source: Source, settings: Config) -> None:
-    from dragoman.edge.http.listening import check_address, removed_at_the_end, root_of
+    from dragoman.access.local_secret import find_local_secret
+    from dragoman.edge.http.listening import check_address, is_near, removed_at_the_end, root_of
+    from dragoman.process.pages import show_pages, with_secret
+    from dragoman.storage.settings import data_directory
     from dragoman.telemetry.python_logging import take_over_logging
     from dragoman.telemetry.stderr import log_to_stderr
     from dragoman.workers.folder import LOG_TURNS, private_folder
@@ -194,6 +197,9 @@ def _serve_with(workers: int, source: Source, settings: Config) -> None:
     try:
         check_address(http, settings.auth)
         check_settings(settings, workers, has_memories=source.is_builtin or settings.tools.memory_enabled)
+        secret: str | None = None
+        if settings.has_local_secret() and is_near(http):
+            secret = find_local_secret(data_directory(settings.storage, os.environ))
         listening = reserve(http)
     except ConfigError as error:
         refuse("The settings cannot be used:", *str(error).splitlines())
@@ -210,6 +216,9 @@ def _serve_with(workers: int, source: Source, settings: Config) -> None:
                 "workers": workers,
             }
             logger.info("server started", facts)
+            if secret is not None:
+                pages = [with_secret("/knowledge/", secret)]
+                show_pages(root_of(http, listening), pages, http.path, settings.server.name, secret)
 
         processes = Processes(workers, "dragoman.cli.worker", listening, folder)
         code = asyncio.run(supervise(processes, source, settings, logger, say))
@@ -276,9 +285,11 @@ def run(prepared: Prepared, serving: Coroutine[Any, Any, int]) -> int:
 
     try:
         return run_to_end(prepared.loop, serving)
-    except (PartFailed, TargetError) as error:
+    except (ConfigError, PartFailed, TargetError) as error:
         prepared.sink.close()
         with suppress(typer.Exit):
+            if isinstance(error, ConfigError):
+                refuse("The settings cannot be used:", *str(error).splitlines())
             refuse_target(error, prepared.server.config)
         leave(UNUSABLE)  # A thread that the lifespan has started must not keep the process.
 

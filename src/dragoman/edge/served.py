@@ -17,8 +17,6 @@ class Served(Protocol):
     logger: Logger
     shutdown_timeout: float
     """Seconds."""
-    is_near: bool
-    """Whether the server itself listens, at an address that only this machine can reach."""
     began: float
     """When it was started, or made, by the monotonic clock."""
 

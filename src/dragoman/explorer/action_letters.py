@@ -2,20 +2,20 @@
 
 1. On a server that authenticates its callers, an owner of a tenant, whose scopes allow every action, sees the letters
    of that tenant. Nobody else sees any, and another tenant's letter is as unknown as one that does not exist.
-2. On a server without authentication everybody sees all of them, if only its own machine can reach it: they hold
-   documents of tenants who sign their requests.
+2. On a server without authentication the owner of the data directory sees all of them, and nobody else sees any: they
+   hold documents of tenants who sign their requests.
 3. Lists have pages of bounded length. Envelopes, redacted as the log is, are cut. All of it is text for the page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
 
+from dragoman.access.callers import LOCAL
 from dragoman.clock import iso_milliseconds
 from dragoman.errors import Conflict, StorageError, ToolError
 from dragoman.explorer.responses import error_response, json_response
@@ -43,10 +43,8 @@ _MOST_DIGITS = 15
 class ActionLetterViews:
     """Answers below `letters`."""
 
-    def __init__(self, letters: ActionLetters, is_near: Callable[[], bool], cleaner: Cleaner) -> None:
-        """`is_near`: whether only this machine can reach the server."""
+    def __init__(self, letters: ActionLetters, cleaner: Cleaner) -> None:
         self._letters = letters
-        self._is_near = is_near
         self._cleaner = cleaner
 
     def may_look(self, request: HttpRequest) -> bool:
@@ -90,9 +88,9 @@ class ActionLetterViews:
 
     def _tenants(self, request: HttpRequest) -> frozenset[str] | None:
         """Whose letters a caller sees; None: everybody's."""
-        if not request.is_authenticated:
-            return None if self._is_near() else frozenset()
         caller = request.caller
+        if not request.is_authenticated:
+            return None if caller is LOCAL else frozenset()
         is_owner = OWNER in canonical(caller.roles) and all(caller.may_call(each) for each in ACTIONS)
         return caller.tenants if is_owner else frozenset()
 

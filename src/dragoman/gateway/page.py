@@ -9,7 +9,7 @@ from dragoman.access.callers import Caller
 from dragoman.errors import StorageError, ToolError
 from dragoman.knowledge.changing import PAGES
 from dragoman.knowledge.port import Documents
-from dragoman.knowledge.standing import Standings
+from dragoman.knowledge.standing import has_tenant, roles_of, tenant_of
 from dragoman.parts.route import HttpRequest, HttpResponse
 
 _HEADERS: Final = (
@@ -39,16 +39,14 @@ p {{ opacity: .75 }}
 """
 
 
-async def document_page(
-    request: HttpRequest, caller: Caller, documents: Documents, standings: Standings
-) -> HttpResponse:
+async def document_page(request: HttpRequest, caller: Caller, documents: Documents) -> HttpResponse:
     """The page that a document's `web_uri` leads to, for callers of its tenant that have a role there."""
     # Decoded already. A tenant's name may have a slash in it.
     tenant, _, id = request.path.removeprefix(f"{PAGES}/").rpartition("/")
     try:
-        if not (standings.has_tenant(caller) and standings.roles_of(caller)):
+        if not (has_tenant(caller) and roles_of(caller)):
             return _page(404, "Not found", "", "There is no such document.")
-        found = await documents.get(standings.tenant_of(caller, tenant), id.lower())
+        found = await documents.get(tenant_of(caller, tenant), id.lower())
     except ToolError:
         found = None
     except StorageError:

@@ -23,7 +23,6 @@ from dragoman.jobs.port import Registry
 from dragoman.knowledge.aliases import AliasUse
 from dragoman.knowledge.port import Audit, Documents
 from dragoman.knowledge.settings import KnowledgeConfig
-from dragoman.knowledge.standing import Standings
 from dragoman.parts.part import Contribution, Facilities, Part
 from dragoman.slo.meter import ActionMeter
 
@@ -61,7 +60,7 @@ def gateway_part(
         rates = GatewayRates(given.storage.port(Quotas), given.clock)
         exchanges = Exchanges(credentials, rates, settings, given.ids, given.logger, most_bytes, meter)
         aliases = AliasUse(given.storage.port(Audit), given.clock)
-        standings, documents = Standings(given.is_near), given.storage.port(Documents)
+        documents = given.storage.port(Documents)
         requests = given.storage.port(ActionRequests)
         kept = open_objects(given.storage, settings, given.clock, bucket)
         artifacts = ArtifactRoutes(exchanges, kept.objects, kept.links, settings, given.clock)
@@ -71,7 +70,6 @@ def gateway_part(
             requests,
             kept.objects,
             ActionAnswers(kept.objects, most_answer_bytes),
-            standings,
             documents,
             aliases,
             intake,

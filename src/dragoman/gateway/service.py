@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from dragoman.access.callers import ANONYMOUS, scope_of
+from dragoman.access.callers import LOCAL, scope_of
 from dragoman.calls.intake import Intake
 from dragoman.clock import Clock
 from dragoman.errors import NotFound
@@ -31,7 +31,7 @@ from dragoman.knowledge.aliases import AliasUse
 from dragoman.knowledge.changing import PAGES
 from dragoman.knowledge.port import Documents
 from dragoman.knowledge.settings import KnowledgeConfig
-from dragoman.knowledge.standing import Standings, check_time
+from dragoman.knowledge.standing import check_time
 from dragoman.parts.route import HttpRequest, HttpResponse, Route
 from dragoman.replies.contract import word_success
 from dragoman.replies.vocabulary import ContractCode
@@ -54,7 +54,6 @@ class Gateway:
         requests: ActionRequests,
         objects: Objects,
         answers: ActionAnswers,
-        standings: Standings,
         documents: Documents,
         aliases: AliasUse,
         intake: Intake,
@@ -67,7 +66,6 @@ class Gateway:
         self._requests = requests
         self._objects = objects
         self._answers = answers
-        self._standings = standings
         self._documents = documents
         self._aliases = aliases
         self._intake = intake
@@ -213,17 +211,17 @@ class Gateway:
             return self._exchanges.turned_away(exchange, error)
 
     async def _show_document(self, request: HttpRequest) -> HttpResponse:
-        """The page of a document. Where nobody is authenticated, `Standings` knows what an anonymous caller may see."""
-        exchange = self._exchanges.open(request)
-        caller = ANONYMOUS
-        if self._exchanges.credentials.has_authenticator or b"authorization" in request.headers:
+        """The page of a document."""
+        exchange, caller = self._exchanges.open(request), request.caller
+        is_named = self._exchanges.credentials.has_authenticator or b"authorization" in request.headers
+        if is_named and caller is not LOCAL:
             try:
                 await self._exchanges.admit(request, exchange)
             except REFUSALS as error:
                 return self._exchanges.turned_away(exchange, error)
             assert exchange.credential is not None
             caller = exchange.credential.caller
-        return await document_page(request, caller, self._documents, self._standings)
+        return await document_page(request, caller, self._documents)
 
 
 def _prefers_later(request: HttpRequest) -> bool:

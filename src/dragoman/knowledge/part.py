@@ -15,7 +15,7 @@ from dragoman.knowledge.port import Audit, Documents
 from dragoman.knowledge.querying import Queries
 from dragoman.knowledge.repeats import ActionRepeats
 from dragoman.knowledge.settings import KnowledgeConfig
-from dragoman.knowledge.standing import AuthorizeAction, Standings
+from dragoman.knowledge.standing import AuthorizeAction, has_tenant
 from dragoman.knowledge.vectors import EVERY_SECONDS, JOB, VectorWork, embedder_of_queries
 from dragoman.parts.part import Contribution, Facilities, Loop, OwnPipeline, Part, ScheduledJob
 
@@ -30,7 +30,6 @@ def knowledge_part(web_base: str, embedders: Embedders | None = None, writer: An
     def build(given: Facilities) -> Contribution:
         settings: KnowledgeConfig = given.settings
         documents, passages = given.storage.port(Documents), given.storage.port(PassageIndex)
-        standings = Standings(given.is_near)
         repeats = ActionRepeats(documents)
         aliases = AliasUse(given.storage.port(Audit), given.clock)
         queries = Queries(
@@ -49,9 +48,7 @@ def knowledge_part(web_base: str, embedders: Embedders | None = None, writer: An
 
         def pipeline(name: str) -> OwnPipeline:
             action = ACTIONS[name]
-            stage = AuthorizeAction(
-                action, performs[name], aliases, standings, given.clock, web_base, settings.idempotency_ttl_ms
-            )
+            stage = AuthorizeAction(action, performs[name], aliases, given.clock, web_base, settings.idempotency_ttl_ms)
             return OwnPipeline(
                 tools=(name,),
                 max_concurrent=settings.max_concurrent,
@@ -61,7 +58,7 @@ def knowledge_part(web_base: str, embedders: Embedders | None = None, writer: An
             )
 
         return Contribution(
-            tools=tuple(action.tool(standings.has_tenant) for action in ACTIONS.values()),
+            tools=tuple(action.tool(has_tenant) for action in ACTIONS.values()),
             pipelines=tuple(map(pipeline, ACTIONS)),
             loops=(
                 given.scheduled(ScheduledJob("knowledge.tidy", _TIDY_SECONDS, partial(tidy, documents))),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Set
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.access.callers import ANONYMOUS, LOCAL, Caller
+from dragoman.access.callers import LOCAL, Caller
 from dragoman.calls.call import Call, Service
 from dragoman.calls.origin import Origin
 from dragoman.calls.repeats import IDEMPOTENCY_KEY, check_key
@@ -24,7 +24,7 @@ from dragoman.tools.context import ToolContext
 from dragoman.tools.storage_errors import words_storage_errors
 
 LOCAL_TENANT: Final = "local"
-"""The tenant of who started the process, and of whoever is on the same machine where nobody is authenticated."""
+"""The tenant of the owner of the data directory."""
 TENANT_KEY: Final = "dragoman/tenant"
 """Which tenant is meant, in the `_meta` of a call, for a caller that has several."""
 PASSAGES_KEY: Final = "dragoman/passagesOnly"
@@ -39,39 +39,32 @@ class ActionOrigin(Origin, frozen=True, eq=False):
     """In seconds since 1970. Later than that it has no effect."""
 
 
-class Standings:
-    """Which tenant a caller stands for, with which roles."""
+def has_tenant(caller: Caller) -> bool:
+    """Whether there are documents that the caller may know of."""
+    return bool(tenants_of(caller))
 
-    def __init__(self, is_near: Callable[[], bool]) -> None:
-        """`is_near`: whether only this machine can reach the server."""
-        self._is_near = is_near
 
-    def has_tenant(self, caller: Caller) -> bool:
-        """Whether there are documents that the caller may know of."""
-        return bool(self.tenants_of(caller))
+def tenants_of(caller: Caller) -> frozenset[str]:
+    """Whose documents the caller may know of."""
+    return frozenset((LOCAL_TENANT,)) if caller is LOCAL else caller.tenants
 
-    def tenants_of(self, caller: Caller) -> frozenset[str]:
-        """Whose documents the caller may know of."""
-        return caller.tenants or (frozenset((LOCAL_TENANT,)) if self._is_owner(caller) else caller.tenants)
 
-    def tenant_of(self, caller: Caller, wanted: Any = None) -> str:
-        """The caller's tenant, or the one of several that is wanted. Raises `Unauthorized` and `InvalidArgument`."""
-        tenants = self.tenants_of(caller)
-        if wanted is not None:
-            if not isinstance(wanted, str) or wanted not in tenants:
-                raise Unauthorized("The caller does not belong to this tenant", {"reason": "other_tenant"})
-            return wanted
-        if len(tenants) != 1:
-            facts = {"reason": "which_tenant", "tenants": sorted(tenants)}
-            raise InvalidArgument(f"The caller has several tenants: name one in _meta as {TENANT_KEY}", facts)
-        return next(iter(tenants))
+def tenant_of(caller: Caller, wanted: Any = None) -> str:
+    """The caller's tenant, or the one of several that is wanted. Raises `Unauthorized` and `InvalidArgument`."""
+    tenants = tenants_of(caller)
+    if wanted is not None:
+        if not isinstance(wanted, str) or wanted not in tenants:
+            raise Unauthorized("The caller does not belong to this tenant", {"reason": "other_tenant"})
+        return wanted
+    if len(tenants) != 1:
+        facts = {"reason": "which_tenant", "tenants": sorted(tenants)}
+        raise InvalidArgument(f"The caller has several tenants: name one in _meta as {TENANT_KEY}", facts)
+    return next(iter(tenants))
 
-    def roles_of(self, caller: Caller) -> frozenset[str]:
-        """What the caller may be in its tenants."""
-        return frozenset((OWNER,)) if self._is_owner(caller) else canonical(caller.roles)
 
-    def _is_owner(self, caller: Caller) -> bool:
-        return caller is LOCAL or (caller is ANONYMOUS and self._is_near())
+def roles_of(caller: Caller) -> frozenset[str]:
+    """What the caller may be in its tenants."""
+    return frozenset((OWNER,)) if caller is LOCAL else canonical(caller.roles)
 
 
 class AuthorizeAction:
@@ -82,7 +75,6 @@ class AuthorizeAction:
         action: Action,
         perform: Perform,
         aliases: AliasUse,
-        standings: Standings,
         clock: Clock,
         web_base: str,
         keep_ms: int,
@@ -90,7 +82,6 @@ class AuthorizeAction:
         self._action = action
         self._aliases = aliases
         self._perform = perform
-        self._standings = standings
         self._clock = clock
         self._web_base = web_base
         self._keep_seconds = keep_ms / 1000
@@ -119,9 +110,9 @@ class AuthorizeAction:
             check_key(call.meta[IDEMPOTENCY_KEY])
         passages_only = call.meta.get(PASSAGES_KEY) is True
         return ActionRequest(
-            tenant=self._standings.tenant_of(caller, call.meta.get(TENANT_KEY)),
+            tenant=tenant_of(caller, call.meta.get(TENANT_KEY)),
             principal=caller.principal,
-            roles=self._standings.roles_of(caller),
+            roles=roles_of(caller),
             action=self._action.name,
             correlation_id=call.correlation_id,
             subject=self._action.subject(call.arguments, caller.principal),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dragoman.edge.connection import Services
 from dragoman.knowledge.port import Documents
-from dragoman.knowledge.standing import Standings
 from dragoman.knowledge_page.reading import Reading
 from dragoman.knowledge_page.routes import KnowledgePage
 from dragoman.parts.part import Contribution, Facilities, Part
@@ -15,7 +14,7 @@ def knowledge_page_part(services: Services, *, has_answers: bool) -> Part:
 
     def build(given: Facilities) -> Contribution:
         reading = Reading(given.storage.port(Documents))
-        page = KnowledgePage(reading, Standings(given.is_near), services, has_answers=has_answers)
+        page = KnowledgePage(reading, services, has_answers=has_answers)
         return Contribution(routes=page.routes())
 
     return Part(name="knowledge_page", build=build)

@@ -26,7 +26,7 @@ from dragoman.explorer.responses import HARDENED, error_response, json_response,
 from dragoman.explorer.runs import answered_or_gone, by_leaving
 from dragoman.knowledge.actions import QUERY
 from dragoman.knowledge.port import ROOT
-from dragoman.knowledge.standing import PASSAGES_KEY, TENANT_KEY, Standings
+from dragoman.knowledge.standing import PASSAGES_KEY, TENANT_KEY, roles_of, tenants_of
 from dragoman.knowledge_page.reading import Reading
 from dragoman.knowledge_page.rendering import POLICY, STYLE_HASH, anchor_of, visible
 from dragoman.parts.route import HttpRequest, HttpResponse, Route
@@ -71,10 +71,9 @@ _Answer: TypeAlias = Callable[[PageRequest], Awaitable[HttpResponse]]
 class KnowledgePage:
     """Answers the routes of the page."""
 
-    def __init__(self, reading: Reading, standings: Standings, services: Services, *, has_answers: bool) -> None:
+    def __init__(self, reading: Reading, services: Services, *, has_answers: bool) -> None:
         """`has_answers`: whether a model writes answers."""
         self._reading = reading
-        self._standings = standings
         self._intake = services.intake
         self._has_answers = has_answers
         self._name = services.identity.server_info["name"]
@@ -122,8 +121,8 @@ class KnowledgePage:
 
     def _tenants_of(self, caller: Caller) -> list[str]:
         """Whose documents the caller may read."""
-        may_read = caller.may_call(QUERY) and self._standings.roles_of(caller)
-        return sorted(self._standings.tenants_of(caller)) if may_read else []
+        may_read = caller.may_call(QUERY) and roles_of(caller)
+        return sorted(tenants_of(caller)) if may_read else []
 
     async def _start(self, request: HttpRequest) -> HttpResponse:
         """What the page needs to know of the server, and the tenants that the caller may read."""

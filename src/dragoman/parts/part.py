@@ -120,8 +120,6 @@ class Facilities(Struct, frozen=True, kw_only=True):
     """Each sees every call before it starts, and may wrap its `reply` to see what it is answered with."""
     max_value_bytes: int
     """No answer holds a value that weighs more."""
-    is_near: Callable[[], bool]
-    """Whether the server itself listens, at an address that only this machine can reach."""
     health: Callable[[], dict[str, Any]]
     """What the tool `health` answers."""
     scheduled: Callable[[ScheduledJob], Loop]

@@ -33,7 +33,7 @@ class HttpRequest:
     headers: dict[bytes, bytes]
     """By name in lower case; values of a repeated header are joined by commas."""
     caller: Caller
-    """`ANONYMOUS` for a route that needs no caller."""
+    """`LOCAL` or `ANONYMOUS` where nobody is authenticated. `ANONYMOUS` for a route that needs no caller, elsewhere."""
     is_authenticated: bool
     """Whether the server authenticates its callers."""
     endpoint: str

@@ -325,3 +325,13 @@ def test_an_interrupted_command_says_so(capsys: pytest.CaptureFixture[str]) -> N
     finally:
         signal.signal(signal.SIGINT, before)
     assert (ended.value.exit_code, capsys.readouterr().err) == (130, "dragoman: interrupted\n")
+
+
+def test_the_secret_of_the_data_directory_is_printed_and_stays_the_same(data: Path) -> None:
+    first, second = dragoman("keys", "local"), dragoman("keys", "local")
+    assert (first.exit_code, first.stdout) == (0, f"{(data / 'keys' / 'local').read_text()}\n")
+    assert second.stdout == first.stdout
+    (data / "keys" / "local").chmod(0o644)
+    refused = dragoman("keys", "local")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "others than its owner can read it" in refused.stderr

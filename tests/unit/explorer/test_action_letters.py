@@ -49,7 +49,13 @@ class Desk(NamedTuple):
     page: Page
 
     async def get(self, path: str, **headers: str) -> Answer:
-        return await self.page.get(f"/explorer/{path}", **headers)
+        return await self.page.get(f"/explorer/{path}", **(self.owner | headers))
+
+    @property
+    def owner(self) -> dict[str, str]:
+        """What the owner of the data directory brings, where that makes a client the owner."""
+        secret = self.page.app.local_secret
+        return {} if secret is None else {"authorization": f"Bearer {secret}"}
 
     async def whole(self, number: int = 1, **headers: str) -> Any:
         return (await self.get(f"letters/{number}", **headers)).json["letter"]
@@ -59,7 +65,7 @@ class Desk(NamedTuple):
 
     async def redrive(self, number: Any = 1, **headers: str) -> Answer:
         path = f"/explorer/letters/{number}/redrive"
-        return await self.page.request("POST", path, b"{}", {**self.page.credentials(), **headers})
+        return await self.page.request("POST", path, b"{}", {**self.page.credentials(), **self.owner, **headers})
 
     async def events(self) -> list[AuditEvent]:
         found = await self.page.runtime.facilities.storage.port(Audit).page(100)
@@ -286,8 +292,13 @@ async def test_where_callers_say_who_they_are_nobody_else_is_shown_anything(open
         assert [each.status for each in answers] == [401, 401, 401]
 
 
-async def test_without_authentication_only_this_machine_is_shown_anything(open_desk: OpenDesk) -> None:
-    async with open_desk(one, is_near=False) as at:
+async def test_without_authentication_only_the_owner_is_shown_anything(open_desk: OpenDesk) -> None:
+    async with open_desk(one) as at:
+        told = [await at.get("letters", authorization=said) for said in ("", "Bearer no-secret-0123456789")]
+        assert [each.status for each in told] == [404, 404]
+        passed_on = await at.get("letters", **{"x-forwarded-for": "192.0.2.1"})
+        assert passed_on.status == 404
+    async with open_desk(is_near=False) as at:
         assert (await at.get("server")).json["hasLetters"] is False
         answers = [await at.get("letters"), await at.get("letters/1"), await at.redrive()]
         assert [each.status for each in answers] == [404, 404, 404]

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.access.callers import ANONYMOUS, Caller
+from dragoman.access.callers import ANONYMOUS, LOCAL, Caller
 from dragoman.gateway.page import document_page
 from dragoman.knowledge.port import Documents
-from dragoman.knowledge.standing import Standings
 from dragoman.parts.route import HttpResponse
 from tests.contract.engines import opened_storages
 from tests.support.document_entries import BrokenDocuments, Tree
@@ -27,11 +26,8 @@ async def store(tmp_path: Path) -> AsyncIterator[Documents]:
         yield storage.port(Documents)
 
 
-async def page(
-    store: Documents, path: str, caller: Caller = ADA, *, near: bool = False
-) -> tuple[int, str, dict[bytes, bytes]]:
-    standings = Standings(lambda: near)
-    response = await document_page(request_to(f"/knowledge/documents/{path}"), caller, store, standings)
+async def page(store: Documents, path: str, caller: Caller = ADA) -> tuple[int, str, dict[bytes, bytes]]:
+    response = await document_page(request_to(f"/knowledge/documents/{path}"), caller, store)
     assert isinstance(response, HttpResponse)
     return response.status, response.body.decode(), dict(response.headers)
 
@@ -66,18 +62,12 @@ async def test_a_page_is_for_callers_of_the_tenant(store: Documents) -> None:
         await Tree(store, tenant).create("a")
     nobody, without_role = Caller("bob", ADA.roles), Caller("cyd", frozenset(("admin",)), tenants=ADA.tenants)
     statuses = {
-        (path, caller.name, near): (await page(store, path, caller, near=near))[0]
+        (path, caller.name): (await page(store, path, caller))[0]
         for path in ("acme/a", "other/a", "local/a")
-        for caller in (ADA, nobody, without_role, ANONYMOUS)
-        for near in (False, True)
+        for caller in (ADA, nobody, without_role, ANONYMOUS, LOCAL)
     }
-    assert {key for key, status in statuses.items() if status == 200} == {
-        ("acme/a", "ada", False),
-        ("acme/a", "ada", True),
-        ("local/a", "ada", False),
-        ("local/a", "ada", True),
-        ("local/a", "anonymous", True),
-    }
+    shown = {("acme/a", "ada"), ("local/a", "ada"), ("local/a", "local")}
+    assert {key for key, status in statuses.items() if status == 200} == shown
     assert set(statuses.values()) == {200, 404}
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from dragoman.access.callers import LOCAL
 from dragoman.knowledge.actions import QUERY
 from dragoman.knowledge.port import UpdateDocument
-from dragoman.knowledge.standing import Standings
 from dragoman.knowledge_page.reading import CHILDREN_AT_ONCE, MOST_ABOVE, REVISIONS_AT_ONCE, Reading
 from dragoman.knowledge_page.routes import KnowledgePage
 from dragoman.parts.route import HttpResponse
@@ -94,13 +94,13 @@ async def test_callers_read_in_their_tenants_and_with_a_role_only() -> None:
         assert (await found(gateway, "document", TWO, tenant="a/ü", id="A"))["title"] == "In a/ü"
 
 
-async def test_whoever_is_near_an_open_server_reads_what_is_local(tmp_path: Path) -> None:
+async def test_the_owner_of_the_data_directory_reads_what_is_local_and_nobody_else_does(tmp_path: Path) -> None:
     await keep_keys(tmp_path, Signer())
-    for is_near, tenants in ((True, ["local"]), (False, [])):
-        async with open_gateway(NOBODY, tmp_path, is_near=is_near) as gateway:
-            start = await found(gateway, "start", None)
+    async with open_gateway(NOBODY, tmp_path) as gateway:
+        for token, tenants in ((gateway.local_secret, ["local"]), (None, []), (VIEWER, [])):
+            start = await found(gateway, "start", token)
             assert (start["tenants"], start["isAuthenticated"]) == (tenants, False)
-            assert (await ask(gateway, "children", None)).status == (200 if is_near else 404)
+            assert (await ask(gateway, "children", token)).status == (200 if tenants else 404)
 
 
 async def test_documents_that_are_not_for_people_are_listed_and_not_shown() -> None:
@@ -257,10 +257,8 @@ async def test_a_caller_without_the_scope_of_the_query_has_no_tenant_to_read() -
 async def test_a_store_that_fails_is_told_without_its_path() -> None:
     broken: Any = BrokenDocuments()
     async with open_gateway(CALLERS) as gateway:
-        *_, fetched = KnowledgePage(
-            Reading(broken), Standings(lambda: True), gateway.runtime.edge.services, has_answers=False
-        ).routes()
-        answered = await fetched.handler(request_to("/knowledge/api/document"))
+        *_, fetched = KnowledgePage(Reading(broken), gateway.runtime.edge.services, has_answers=False).routes()
+        answered = await fetched.handler(request_to("/knowledge/api/document", caller=LOCAL))
         assert isinstance(answered, HttpResponse)
         assert (answered.status, b"secret" in answered.body) == (503, False)
 

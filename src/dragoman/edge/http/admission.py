@@ -16,6 +16,7 @@ from msgspec import Struct
 from dragoman.access.callers import ANONYMOUS, Caller
 from dragoman.edge.asgi import MOST_READ_AT_ONCE, Bodies, Header, Headers, Receive, RequestRefused, TooLarge
 from dragoman.edge.connection import Services
+from dragoman.edge.http.nearness import Nearness
 from dragoman.edge.http.origins import OriginCheck
 from dragoman.edge.http.siblings import Siblings
 from dragoman.errors import (
@@ -63,10 +64,12 @@ class Admitted(Struct, frozen=True, gc=False):
     takes_json: bool
     takes_streams: bool
     """Whether the client takes event streams."""
+    unnamed: Caller
+    """The caller on a server that authenticates nobody: `LOCAL` or `ANONYMOUS`."""
 
 
 class HttpAdmission:
-    """Without an authenticator every caller is `ANONYMOUS`."""
+    """Without an authenticator, `nearness` knows the owner's requests, and all other callers are `ANONYMOUS`."""
 
     def __init__(
         self,
@@ -74,6 +77,7 @@ class HttpAdmission:
         authenticator: Authenticator | None,
         services: Services,
         siblings: Siblings | None = None,
+        nearness: Nearness | None = None,
     ) -> None:
         self._origins = origins
         self._let_in = origins.let_in
@@ -85,6 +89,7 @@ class HttpAdmission:
         self.most_bytes = services.max_message_bytes
         """Of a body."""
         self.siblings = siblings
+        self.nearness = nearness or Nearness()
 
     @property
     def is_authenticated(self) -> bool:
@@ -108,12 +113,13 @@ class HttpAdmission:
             rules.routing_in(headers, pairs),
             version in HANDSHAKE or is_unversioned,
             *(self._accepts.get(accept) or self._accepted(accept)),
+            ANONYMOUS if self._authenticator is not None else self.nearness.caller_of(headers),
         )
 
-    def known_caller(self, headers: Headers) -> Caller | None:
+    def known_caller(self, request: Admitted) -> Caller | None:
         """The caller; None if its credentials have to be verified first."""
         authenticator = self._authenticator
-        return ANONYMOUS if authenticator is None else authenticator.known_by(headers)
+        return request.unnamed if authenticator is None else authenticator.known_by(request.headers)
 
     def _accepted(self, accept: bytes | None) -> tuple[bool, bool]:
         kinds = {kind.split(b";")[0].strip().lower() for kind in (accept or b"*/*").split(b",")}
@@ -147,7 +153,7 @@ class HttpAdmission:
         """The caller. Raises `RequestRefused` for one that is not known, or cannot be verified now."""
         authenticator = self._authenticator
         if authenticator is None:
-            return ANONYMOUS
+            return request.unnamed
         try:
             return await authenticator.authenticate_by(request.headers)
         except Unauthenticated as error:

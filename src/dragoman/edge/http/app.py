@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dragoman.access.callers import ANONYMOUS
 from dragoman.clock import Clock
 from dragoman.edge.asgi import (
     JSON,
@@ -41,6 +40,7 @@ from dragoman.edge.peer import log_refusal
 from dragoman.edge.served import Served
 from dragoman.errors import InternalError, InvalidRequest, ProtocolError
 from dragoman.parts.route import HttpRequest, HttpResponse, Route
+from dragoman.process.pages import with_secret
 from dragoman.protocol.headers import by_name
 from dragoman.protocol.jsonrpc import Id
 from dragoman.telemetry.log import exception_facts
@@ -89,8 +89,14 @@ class HttpApp:
 
     @property
     def pages(self) -> tuple[str, ...]:
-        """The addresses of pages for people, from the server's root on."""
-        return tuple(route.page for route in self.routes if route.page is not None)
+        """The addresses of pages for people, from the server's root on; with the owner's secret, if there is one."""
+        secret = self.local_secret
+        return tuple(with_secret(route.page, secret) for route in self.routes if route.page is not None)
+
+    @property
+    def local_secret(self) -> str | None:
+        """What the owner of the data directory brings as a bearer token; None where that makes nobody the owner."""
+        return self._admission.nearness.secret
 
     @property
     def is_authenticated(self) -> bool:
@@ -98,8 +104,11 @@ class HttpApp:
         return self._admission.is_authenticated
 
     def listens_at(self, *, is_near: bool) -> None:
-        """Be told, by a server of our own, whether only this machine can reach the address that it listens at."""
-        self._runtime.is_near = is_near
+        """Be told, by a server of our own, whether only this machine can reach the address that it listens at.
+
+        Raises `ConfigError` if it needs the secret of the data directory then, and cannot have it.
+        """
+        self._admission.nearness.listens(is_near=is_near)
 
     # The doors.
 
@@ -118,7 +127,7 @@ class HttpApp:
             if request is None:
                 request = head.known = admission.admit(head.headers, head.named)
             headers = request.headers
-            caller = admission.known_caller(headers)
+            caller = admission.known_caller(request)
             if caller is None or request.is_for_other or len(body) > admission.most_bytes:
                 return False
             if b"origin" in headers:
@@ -205,7 +214,7 @@ class HttpApp:
     ) -> None:
         """Have a route's handler answer, after everything that is checked for it."""
         admission, headers = self._admission, request.headers
-        caller = await admission.caller(request) if route.needs_caller else ANONYMOUS
+        caller = await admission.caller(request) if route.needs_caller else request.unnamed
         admission.require(route.scopes, caller)
         receive = limited(receive, admission.most_bytes if route.most_bytes is None else route.most_bytes)
         body = partial(admission.read, headers, receive)

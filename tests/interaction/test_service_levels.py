@@ -17,8 +17,10 @@ from dragoman.knowledge.port import AuditEvent
 from dragoman.slo.meter import ACK, DEAD, DONE, LATENCY, RETRIES
 from dragoman.slo.port import ServiceLevels
 from dragoman.telemetry.figures import MOST_SERIES
-from tests.support.gateway import as_body, create_args
+from dragoman.telemetry.metrics import SNAPSHOT
+from tests.support.gateway import Signer, as_body, create_args
 from tests.support.gateway_serving import (
+    NOBODY,
     WAYS,
     FailingDocuments,
     FailingStorage,
@@ -29,9 +31,11 @@ from tests.support.gateway_serving import (
     OverMcp,
     advance_until_finished,
     answered,
+    keep_keys,
     open_gateway,
     open_way,
 )
+from tests.support.http_wire import request
 from tests.support.waiting import PATIENCE, until
 
 CREATE = "knowledge.create_document"
@@ -120,6 +124,31 @@ async def test_a_stranger_can_put_nothing_into_a_label() -> None:
         assert (await OverBus(gateway, stranger).send(body)).code == "UNAUTHORIZED"
         assert requests(gateway) == {("", "", "", "REFUSED", "UNAUTHORIZED"): 5}
         assert shown(gateway, "a2a_dlq_total", "tenant", "error_code") == {("", "UNAUTHORIZED"): 1}
+
+
+async def test_a_stranger_is_shown_sums_without_the_names_of_tenants_and_principals(tmp_path: Path) -> None:
+    signers = [Signer(tenant, sub=f"svc:of-{tenant}") for tenant in ("acme", "globex")]
+    await keep_keys(tmp_path, *signers)
+    async with open_gateway(NOBODY, tmp_path) as gateway:
+        for signer in signers:
+            assert (await gateway.act(signer, "create_document", create_args())).status == 200
+        told = {}
+        for token in (None, "no-secret-0123456789", gateway.local_secret):
+            named = {"authorization": f"Bearer {token}"} if token else {}
+            for accept in ("*/*", SNAPSHOT):
+                asked = request(None, {**named, "accept": accept}, method="GET", path="/metrics")
+                told[token, accept] = (await gateway.driver.ask(asked)).body
+    for (token, accept), body in told.items():
+        is_known = token == gateway.local_secret
+        assert [name in body for name in (b"acme", b"globex", b"svc:of-")] == [is_known] * 3
+        if accept != SNAPSHOT:
+            samples = [each for family in parse(body.decode()) for each in family.samples]
+            counts = dict.fromkeys(("a2a_requests_total", "a2a_latency_ms_count"), 0.0)
+            for each in samples:
+                if each.name in counts:
+                    assert ({"tenant", "principal"} <= each.labels.keys()) is is_known
+                    counts[each.name] += each.value
+            assert set(counts.values()) == {2.0}
 
 
 async def test_a_known_sender_cannot_put_an_action_or_a_tenant_that_there_is_not_into_a_label() -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import isfinite
 from operator import add
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -114,6 +115,19 @@ class Figure(Struct, frozen=True):
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
     folds: tuple[str, ...] = ()
+
+    def without(self, names: Collection[str]) -> Figure:
+        """The same without some of its labels: rows that only those tell apart are added up."""
+        kept = [place for place, name in enumerate(self.labels) if name not in names]
+        if len(kept) == len(self.labels):
+            return self
+        sums: dict[LabelValues, list[float]] = {}
+        for labels, numbers in self.rows:
+            fewer = tuple(labels[place] for place in kept)
+            sums[fewer] = [*map(add, sums[fewer], numbers)] if fewer in sums else numbers
+        labels = tuple(self.labels[place] for place in kept)
+        folds = tuple(each for each in self.folds if each in labels)
+        return replace(self, rows=[*sums.items()], labels=labels, folds=folds)
 
     def family(self, name: str) -> Metric:
         """As Prometheus's library wants it."""

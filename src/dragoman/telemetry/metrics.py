@@ -16,6 +16,7 @@ from operator import add
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import UNSET, Struct, field
+from msgspec.structs import replace
 
 from dragoman.cache.bounded import CacheStats
 from dragoman.telemetry.figures import MOST_VALUES, OTHER, Figure, Gauge, added_up, read_figure
@@ -56,6 +57,8 @@ BOUNDS_MS = (
 )
 """The upper bounds of the histogram's buckets: from what a call costs by itself to the longest deadlines."""
 
+NAMING = ("tenant", "principal")
+"""The labels whose values are names of callers and of their organisations."""
 _OPEN_METRICS = "application/openmetrics-text"
 
 
@@ -170,6 +173,8 @@ class Snapshot(Struct, frozen=True):
     @classmethod
     def together(cls, snapshots: Sequence[Snapshot]) -> Snapshot:
         """Several processes as one: everything added up, but for the lag, which is the longest."""
+        if len(snapshots) == 1:
+            return snapshots[0]
         names = {name for each in snapshots for name in each.tools}
         kept = set(sorted(names - {OTHER})[:MOST_TOOLS])
         tools: dict[str, _Series] = {}
@@ -209,6 +214,10 @@ class Snapshot(Struct, frozen=True):
             sum(each.sent_bytes for each in snapshots),
             _figures_together([each.gauges for each in snapshots]),
         )
+
+    def anonymous(self) -> Snapshot:
+        """The same without the labels that name tenants and principals."""
+        return replace(self, gauges={name: figure.without(NAMING) for name, figure in self.gauges.items()})
 
     @property
     def calls(self) -> dict[tuple[str, str], int]:

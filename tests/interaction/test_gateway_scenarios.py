@@ -142,8 +142,9 @@ async def test_a_key_that_was_used_for_something_else_is_a_conflict(gateway: Gat
 async def test_an_external_caller_with_a_valid_signature_passes(gateway: GatewayApp) -> None:
     signer = await gateway.signer("editor")
     id = str(uuid4())
-    envelope = gateway.envelope(signer, "knowledge.create_document", create_args(id))
-    response = await gateway.post(signer, envelope, idempotency_key=f"acme:{id}:create_document:v1")
+    key = f"acme:{id}:create_document:v1"
+    envelope = gateway.envelope(signer, "knowledge.create_document", create_args(id), idempotency_key=key)
+    response = await gateway.post(signer, envelope, idempotency_key=key)
     body = response.json
     assert isinstance(body["usage"].pop("latency_ms"), int)
     uri = f"/knowledge/documents/acme/{id}"

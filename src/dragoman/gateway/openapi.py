@@ -15,6 +15,12 @@ from dragoman.replies.vocabulary import STATUSES, ContractCode
 from dragoman.version import __version__
 
 _ERRORS = "#/components/schemas/Error"
+_KEY_HEADER = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "Repeats `idempotency_key`, and is refused without that: it is not signed.",
+    "schema": {"type": "string", "maxLength": LONGEST_KEY, "pattern": "^[!-~]([ -~]*[!-~])?$"},
+}
 
 
 def capabilities(max_concurrent: int) -> dict[str, Any]:
@@ -58,11 +64,7 @@ def openapi(
                     "operationId": "act",
                     "summary": "Ask for an action",
                     "parameters": [
-                        {
-                            "name": "Idempotency-Key",
-                            "in": "header",
-                            "schema": {"type": "string", "maxLength": LONGEST_KEY, "pattern": "^[!-~]([ -~]*[!-~])?$"},
-                        },
+                        _KEY_HEADER,
                         {"name": "Prefer", "in": "header", "schema": {"type": "string"}, "example": "respond-async"},
                     ],
                     "requestBody": {"required": True, "content": _json("#/components/schemas/Envelope")},

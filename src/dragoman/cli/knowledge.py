@@ -60,7 +60,8 @@ def import_files(
     """Make documents of the .md, .txt and .json files in DIR and below it, and of its folders.
 
     The same command again updates what differs from its file, goes on where it was interrupted, and deletes nothing.
-    Documents stay where they have been moved to. Hidden files and links are skipped.
+    Documents stay where they have been moved to. Hidden files and links are skipped. A document that has the id of a
+    file, and that no import has made, is not changed, and the file is not imported; nor is what is below it.
 
     Exit code 1 when a file could not be imported: they are listed at the end.
     """

@@ -109,10 +109,11 @@ class Import:
     async def _take(self, batch: list[FoundDocument]) -> None:
         read = [wanted for each in batch if (wanted := self._read(each)) is not None]
         kept = await asyncio.gather(*(self._documents.get(self._tenant, each.id) for each in read))
+        makers = await asyncio.gather(*map(self._maker, read, kept))
         # In one go: writes are carried out in the order in which they are asked for, and so get their places.
         # What passes through an artifact takes longer, and so goes alone.
         together: list[Writing] = []
-        for each in map(self._prepare, read, kept):
+        for each in map(self._prepare, read, kept, makers):
             if each is None:
                 continue
             if each.is_large:
@@ -150,8 +151,24 @@ class Import:
         self.came_to.problems.append((found.path, reason))
         self._missing.add(found.path)
 
-    def _prepare(self, wanted: Wanted, kept: Document | None) -> Writing | None:
+    async def _maker(self, wanted: Wanted, kept: Document | None) -> str | None:
+        """The author of a document that this import must not take for its own; None if it may.
+
+        Ids are made of paths, so whoever may create documents can take one first, and would have what is imported below
+        it where that document stands. An id that the list names is trusted if the document stands where the list says.
+        """
+        if kept is None or (wanted.listed is not None and kept.parent == wanted.parent_id):
+            return None
+        first = await self._documents.history(self._tenant, kept.id, 1, before=2)
+        maker = first[0].principal if first else "somebody"
+        return None if maker == OPERATOR else maker
+
+    def _prepare(self, wanted: Wanted, kept: Document | None, maker: str | None) -> Writing | None:
         """None if there is nothing to write."""
+        if kept is not None and maker is not None:
+            said = f"the document {kept.id} has its id, and was made by {maker}, not by an import: use another --parent"
+            self._refuse(wanted.found, said)
+            return None
         arguments = _creation(wanted) if kept is None else _update(wanted, kept)
         if arguments is None:
             self.came_to.unchanged += 1

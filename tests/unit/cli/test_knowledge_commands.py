@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from dragoman.cli.commands import app
 from dragoman.cli.knowledge_export import plan_files
-from dragoman.cli.knowledge_files import DocumentList, FoundTree, file_name, find_documents
+from dragoman.cli.knowledge_files import DocumentList, FoundTree, file_name, find_documents, id_for
 from dragoman.cli.knowledge_import import Import
 from dragoman.cli.storage_access import OpenStorage, with_storage
 from dragoman.gateway.keeping import open_objects
@@ -249,6 +249,39 @@ def test_a_document_that_was_deleted_is_not_made_again_and_neither_is_what_was_b
     taken = take(code=1)
     assert (counts(taken), [each["path"] for each in taken["problems"]]) == ((0, 0, 1), ["a", "a/b.md"])
     assert outline() == [(0, "c", "text/markdown")]
+
+
+@pytest.mark.slow
+def test_a_document_that_somebody_else_made_is_not_taken_for_an_imported_one() -> None:
+    """Whoever may create documents in an inbox could have what is imported below them, as ids follow from paths."""
+    inbox = create("Inbox", tags=["agent-inbox"])
+    taken = {path: id_for("local", "root", path) for path in ("handbook", "notes.md")}
+    for path, id in taken.items():
+        carry_out("knowledge.create_document", create_args(id, inbox, metadata={"title": f"Mine: {path}"}))
+    write(handbook__secrets_md="# Secrets", notes_md="# Notes", free_md="# Free")
+    imported = take(code=1)
+    assert counts(imported) == (1, 0, 0)
+    said = {
+        path: f"the document {id} has its id, and was made by a client, not by an import" for path, id in taken.items()
+    }
+    problems = {each["path"]: each["reason"].partition(":")[0] for each in imported["problems"]}
+    assert problems == {**said, "handbook/secrets.md": "its folder could not be imported"}
+    assert sorted(title for _, title, _ in outline()) == ["Inbox", "Mine: handbook", "Mine: notes.md", "free"]
+
+
+@pytest.mark.slow
+def test_an_id_that_the_list_names_is_taken_for_its_document_only_where_the_list_has_it() -> None:
+    folder = create("Folder")
+    one = create("One", folder, "first", "text/markdown")
+    assert answer("knowledge", "export", "files")
+    (file,) = Path("files").rglob("*.md")
+    file.write_text("second")
+    assert counts(take()) == (0, 1, 1), "a client has made them, and they are where the list says"
+    inbox = carry_out("knowledge.create_document", create_args(metadata={"title": "Inbox"}), "other")["id"]
+    carry_out("knowledge.create_document", create_args(one, inbox), "other")
+    refused = take("--tenant", "other", code=1)
+    assert counts(refused) == (1, 0, 0)
+    assert [one in each["reason"] for each in refused["problems"]] == [True]
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from dragoman.storage.port import Storage
 from tests.contract.engines import SITES, opened_storages
 
 NOW = 1_700_000_000.0
-KEY = SigningKey(kid="k1", public="x" * 43, tenant="acme", roles=("owner", "agent"), created_at=NOW)
+KEY = SigningKey(kid="k1", public="x" * 43, tenant="acme", roles=("owner", "agent"), created_at=NOW, line="k0")
 MANY = 50
 
 

@@ -396,7 +396,7 @@ async def test_agents_of_others_send_heartbeats_that_their_tenant_sees(monkeypat
         for revision in (1, 2):
             (own,) = (await beat(b'{"status":"degraded"}')).json["data"]["entries"]
             assert own["tenant_id"] == "acme"
-            assert (own["name"], own["status"], own["revision"]) == ("cursor", "degraded", revision)
+            assert (own["name"], own["status"], own["revision"]) == (f"cursor ({signer.kid})", "degraded", revision)
         assert (await beat(b'{"status":"fine"}')).status == 422
         seen = (await gateway.get("/mcp/registry", other)).json["data"]["entries"]
         assert all(each["tenant_id"] is None for each in seen)

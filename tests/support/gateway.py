@@ -11,6 +11,8 @@ from typing import Any
 
 from joserfc.jwk import OKPKey
 
+from dragoman.access.callers import Caller
+from dragoman.gateway.credentials import issuer_of
 from dragoman.gateway.port import SigningKey
 from dragoman.gateway.signatures import sign
 
@@ -20,12 +22,20 @@ ACTIONS_PATH = "/mcp/actions"
 class Signer:
     """The private half of a key, and what it signs."""
 
-    def __init__(self, tenant: str = "acme", *roles: str, sub: str = "svc:writer", kid: str | None = None) -> None:
+    def __init__(
+        self,
+        tenant: str = "acme",
+        *roles: str,
+        sub: str = "svc:writer",
+        kid: str | None = None,
+        line: str | None = None,
+    ) -> None:
         self.private = OKPKey.generate_key("Ed25519").as_dict(private=True)
         self.tenant = tenant
         self.roles = roles or ("owner",)
         self.sub = sub
         self.kid = kid or f"test-{uuid.uuid4()}"
+        self.line = line or self.kid
 
     def key(self, created_at: float | None = None, revoked_at: float | None = None) -> SigningKey:
         """The public half, as the server keeps it."""
@@ -36,7 +46,13 @@ class Signer:
             roles=self.roles,
             created_at=time.time() if created_at is None else created_at,
             revoked_at=revoked_at,
+            line=self.line,
         )
+
+    @property
+    def principal(self) -> str:
+        """The caller that it is to the server."""
+        return Caller(self.sub, issuer=issuer_of(self.line, self.tenant)).principal
 
     def envelope(self, action: str, args: dict[str, Any], **fields: Any) -> dict[str, Any]:
         """An envelope that is accepted, but for what `fields` say otherwise."""

@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import msgspec
 
-from dragoman.access.callers import Caller
 from dragoman.adapters.private_storage import PrivateStorage
 from dragoman.app import ServerOptions, configure, create_server
 from dragoman.calls.repeats import IDEMPOTENCY_KEY
@@ -88,10 +87,9 @@ class GatewayApp:
 
     async def finished(self, signer: Signer, request_id: str) -> KeptRequest:
         """Wait until a signer's request has an answer."""
-        principal = Caller(signer.sub, issuer=f"key of {signer.tenant}").principal
         async with asyncio.timeout(PATIENCE):
             while True:
-                kept = await self.requests.find({signer.tenant}, principal, request_id.lower())
+                kept = await self.requests.find({signer.tenant}, signer.principal, request_id.lower())
                 assert kept is not None
                 if kept.body is not None:
                     return kept

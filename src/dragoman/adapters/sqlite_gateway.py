@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from dragoman.adapters.sqlite_writer import Transaction
 
-_KEY = "SELECT kid, public, tenant, roles, created_at, revoked_at FROM signing_key"
+_KEY = "SELECT kid, public, tenant, roles, created_at, revoked_at, line FROM signing_key"
 _ADD = (
-    "INSERT INTO signing_key (kid, public, tenant, roles, created_at, revoked_at) VALUES (?, ?, ?, ?, ?, ?) "
+    "INSERT INTO signing_key (kid, public, tenant, roles, created_at, revoked_at, line) VALUES (?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (kid) DO NOTHING"
 )
 _REVOKE = "UPDATE signing_key SET revoked_at = ? WHERE kid = ? AND revoked_at IS NULL"
@@ -57,7 +57,7 @@ class SqliteSigningKeys:
 
     async def add(self, key: SigningKey, event: AuditEvent | None = None) -> bool:
         roles = msgspec.json.encode(key.roles).decode()
-        values = key.kid, key.public, key.tenant, roles, key.created_at, key.revoked_at
+        values = key.kid, key.public, key.tenant, roles, key.created_at, key.revoked_at, key.line
         return await self._change(_ADD, values, event)
 
     async def find(self, kid: str) -> SigningKey | None:
@@ -122,8 +122,9 @@ def _keys(statement: str, values: tuple[Any, ...], connection: sqlite3.Connectio
             roles=tuple(msgspec.json.decode(roles)),
             created_at=created_at,
             revoked_at=revoked_at,
+            line=line,
         )
-        for kid, public, tenant, roles, created_at, revoked_at in connection.execute(statement, values)
+        for kid, public, tenant, roles, created_at, revoked_at, line in connection.execute(statement, values)
     ]
 
 

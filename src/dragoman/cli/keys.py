@@ -81,6 +81,8 @@ def list_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
 def rotate(kid: Kid, out: Out = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Make a new key for the same tenant and roles. The old one stays valid until it is revoked, or 90 days old.
 
+    Whoever signs with the new key under the same name goes on as the same caller: order, answers, rate and registry.
+
     Exit code 1 when there is no such key, or it has been revoked.
     """
 
@@ -88,7 +90,7 @@ def rotate(kid: Kid, out: Out = None, config: ConfigFile = None, as_json: AsJson
         old = await _found(stored, kid)
         if old.revoked_at is not None:
             refuse(f"{old.kid} has been revoked: make a new key with `dragoman keys generate`", code=FAILED)
-        return await _make(stored, old.tenant, old.roles, out, "key.rotated", {"from": old.kid})
+        return await _make(stored, old.tenant, old.roles, out, "key.rotated", {"from": old.kid}, old.line)
 
     _print_made(*with_storage(config, change), as_json=as_json, old=kid)
 
@@ -145,14 +147,20 @@ def _canonical(given: list[str]) -> tuple[str, ...]:
 
 
 async def _make(
-    stored: OpenStorage, tenant: str, roles: tuple[str, ...], out: Path | None, event: str, details: dict[str, Any]
+    stored: OpenStorage,
+    tenant: str,
+    roles: tuple[str, ...],
+    out: Path | None,
+    event: str,
+    details: dict[str, Any],
+    line: str = "",
 ) -> tuple[SigningKey, Path]:
-    """A new key, and the file with its private half."""
+    """A new key, of a line or the first of its own, and the file with its private half."""
     from dragoman.cli.key_files import make_key, write_key
     from dragoman.gateway.port import SigningKey, SigningKeys
 
     private, now = make_key(tenant), stored.now()
-    key = SigningKey(kid=private.kid, public=private.x, tenant=tenant, roles=roles, created_at=now)
+    key = SigningKey(kid=private.kid, public=private.x, tenant=tenant, roles=roles, created_at=now, line=line)
     path = write_key(private, out, stored.folder)
     try:
         noted = _event(key, event, now, {"roles": list(roles), **details})

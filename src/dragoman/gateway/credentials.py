@@ -37,6 +37,8 @@ class Credential(Struct, frozen=True):
     roles: frozenset[str]
     """The most that the request can have."""
     kid: str | None = None
+    line: str = ""
+    """Of the key."""
     claims: SignedClaims | None = None
     """Of an external caller."""
 
@@ -44,6 +46,11 @@ class Credential(Struct, frozen=True):
     def author(self) -> str:
         """The caller's name for people, with the key that it has signed with: holders of keys choose their names."""
         return self.caller.principal if self.kid is None else f"{self.caller.name} ({self.kid})"
+
+    @property
+    def known_as(self) -> str:
+        """The caller's name in the registry: the same after its key was rotated."""
+        return self.caller.principal if self.kid is None else f"{self.caller.name} ({self.line})"
 
 
 class Credentials:
@@ -153,14 +160,19 @@ class Credentials:
                 del self._warned[next(iter(self._warned))]
             days = int((now - key.created_at) // 86_400)
             self._logger.warn("a signing key is going to be refused soon", {"kid": key.kid, "ageDays": days})
-        caller = _external_caller(claims.sub, key.tenant, key.roles)
-        return Credential(caller, caller.roles, key.kid, claims)
+        caller = _external_caller(claims.sub, key.tenant, key.roles, key.line)
+        return Credential(caller, caller.roles, key.kid, key.line, claims)
 
 
 @lru_cache(maxsize=1000)
-def _external_caller(sub: str, tenant: str, roles: tuple[str, ...]) -> Caller:
-    # With an issuer: whatever name a key's holder chooses, it is nobody else's.
-    return Caller(sub, canonical(roles), issuer=f"key of {tenant}", tenants=frozenset((tenant,)))
+def _external_caller(sub: str, tenant: str, roles: tuple[str, ...], line: str) -> Caller:
+    # With an issuer: whatever name a key's holder chooses, it is nobody else's, of another key of the tenant included.
+    return Caller(sub, canonical(roles), issuer=issuer_of(line, tenant), tenants=frozenset((tenant,)))
+
+
+def issuer_of(line: str, tenant: str) -> str:
+    """What vouches for the names of callers that sign with keys of a line."""
+    return f"key {line} of {tenant}"
 
 
 def not_authentic(error: Unauthenticated) -> NotAuthentic:

@@ -62,4 +62,15 @@ CREATE TABLE artifact_link_key (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS = (Migration(PART, 1, "sqlite", _TABLES), Migration(PART, 2, "sqlite", _ARTIFACTS))
+_LINES = """
+-- The first of the keys that were rotated into this one.
+ALTER TABLE signing_key ADD COLUMN line TEXT NOT NULL DEFAULT '';
+
+UPDATE signing_key SET line = kid;
+"""
+
+MIGRATIONS = (
+    Migration(PART, 1, "sqlite", _TABLES),
+    Migration(PART, 2, "sqlite", _ARTIFACTS),
+    Migration(PART, 3, "sqlite", _LINES),
+)

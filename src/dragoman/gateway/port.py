@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from dragoman.knowledge.port import AuditEvent
 
@@ -26,6 +27,15 @@ class SigningKey(Struct, frozen=True, kw_only=True):
     created_at: float
     """In seconds since 1970, as is the next."""
     revoked_at: float | None = None
+    line: str = ""
+    """The first of the keys that were rotated into this one, by its name; by default this one itself.
+
+    A caller is a line and a `sub`: its order, its answers, its rate and its name in the registry outlive a rotation.
+    """
+
+    def __post_init__(self) -> None:
+        if not self.line:
+            force_setattr(self, "line", self.kid)
 
     def is_valid(self, now: float) -> bool:
         """Whether requests that it signs now are taken."""

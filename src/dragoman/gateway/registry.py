@@ -49,7 +49,7 @@ class RegistryRoutes:
             assert exchange.credential is not None
             caller = exchange.credential.caller
             if request.method == "POST":
-                entries = await self._beat(caller, body)
+                entries = await self._beat(caller, exchange.credential.known_as, body)
             else:
                 found = await self._registry.entries((None, *caller.tenants))
                 entries = [each for each in found if _may_see(caller, each)]
@@ -57,8 +57,8 @@ class RegistryRoutes:
             return self._exchanges.turned_away(exchange, error)
         return HttpResponse(200, word_success({"entries": [*map(_told, entries)]}, 0), exchange.headers)
 
-    async def _beat(self, caller: Caller, body: bytes) -> list[RegistryEntry]:
-        """The caller's entry, after its heartbeat."""
+    async def _beat(self, caller: Caller, name: str, body: bytes) -> list[RegistryEntry]:
+        """The caller's entry, under a name that is nobody else's, after its heartbeat."""
         try:
             beat = msgspec.json.decode(body, type=_Beat)
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -66,18 +66,18 @@ class RegistryRoutes:
             raise InvalidArgument("A heartbeat is an object with a status, healthy or degraded", facts) from None
         tenant = _tenant_for(caller.tenants, beat.tenant_id)
         known = await self._registry.entries((tenant,))
-        if len(known) >= MOST_AGENTS and not any(each.name == caller.name for each in known):
+        if len(known) >= MOST_AGENTS and not any(each.name == name for each in known):
             details = {"reason": "too_many_agents", "limit": MOST_AGENTS, "retryable": False}
             raise ResourceExhausted(f"At most {MOST_AGENTS} agents of a tenant are registered", details)
         entry = RegistryEntry(
             kind="agent",
-            name=caller.name,
+            name=name,
             tenant=tenant,
             status=beat.status,
             last_seen_at=self._clock.now().timestamp(),
         )
         await self._registry.beat((entry,))
-        return [each for each in await self._registry.entries((tenant,)) if each.name == caller.name]
+        return [each for each in await self._registry.entries((tenant,)) if each.name == name]
 
 
 def _tenant_for(tenants: Set[str], wanted: str | None) -> str:

@@ -181,9 +181,13 @@ def test_after_a_rotation_both_keys_are_valid_until_the_old_one_is_revoked() -> 
     (new,) = (each for each in answer("keys", "list")["keys"] if each["kid"] != old["kid"])
     assert (new["tenant"], new["roles"]) == (old["tenant"], old["roles"])
     assert kept(new["kid"]).public != kept(old["kid"]).public
-    assert [each["status"] for each in answer("keys", "list")["keys"]] == ["valid", "valid"]
+    third = answer("keys", "rotate", new["kid"])
+    lines = [kept(each["kid"]).line for each in (old, new, third)]
+    assert lines == [old["kid"]] * 3, "its callers stay the same"
+    assert dragoman("keys", "revoke", third["kid"]).exit_code == 0
+    assert [each["status"] for each in answer("keys", "list")["keys"]] == ["valid", "valid", "revoked"]
     assert dragoman("keys", "revoke", old["kid"]).stdout == f"{old['kid']} is revoked\n"
-    assert [each["status"] for each in answer("keys", "list")["keys"]] == ["revoked", "valid"]
+    assert [each["status"] for each in answer("keys", "list")["keys"]] == ["revoked", "valid", "revoked"]
     again = [dragoman("keys", "revoke", old["kid"]), dragoman("keys", "rotate", old["kid"])]
     assert [each.exit_code for each in again] == [1, 1]
     assert again[0].stderr == f"dragoman: {old['kid']} was revoked before\n"

@@ -91,6 +91,7 @@ def test_files_that_are_imported_beside_a_server_are_seen_by_its_clients_and_com
     (user.folder / "files/guide").mkdir(parents=True)
     (user.folder / "files/guide/start.md").write_text("# Start\n")
     key = user.generate("local", "owner")
+    owner = {"authorization": f"Bearer {user.run('keys', 'local').stdout.strip()}"}
     with user.serve("--gateway") as server:
         done = user.run("knowledge", "import", "files")
         assert (done.returncode, done.stdout) == (0, "2 created, 0 updated, 0 unchanged\n")
@@ -100,7 +101,7 @@ def test_files_that_are_imported_beside_a_server_are_seen_by_its_clients_and_com
             "update_mask": ["content.body"],
             "last_known_revision": 1,
         }
-        changed = server.ask(modern_call("knowledge.update_document", document_id=start["id"], **patch))
+        changed = server.ask(modern_call("knowledge.update_document", owner, document_id=start["id"], **patch))
         assert json.loads(changed.json["result"]["content"][0]["text"])["revision"] == 2
         patch |= {"last_known_revision": 2, "patch": {"content": {"body": "# Go\n"}}}
         answered = user.send(server, key, "knowledge.update_document", {"document_id": start["id"], **patch})

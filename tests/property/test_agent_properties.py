@@ -32,9 +32,15 @@ messages = st.lists(
 @given(messages)
 @pytest.mark.requirement("FND-TEST-02", "FND-AGENT-02", "FND-AGENT-03")
 def test_an_agent_handles_one_message_at_a_time_in_order_and_its_state_adds_up(told: list[Any]) -> None:
-    """Property 10: agent serialism. FIFO order for each agent, no overlap, and no update of the state is lost."""
+    """Property 10: agent serialism. FIFO order for each agent, no overlap, and no update of the state is lost.
+
+    Simple messages need not wait for those that are stored, so each of the two kinds has an order of its own.
+    """
     running: dict[str, int] = defaultdict(int)
     handled: dict[str, list[int]] = defaultdict(list)
+
+    def is_simple(number: int) -> bool:
+        return told[number][1] == "message"
 
     async def handle(message: AgentMessage, ctx: AgentContext) -> Any:
         number, pauses, how = message.payload
@@ -68,9 +74,9 @@ def test_an_agent_handles_one_message_at_a_time_in_order_and_its_state_adds_up(t
             for number, ((_, way, _, how), outcome) in enumerate(zip(told, outcomes, strict=True)):
                 if way != "reliable":
                     assert isinstance(outcome, InvalidArgument) if how == "refuses" else outcome == number
-            assert handled == expected
             for name in AGENTS:
-                good = [number for number in expected[name] if told[number][3] == "good"]
+                assert sorted(handled[name], key=is_simple) == sorted(expected[name], key=is_simple)
+                good = [number for number in handled[name] if told[number][3] == "good"]
                 assert await coordinator.read_state(name) == ({"handled": good} if good else {})
 
     asyncio.run(run())

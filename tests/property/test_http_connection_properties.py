@@ -105,7 +105,7 @@ DEAR = {
 @pytest.mark.parametrize("kind", DEAR)
 def test_no_bytes_cost_more_than_a_bound_for_each(kind: str) -> None:
     """Four times as many bytes cost about four times as much, and not sixteen times."""
-    small, large = (DEAR[kind](size) for size in (2_000, 8_000))
+    small, large = (DEAR[kind](size) for size in (500, 2_000))
     few, many = (work_of(lambda parts=parts: understood(parts, ends=False)) for parts in (small, large))
     times = sum(map(len, large)) / sum(map(len, small))
     assert many.lines <= 1.25 * times * few.lines
@@ -124,6 +124,7 @@ def test_bytes_of_a_head_are_searched_only_once(found: bytes) -> None:
     assert made.next_event() is None
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_a_request_that_goes_on_is_bounded() -> None:
     for kind in DEAR.values():
         made = HttpConnection(AnswerHeads())
@@ -135,6 +136,7 @@ def test_what_is_kept_of_a_request_that_goes_on_is_bounded() -> None:
             assert made.ahead <= MOST_HEAD_BYTES
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_the_heads_of_many_requests_is_bounded() -> None:
     made = HttpConnection(AnswerHeads())
     tracemalloc.start()

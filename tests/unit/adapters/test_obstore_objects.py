@@ -295,7 +295,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Cloud]]:
         seen: ClassVar[list[str]] = []
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Own) as server:
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         environ = {
             "AWS_ACCESS_KEY_ID": "AKIAMADEUP",
             "AWS_SECRET_ACCESS_KEY": "made-up",

@@ -46,6 +46,7 @@ async def test_what_waits_is_counted_in_memory_and_in_the_ledger(tmp_path: Path)
         for number in range(5):
             await served.coordinator.send_reliable_message("slow", number)
         await gate.arrived.wait()
+        await served.rest()
         served.clock.advance(5.0)
         await until(lambda: figures(served)['agent_queue_messages{agent="slow"}'] == 5)
         assert figures(served) == {
@@ -62,6 +63,7 @@ async def test_what_waits_is_counted_in_memory_and_in_the_ledger(tmp_path: Path)
         }
         gate.opened.set()
         await served.settled()
+        await served.rest()
         served.clock.advance(5.0)
         await until(lambda: figures(served)['agent_queue_messages{agent="slow"}'] == 0)
         assert figures(served)['agent_oldest_message_seconds{agent="slow"}'] == 0
@@ -113,6 +115,7 @@ async def test_agents_beyond_the_bound_share_one_label() -> None:
         for each in made[-3:]:
             await served.coordinator.send_reliable_message(each.id, 1)
             await served.advance(1.0, step=0.5)
+        await served.rest()
         served.clock.advance(5.0)
         await until(lambda: figures(served)['agent_queue_messages{agent="other"}'] == 3)
         shown = figures(served)
@@ -133,10 +136,11 @@ class CountedAdmin:
         return getattr(self._admin, name)
 
     async def queues(self, agents: Sequence[str], most: int) -> dict[str, AgentQueue]:
-        self.asked.append((len(agents), most))
+        found = await self._admin.queues(agents, most)
+        self.asked.append((len(agents), most))  # Now, as the loop that asks then waits for the clock at once.
         if self.fails:
             raise StorageFailed("no luck")
-        return await self._admin.queues(agents, most)
+        return found
 
 
 @pytest.fixture

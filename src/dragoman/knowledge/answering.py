@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from dragoman.knowledge.addresses import Addresses
 from dragoman.knowledge.index import FoundPassage
 
 Format: TypeAlias = Literal["markdown", "plain"]
@@ -26,19 +27,13 @@ NOT_ANSWERED: Final = "NOT_ANSWERED"
 _CITATION: Final = re.compile(r"[ \t]?\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\](?!\()")
 # Neither goes back, nor beyond another parenthesis: what a model writes must not keep the event loop.
 _LINK: Final = re.compile(r"(!?)\[([^\[\]]*+)\]\(\s*+<?([^()\s>]*+)[^()]*+\)")
-_DEFINITION: Final = re.compile(r"^[ \t>*+\-\d.)]*\[[^\[\]\n]+\]:.*$", re.MULTILINE)
-"""Where a reference leads, such as a citation: there are no references but citations, and these lead nowhere."""
 _TARGET: Final = re.compile(r"\]\((?:\s*+<?([^()\s>]*+)[^()]*+\))?")
 """Of a link with anything in its words."""
-_PICTURE: Final = re.compile(r"!(?=\[(?!\d))")
-_ADDRESS: Final = re.compile(
-    r"(?:\b[a-z][a-z0-9+.-]*://|\b(?:mailto|tel|javascript|vbscript|file|blob):|\bdata:(?=\w+/)|"
-    r"(?<![\w:/])//(?=[\w-]+\.)|\bwww\.)[^\s<>()\[\]`\"']+",
-    re.IGNORECASE,
-)
-_TAG: Final = re.compile(r"<(?=[a-z/!?])(?![a-z][a-z0-9+.-]*://)(?:([^<>]*)>)?", re.IGNORECASE)
-_LEFT_OUT: Final = "…"
-_ITEM: Final = re.compile(r"\s*(?:[-*+]|\d{1,3}[.)])\s")
+_DEFINITION: Final = re.compile(r"^[ \t>*+\-\d.)]*+\[(?:[^\[\]\\]|\\.)++\]:.*$", re.MULTILINE)
+"""Where a reference leads, such as a citation: there are no references but citations, and these lead nowhere."""
+_PICTURE: Final = re.compile(r"(?<!!)!++(?=\[)")
+_TAG: Final = re.compile(r"<(?=[a-z/!?])(?![a-z][a-z0-9+.-]*+://)(?:([^<>]*+)>)?", re.IGNORECASE)
+_ITEM: Final = re.compile(r"^\s*+(?:[-*+]|\d{1,3}[.)])\s")
 _RESERVED: Final = re.compile(r"[<>]|\[(?=/?[A-Z_]+\])")
 """What begins the marks between the turns of a conversation, in the templates of models."""
 _RULES: Final = f"""\
@@ -128,41 +123,49 @@ class Written(Struct, frozen=True):
 
 def checked(text: str, passages: Sequence[FoundPassage]) -> Written:
     """Without citations of passages that were not given, paragraphs that cite none, and addresses from elsewhere."""
-    text = _without_addresses(text.strip(), "\n".join(passage.text for passage in passages))
 
     def citation(match: re.Match[str]) -> str:
         numbers = dict.fromkeys(int(each) for each in match[1].split(","))
         kept = [str(number) for number in numbers if 1 <= number <= len(passages)]
         return f" [{', '.join(kept)}]" if kept else ""
 
-    cited = [_CITATION.sub(citation, block) for block in _blocks(text)]
-    kept = [block.strip("\n") for block in cited if _CITATION.search(block)]
+    given = "\n".join(passage.text for passage in passages)
+    addresses = Addresses(given).including(match[1] for match in _TARGET.finditer(given))
+    text = _without_links(text.strip(), addresses)
+    # Before addresses are looked for: a citation that is removed joins what is before it and behind it.
+    text = _CITATION.sub(citation, text)
+    blocks = _blocks(_without_addresses(text, addresses, given))
+    kept = [block.strip("\n") for block in blocks if _CITATION.search(block)]
     written = "".join(f"{'' if not i else _between(kept[i - 1], block)}{block}" for i, block in enumerate(kept))
-    return Written(written.strip(), len(cited) - len(kept))
+    return Written(written.strip(), len(blocks) - len(kept))
 
 
-def _without_addresses(text: str, given: str) -> str:
-    """Without whatever could show or lead to something elsewhere, unless its address stands in `given`."""
+def _without_links(text: str, addresses: Addresses) -> str:
+    """Without pictures, and links to what is not among the addresses. A link that stays has no title."""
 
     def link(match: re.Match[str]) -> str:
         is_image, words, url = match.groups()
-        return match[0] if not is_image and url and url in given else words
+        return f"[{words}]({url})" if not is_image and url in addresses else words
 
     def target(match: re.Match[str]) -> str:
         if match[1] is None:
             return "] ("  # No link.
-        return match[0] if match[1] and match[1] in given else "]"
+        joins = match.string.startswith("(", match.end())
+        return f"]({match[1]})" if match[1] in addresses else "] " if joins else "]"
 
-    def address(match: re.Match[str]) -> str:
-        return match[0] if match[0].rstrip(".,;:!?*_~") in given else _LEFT_OUT
+    return _TARGET.sub(target, _LINK.sub(link, text))
+
+
+def _without_addresses(text: str, addresses: Addresses, given: str) -> str:
+    """Without whatever else could show or lead to something elsewhere."""
+    tags = {match[0] for match in _TAG.finditer(given) if match[1] is not None and "=" not in match[1]}
 
     def tag(match: re.Match[str]) -> str:
         # One with attributes can show a picture; others are as harmless as `List<String>` is.
-        is_given = match[1] is not None and "=" not in match[1] and match[0] in given
-        return match[0] if is_given else f"&lt;{match[0][1:]}"
+        return match[0] if match[0] in tags else f"&lt;{match[0][1:]}"
 
-    text = _TARGET.sub(target, _LINK.sub(link, _DEFINITION.sub("", text)))
-    return _TAG.sub(tag, _ADDRESS.sub(address, _PICTURE.sub("", text)))
+    # Definitions come last: what is removed before may leave one behind.
+    return _DEFINITION.sub("", addresses.keep_in(_TAG.sub(tag, _PICTURE.sub("", text))))
 
 
 def _between(before: str, after: str) -> str:

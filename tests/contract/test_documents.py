@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from dragoman.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, ToolError, Unauthorized
+from dragoman.knowledge import changing
 from dragoman.knowledge.port import (
     KEPT_DELETED_SECONDS,
     ROOT,
@@ -251,7 +252,10 @@ async def test_a_deleted_document_can_be_found_by_nobody(tree: Tree) -> None:
 
 @pytest.mark.slow
 @pytest.mark.requirement("MC-DELETE-02", "MC-MOVE-02")
-async def test_a_tree_may_be_deep(tree: Tree, documents: Documents, clock: ManualClock) -> None:
+async def test_a_tree_from_before_there_was_a_limit_may_be_deep(
+    tree: Tree, documents: Documents, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changing, "MOST_DEPTH", DEEP)
     parents = [ROOT, *(f"d{number}" for number in range(DEEP - 1))]
     await asyncio.gather(*(tree.create(f"d{number}", parent) for number, parent in enumerate(parents)))
     with pytest.raises(InvalidArgument):

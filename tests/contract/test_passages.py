@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import NotFound
+from dragoman.knowledge import changing
 from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, PassageIndex, PassageQuery, PassageVectors
 from dragoman.knowledge.port import KEPT_DELETED_SECONDS, Documents, UpdateDocument
 from dragoman.storage.port import Storage
@@ -72,7 +73,11 @@ async def test_a_passage_is_found_by_its_words_and_told_with_its_document(tree: 
     )
 
 
-async def test_what_is_told_with_a_passage_is_bounded(tree: Tree, searching: Searching) -> None:
+async def test_what_is_told_with_a_passage_is_bounded(
+    tree: Tree, searching: Searching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LONGEST_TAG", "MOST_TAGS"):  # As for documents from before there were limits.
+        monkeypatch.setattr(changing, name, 2_000)
     parent = "root"
     for number in range(40):
         await tree.create(f"d{number}", parent, title=f"{number} " + "x" * 1_000)
@@ -96,8 +101,9 @@ async def test_titles_and_headings_are_found_too_and_so_is_a_document_without_a_
 
 
 async def test_a_long_title_is_found_as_a_whole_and_is_not_part_of_every_passage(
-    storage: Storage, tree: Tree, searching: Searching
+    storage: Storage, tree: Tree, searching: Searching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(changing, "LONGEST_LINE", 10_000)  # As for documents from before there was a limit.
     title = " ".join(f"w{number}" for number in range(1_000))
     await tree.create("a", title=title, body="\n\n".join(f"body{number} " + "x" * 780 for number in range(20)))
     assert await searching.ids("w999") == ["a"]
@@ -122,7 +128,10 @@ async def test_rarer_words_more_occurrences_and_shorter_passages_count_more(tree
     assert await searching.ids("eta") == ["short", "long"]
 
 
-async def test_any_number_of_tags_can_be_asked_for(tree: Tree, searching: Searching) -> None:
+async def test_any_number_of_tags_can_be_asked_for(
+    tree: Tree, searching: Searching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changing, "MOST_TAGS", 2_000)  # As for documents from before there was a limit.
     tags = tuple(f"t{number}" for number in range(1_200))
     await tree.create("all", body="word", tags=(*tags, tags[0]))
     await tree.create("most", body="word", tags=tags[1:])

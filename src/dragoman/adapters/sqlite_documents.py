@@ -51,6 +51,26 @@ _IS_WITHIN = """
     )
     SELECT EXISTS (SELECT 1 FROM above WHERE id = ?)
     """
+_DEPTH = """
+    WITH RECURSIVE above (level, id) AS (
+      SELECT 0, ?
+      UNION ALL
+      SELECT above.level + 1, document.parent FROM above JOIN document ON document.tenant = ? AND document.id = above.id
+      WHERE above.level < ?
+    )
+    SELECT max(level) FROM above
+    """
+_REACHES = """
+    WITH RECURSIVE below (level, id) AS (
+      SELECT 0, ?
+      UNION ALL
+      SELECT below.level + 1, child.id FROM below
+      JOIN document AS child ON child.tenant = ? AND child.parent = below.id AND child.deleted_at IS NULL
+      WHERE below.level < ?
+      ORDER BY 1 DESC
+    )
+    SELECT EXISTS (SELECT 1 FROM below WHERE level = ?)
+    """
 _LAST_PLACE = "SELECT max(place) FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL"
 _PLACE_BEFORE = f"{_LAST_PLACE} AND place < ?"
 _ORDER = "SELECT id FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL ORDER BY place"
@@ -275,6 +295,12 @@ class _Rows:
 
     def is_within(self, tenant: str, id: str, ancestor: str) -> bool:
         return bool(self._execute(_IS_WITHIN, (id, tenant, ancestor)).fetchone()[0])
+
+    def depth(self, tenant: str, id: str, most: int) -> int:
+        return int(self._execute(_DEPTH, (id, tenant, most)).fetchone()[0])
+
+    def reaches(self, tenant: str, id: str, levels: int) -> bool:
+        return bool(self._execute(_REACHES, (id, tenant, levels, levels)).fetchone()[0])
 
     def last_place(self, tenant: str, parent: str) -> int | None:
         return self._number(_LAST_PLACE, tenant, parent)

@@ -35,6 +35,14 @@ from dragoman.knowledge.rows import DocumentRows
 GAP = 1 << 20
 """Between the places of siblings that were added one after the other."""
 MIME_TYPES = ("text/markdown", "text/plain", "application/json")
+MOST_DEPTH = 64
+"""Documents from the top of the tree down to the lowest one."""
+LONGEST_LINE = 2048
+"""Bytes of a title, a source or a name of an editor."""
+MOST_TAGS = 100
+LONGEST_TAG = 256
+"""Bytes of a tag."""
+_LINES, _TAGS = ("metadata.title", "metadata.source", "metadata.last_editor"), "metadata.tags"
 PAGES = "/knowledge/documents"
 
 
@@ -105,8 +113,29 @@ def check_content(mime_type: str, body: str) -> None:
             raise unfit("content.body", "is not JSON") from None
 
 
+def check_lines(fields: Mapping[str, Any]) -> None:
+    """Raise `InvalidArgument` for a title, a source, an editor or tags that are larger than they may be.
+
+    Documents from before there were limits keep theirs until these fields are changed.
+    """
+    for path in _LINES:
+        if _is_longer(fields.get(path) or "", LONGEST_LINE):
+            raise unfit(path, f"has more than {LONGEST_LINE} bytes", "too_large")
+    tags = fields.get(_TAGS) or ()
+    if len(tags) > MOST_TAGS:
+        raise unfit(_TAGS, f"has more than {MOST_TAGS} tags", "too_large")
+    if any(_is_longer(each, LONGEST_TAG) for each in tags):
+        raise unfit(_TAGS, f"has a tag of more than {LONGEST_TAG} bytes", "too_large")
+
+
+def _is_longer(text: str, most: int) -> bool:
+    """Whether a text has more bytes than that, found out without encoding one of any size."""
+    return len(text) > most or len(text.encode()) > most
+
+
 def _create(rows: DocumentRows, change: CreateDocument, request: ActionRequest, now: float) -> dict[str, Any]:
     draft = change.document
+    check_lines({"metadata.title": draft.title, "metadata.source": draft.source, _TAGS: draft.tags})
     if draft.parent == ROOT:
         if change.into_inbox_only:
             raise _not_inbox()
@@ -114,6 +143,8 @@ def _create(rows: DocumentRows, change: CreateDocument, request: ActionRequest, 
         parent = _standing(rows, request.tenant, draft.parent, "parent_id")
         if change.into_inbox_only and INBOX_TAG not in parent.tags:
             raise _not_inbox()
+        if rows.depth(request.tenant, draft.parent, MOST_DEPTH) >= MOST_DEPTH:
+            raise _too_deep("parent_id")
     taken = rows.document(request.tenant, draft.id)
     if taken is not None:
         gone = "" if taken.deleted_at is None else ", deleted and not purged yet"
@@ -163,6 +194,7 @@ def _move(rows: DocumentRows, change: MoveDocument, request: ActionRequest, now:
         _standing(rows, request.tenant, change.parent, "new_parent_id")
         if rows.is_within(request.tenant, change.parent, change.id):
             raise unfit("new_parent_id", "is the document itself, or below it", "cycle")
+        _check_depth(rows, change, request.tenant)
     place = _place_for(rows, change, request.tenant)
     after = replace(before, parent=change.parent, place=place, revision=before.revision + 1, updated_at=now)
     rows.replace(after, before)
@@ -190,6 +222,16 @@ def _standing(rows: DocumentRows, tenant: str, id: str, argument: str) -> Docume
     if document is None or document.deleted_at is not None:
         raise NotFound("There is no such document", {"reason": "unknown_document", "argument": argument})
     return document
+
+
+def _check_depth(rows: DocumentRows, change: MoveDocument, tenant: str) -> None:
+    """Raise `InvalidArgument` for a move that leads deeper, and too deep, with what is below the document.
+
+    A tree from before there was a limit can be moved up.
+    """
+    depth = rows.depth(tenant, change.parent, MOST_DEPTH) + 1
+    if rows.depth(tenant, change.id, depth) < depth and rows.reaches(tenant, change.id, MOST_DEPTH - depth + 1):
+        raise _too_deep("new_parent_id")
 
 
 def _behind_all(rows: DocumentRows, tenant: str, parent: str) -> int:
@@ -220,6 +262,7 @@ def _patched(document: Document, fields: Mapping[str, Any]) -> Document:
         if value is None and empty is REQUIRED:
             raise unfit(path, "cannot be removed")
         changed[name] = empty if value is None else value
+    check_lines(fields)
     document = replace(document, **changed)
     if "content.body" in fields or "content.mime_type" in fields:
         check_content(document.mime_type, document.body)
@@ -271,6 +314,10 @@ def unfit(path: str, message: str, reason: str = "invalid_value") -> InvalidArgu
     """The error for an argument that fits the schema, and no document."""
     facts = {"reason": reason, "errors": [{"path": path, "message": message}]}
     return InvalidArgument(f"{path} {message}", facts)
+
+
+def _too_deep(path: str) -> InvalidArgument:
+    return unfit(path, f"leads to a tree that is more than {MOST_DEPTH} documents deep", "too_deep")
 
 
 def _not_inbox() -> Unauthorized:

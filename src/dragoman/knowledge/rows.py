@@ -47,6 +47,14 @@ class DocumentRows(Protocol):
         """Whether a document is `ancestor`, or somewhere below it."""
         ...
 
+    def depth(self, tenant: str, id: str, most: int) -> int:
+        """How many documents there are from the top of the tree down to one, at most `most`; none for the root."""
+        ...
+
+    def reaches(self, tenant: str, id: str, levels: int) -> bool:
+        """Whether there is a document so many levels below one; 0 is itself."""
+        ...
+
     def last_place(self, tenant: str, parent: str) -> int | None:
         """The place of the last child; None if there is no child."""
         ...

@@ -1,0 +1,121 @@
+"""The limits of documents, for every engine: what one may have, how deep a tree may be, and what a tenant may keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.errors import InvalidArgument
+from dragoman.knowledge import changing
+from dragoman.knowledge.changing import LONGEST_LINE, LONGEST_TAG, MOST_DEPTH, MOST_TAGS
+from dragoman.knowledge.port import ROOT, DocumentChange, Documents, UpdateDocument
+from dragoman.storage.port import Storage
+from tests.support.document_entries import Tree
+
+LONG, LONG_TAG = "é" * (LONGEST_LINE // 2), "é" * (LONGEST_TAG // 2)
+
+
+@pytest.fixture
+def documents(storage: Storage) -> Documents:
+    return storage.port(Documents)
+
+
+@pytest.fixture
+def tree(documents: Documents) -> Tree:
+    return Tree(documents)
+
+
+async def chain(tree: Tree, name: str, length: int, parent: str = ROOT) -> None:
+    """Documents `<name>1` to `<name><length>`, each below the one before."""
+    for number in range(1, length + 1):
+        await tree.create(f"{name}{number}", parent)
+        parent = f"{name}{number}"
+
+
+def updated(**fields: Any) -> DocumentChange:
+    return UpdateDocument(id="a", fields={name.replace("__", "."): value for name, value in fields.items()})
+
+
+def refused_at(error: pytest.ExceptionInfo[InvalidArgument]) -> tuple[str, str]:
+    details = error.value.details or {}
+    return details["errors"][0]["path"], details["reason"]
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "more"),
+    [
+        ("title", LONG, f"{LONG}x"),
+        ("source", LONG, f"{LONG}x"),
+        ("last_editor", LONG, f"{LONG}x"),
+        ("tags", (LONG_TAG,) * MOST_TAGS, ("t",) * (MOST_TAGS + 1)),
+        ("tags", (LONG_TAG,), (f"{LONG_TAG}x",)),
+    ],
+)
+async def test_what_a_document_is_described_by_has_a_largest_size(tree: Tree, name: str, most: Any, more: Any) -> None:
+    path, is_given = f"metadata.{name}", name != "last_editor"
+    if is_given:
+        with pytest.raises(InvalidArgument) as error:
+            await tree.create("a", **{name: more})
+        assert refused_at(error) == (path, "too_large")
+    await tree.create("a", **({name: most} if is_given else {}))
+    if name != "source":
+        with pytest.raises(InvalidArgument) as error:
+            await tree.do(UpdateDocument(id="a", fields={path: more}))
+        assert refused_at(error) == (path, "too_large")
+        await tree.do(UpdateDocument(id="a", fields={path: most}))
+    assert getattr(await tree.get("a"), name) == most
+
+
+async def test_a_description_from_before_the_limits_stays_until_it_is_changed(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = {"title": f"{LONG}x", "tags": ("t",) * 200}
+    with monkeypatch.context() as patch:
+        patch.setattr(changing, "LONGEST_LINE", 10 * LONGEST_LINE)
+        patch.setattr(changing, "MOST_TAGS", 10 * MOST_TAGS)
+        await tree.create("a", **old)
+    await tree.do(UpdateDocument(id="a", fields={"content.body": "New"}))
+    kept = await tree.get("a")
+    assert (kept.title, kept.tags, kept.body) == (old["title"], old["tags"], "New")
+    with pytest.raises(InvalidArgument):
+        await tree.do(UpdateDocument(id="a", fields={"metadata.title": f"{LONG}y"}))
+    await tree.do(UpdateDocument(id="a", fields={"metadata.title": "Short", "metadata.tags": None}))
+
+
+async def test_a_tree_is_at_most_so_deep(tree: Tree) -> None:
+    await chain(tree, "a", MOST_DEPTH)
+    with pytest.raises(InvalidArgument) as error:
+        await tree.create("lower", f"a{MOST_DEPTH}")
+    assert refused_at(error) == ("parent_id", "too_deep")
+    await chain(tree, "b", 3)
+    await tree.create("b4", "b2")
+    for parent, is_taken in ((MOST_DEPTH - 2, False), (MOST_DEPTH, False), (MOST_DEPTH - 3, True)):
+        if is_taken:
+            await tree.move("b1", f"a{parent}")
+            continue
+        with pytest.raises(InvalidArgument) as error:
+            await tree.move("b1", f"a{parent}")
+        assert refused_at(error) == ("new_parent_id", "too_deep")
+    await tree.delete("b3")
+    await tree.move("b4", f"a{MOST_DEPTH - 1}")
+    assert await tree.way_up("b4") == ["b4", *(f"a{number}" for number in range(MOST_DEPTH - 1, 0, -1))]
+
+
+async def test_a_deeper_tree_from_before_the_limit_can_be_read_and_moved_up(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(changing, "MOST_DEPTH", 10 * MOST_DEPTH)
+        await chain(tree, "a", MOST_DEPTH + 20)
+    lowest = f"a{MOST_DEPTH + 20}"
+    assert len(await tree.way_up(lowest)) == MOST_DEPTH + 20
+    await tree.do(UpdateDocument(id=lowest, fields={"metadata.title": "New"}))
+    await chain(tree, "b", 20)
+    with pytest.raises(InvalidArgument):
+        await tree.move("a20", "b20")
+    await tree.move("a3", "a1")  # One level up; it is still too deep.
+    with pytest.raises(InvalidArgument):
+        await tree.move("a3", "a2")
+    await tree.move("a15", ROOT)
+    await tree.delete(lowest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, ToolError, Unauthorized
 from dragoman.knowledge import changing
@@ -155,11 +156,14 @@ async def test_every_revision_is_kept_with_who_made_it_and_when(
     assert (second.revision, second.title, second.updated_at) == (2, "Second", NOW + 10)
     assert (third.revision, third.parent, third.body) == (3, "b", created.body)
     kept = await documents.history(ACME, "a", 10)
-    assert kept[1:] == [
+    wanted = [
         Revision(third, "knowledge.move_document", "svc:writer", NOW + 20),
         Revision(second, "knowledge.update_document", "bob", NOW + 10),
         Revision(created, "knowledge.create_document", "ada", NOW),
     ]
+    assert kept[1:] == [replace(each, document=replace(each.document, body="")) for each in wanted]
+    assert [await documents.revision(ACME, "a", each.document.revision) for each in wanted] == wanted
+    assert [await documents.revision(*key) for key in ((ACME, "a", 0), (ACME, "a", 5), (OTHER, "a", 1))] == [None] * 3
     assert (kept[0].document.revision, kept[0].document.deleted_at) == (4, NOW + 20)
     assert await documents.history(ACME, "a", 2, before=3) == kept[2:]
     assert await documents.history(ACME, "a", 1, before=4) == kept[1:2]

@@ -12,7 +12,12 @@ from dragoman.knowledge.indexing import IndexEntry, entries_of
 from dragoman.knowledge.passages import passages_of
 from dragoman.search.words import all_words_in
 
-_STANDING = "SELECT number, tenant, id, title, mime_type, tags, body FROM document WHERE deleted_at IS NULL"
+_TEXT = "SELECT text FROM document_piece WHERE number >> 16 = document.content ORDER BY number"
+_STANDING = f"""
+    SELECT number, tenant, id, title, mime_type, tags,
+      CASE WHEN content IS NULL THEN body ELSE (SELECT coalesce(group_concat(text, ''), '') FROM ({_TEXT})) END
+    FROM document WHERE deleted_at IS NULL
+    """
 _KEPT = "SELECT number >> 25, hash FROM passage"
 _ORPHANS = {
     "vector": "SELECT count(*) FROM passage_vector WHERE passage NOT IN (SELECT number FROM passage)",

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.adapters.sqlite_bus import SqliteBus
+from dragoman.adapters.sqlite_contents import (
+    NewText,
+    convert,
+    count,
+    encode_bare,
+    forget_revisions,
+    is_converted,
+    keep_text,
+    name_text,
+    read_piece,
+    read_text,
+    usage_of,
+)
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_passage_rows import forget_document, index_changed, index_new
 from dragoman.adapters.sqlite_writer import Transaction
@@ -17,12 +31,15 @@ from dragoman.knowledge import changing
 from dragoman.knowledge.indexing import CutAhead, is_found_otherwise
 from dragoman.knowledge.port import (
     KEPT_DELETED_SECONDS,
+    PIECE_LENGTH,
     ActionRequest,
     Applied,
     AuditEvent,
     Document,
     DocumentChange,
+    Outline,
     Revision,
+    Usage,
 )
 from dragoman.knowledge.rows import Receipt
 from dragoman.messaging.bus import BusMessage
@@ -37,11 +54,18 @@ _LISTED = (
     "tenant, id, parent, place, revision, title, mime_type, tags, source, last_editor, is_human_readable, created_at, "
     "updated_at, delete_at, deleted_at"
 )
-_ONE = f"SELECT {_LISTED}, body FROM document WHERE tenant = ? AND id = ?"
-_ADD = f"INSERT INTO document ({_LISTED}, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ONE = f"SELECT {_LISTED} FROM document WHERE tenant = ? AND id = ?"
+_TEXT = "SELECT content, body FROM document WHERE tenant = ? AND id = ?"
+_LENGTH = """
+    SELECT coalesce(document_content.length, length(body))
+    FROM document LEFT JOIN document_content ON document_content.number = document.content
+    WHERE document.tenant = ? AND id = ?
+    """
+_ADD = f"INSERT INTO document ({_LISTED}, body, content) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', ?)"
+_SET_TEXT = "UPDATE document SET content = ?, body = '' WHERE tenant = ? AND id = ?"
 _REPLACE = (
     "UPDATE document SET parent = ?, place = ?, revision = ?, title = ?, mime_type = ?, tags = ?, source = ?, "
-    "last_editor = ?, is_human_readable = ?, created_at = ?, updated_at = ?, delete_at = ?, deleted_at = ?, body = ? "
+    "last_editor = ?, is_human_readable = ?, created_at = ?, updated_at = ?, delete_at = ?, deleted_at = ? "
     "WHERE tenant = ? AND id = ? AND revision = ?"
 )
 _IS_WITHIN = """
@@ -75,7 +99,7 @@ _LAST_PLACE = "SELECT max(place) FROM document WHERE tenant = ? AND parent = ? A
 _PLACE_BEFORE = f"{_LAST_PLACE} AND place < ?"
 _ORDER = "SELECT id FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL ORDER BY place"
 _SET_PLACE = "UPDATE document SET place = ? WHERE tenant = ? AND id = ?"
-_DUE = f"SELECT {_LISTED}, '' FROM document WHERE delete_at <= ? AND deleted_at IS NULL"
+_DUE = f"SELECT {_LISTED} FROM document WHERE delete_at <= ? AND deleted_at IS NULL"
 _SUBTREE = """
     WITH RECURSIVE below (id) AS (
       SELECT ?
@@ -87,7 +111,7 @@ _SUBTREE = """
 _DELETE = "UPDATE document SET deleted_at = ? WHERE number = ?"
 _MISSING = "SELECT tenant, id FROM passage_missing JOIN document ON document.number = passage_missing.document LIMIT ?"
 _CHILDREN = (
-    f"SELECT {_LISTED}, '' FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL AND place > ? "
+    f"SELECT {_LISTED} FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL AND place > ? "
     "ORDER BY place LIMIT ?"
 )
 _RECEIPT = (
@@ -101,12 +125,19 @@ _KEEP_RECEIPT = (
 _SEQ = "SELECT seq FROM document_stream WHERE tenant = ? AND principal = ? AND context_id = ?"
 _SET_SEQ = "INSERT OR REPLACE INTO document_stream (tenant, principal, context_id, seq, until) VALUES (?, ?, ?, ?, ?)"
 _KEEP_REVISION = (
-    "INSERT INTO document_revision (tenant, id, revision, at, action, principal, document) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO document_revision (tenant, id, revision, at, action, principal, document, content) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _HISTORY = (
     "SELECT document, action, principal, at FROM document_revision WHERE tenant = ? AND id = ? AND revision < ? "
     "ORDER BY revision DESC LIMIT ?"
 )
+_REVISION = (
+    "SELECT document, action, principal, at, content FROM document_revision "
+    "WHERE tenant = ? AND id = ? AND revision = ?"
+)
+_CONTENT = "SELECT content FROM document_revision WHERE tenant = ? AND id = ? AND revision = ?"
+_HELD = "SELECT document FROM document_revision WHERE tenant = ? AND id = ? AND revision = ?"
 _NOTE = (
     "INSERT INTO audit_event (tenant, event, principal, subject, at, details, once) VALUES (?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (once) DO NOTHING"
@@ -122,10 +153,12 @@ _FORGET = (
 _HIGHEST = 2**63 - 1
 _MOST_INDEXED = 262_144
 """Characters of documents that are indexed in one transaction; of a longer document, all of them."""
+_MOST_LISTED = 4_194_304
+"""Bytes of what a page of a list is read from."""
 
-_encode_document = msgspec.json.Encoder().encode
 _decode_document = msgspec.json.Decoder(Document).decode
 _decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
+_NO_TEXT = NewText.of("")
 
 
 class SqliteDocuments:
@@ -139,33 +172,74 @@ class SqliteDocuments:
         return await self._database.read(lambda connection: changing.recall(self._rows(connection), request))
 
     async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
-        cut = await CutAhead.of(change, request.tenant, self)
+        cut, text = await CutAhead.of(change, request.tenant, self), await NewText.ahead(change)
 
         def write(transaction: Transaction) -> Applied:
-            rows = self._rows(transaction, cut)
+            rows = self._rows(transaction, cut, text)
             return changing.carry_out(rows, change, request, rows.now)
 
         return await self._database.write(write)
 
     async def get(self, tenant: str, id: str) -> Document | None:
-        document = await self.read_tree(lambda connection: self._rows(connection).document(tenant, id))
-        return None if document is None or document.deleted_at is not None else document
+        return await self.read_tree(lambda connection: self._rows(connection).standing(tenant, id))
+
+    async def outline(self, tenant: str, id: str) -> Outline | None:
+        def read(connection: sqlite3.Connection) -> Outline | None:
+            document = self._rows(connection).document(tenant, id)
+            if document is None or document.deleted_at is not None:
+                return None
+            return Outline(document, connection.execute(_LENGTH, (tenant, id)).fetchone()[0])
+
+        return await self.read_tree(read)
 
     async def children(self, tenant: str, parent: str, limit: int, *, after: int | None = None) -> list[Document]:
-        start = -_HIGHEST if after is None else after
-        return await self.read_tree(
-            lambda connection: [*_documents(connection, _CHILDREN, tenant, parent, start, limit)]
-        )
+        values = tenant, parent, -_HIGHEST if after is None else after, limit
+
+        def read(connection: sqlite3.Connection) -> list[Document]:
+            rows = connection.execute(_CHILDREN, values)
+            return [_document(row) for row in _as_many(rows, lambda row: sum(len(each or "") for each in row[5:10]))]
+
+        return await self.read_tree(read)
 
     async def history(self, tenant: str, id: str, limit: int, *, before: int | None = None) -> list[Revision]:
         values = tenant, id, _HIGHEST if before is None else before, limit
 
         def read(connection: sqlite3.Connection) -> list[Revision]:
-            return [
-                Revision(_decode_document(document), *rest) for document, *rest in connection.execute(_HISTORY, values)
-            ]
+            rows = _as_many(connection.execute(_HISTORY, values), lambda row: len(row[0]))
+            return [Revision(replace(_decode_document(document), body=""), *rest) for document, *rest in rows]
 
         return await self._database.read(read)
+
+    async def revision(self, tenant: str, id: str, number: int) -> Revision | None:
+        def read(connection: sqlite3.Connection) -> Revision | None:
+            row = connection.execute(_REVISION, (tenant, id, number)).fetchone()
+            if row is None:
+                return None
+            encoded, *rest, content = row
+            document = _decode_document(encoded)
+            if content is not None:
+                document = replace(document, body=read_text(connection, content))
+            return Revision(document, *rest)
+
+        return await self._database.read(read)
+
+    async def piece(self, tenant: str, id: str, revision: int, at: int) -> str:
+        def read(connection: sqlite3.Connection) -> str:
+            row = connection.execute(_CONTENT, (tenant, id, revision)).fetchone()
+            if row is None:
+                return ""
+            if row[0] is not None:
+                return read_piece(connection, row[0], at)
+            (encoded,) = connection.execute(_HELD, (tenant, id, revision)).fetchone()
+            return _decode_document(encoded).body[at * PIECE_LENGTH :][:PIECE_LENGTH]
+
+        return await self._database.read(read)
+
+    async def usage(self, tenant: str) -> Usage:
+        return await self._database.read(lambda connection: usage_of(connection, tenant))
+
+    async def convert(self, limit: int) -> int:
+        return await self._database.write(partial(convert, limit))
 
     async def tidy(self, limit: int) -> int:
         return await self._database.write(partial(self._tidy, limit))
@@ -177,7 +251,7 @@ class SqliteDocuments:
             rows = self._rows(transaction)
             missing, indexed, size = transaction.execute(_MISSING, (limit,)).fetchall(), 0, 0
             while indexed < len(missing) and size < _MOST_INDEXED:
-                document = rows.document(*missing[indexed])
+                document = rows.standing(*missing[indexed])
                 assert document is not None
                 index_changed(transaction, document, document, CutAhead().passages_of(document))
                 indexed, size = indexed + 1, size + len(document.body)
@@ -195,14 +269,16 @@ class SqliteDocuments:
     def _tidy(self, limit: int, transaction: Transaction) -> int:
         due, rows = self._delete_due(limit, transaction), self._rows(transaction)
         old = transaction.execute(_OLD, (rows.now - KEPT_DELETED_SECONDS, limit)).fetchall()
-        for each in old:
-            transaction.execute("DELETE FROM document_revision WHERE tenant = ? AND id = ?", each)
-            transaction.execute("DELETE FROM document WHERE tenant = ? AND id = ?", each)
+        for tenant, id in old:
+            forget_revisions(transaction, tenant, id, _HIGHEST)
+            transaction.execute("DELETE FROM document WHERE tenant = ? AND id = ?", (tenant, id))
         forgotten = sum(transaction.execute(statement, (rows.now, limit)).rowcount for statement in _FORGET)
         return due + len(old) + forgotten
 
-    def _rows(self, connection: Transaction | sqlite3.Connection, cut: CutAhead | None = None) -> _Rows:
-        return _Rows(connection, self._clock.now().timestamp(), cut or CutAhead())
+    def _rows(
+        self, connection: Transaction | sqlite3.Connection, cut: CutAhead | None = None, text: NewText = _NO_TEXT
+    ) -> _Rows:
+        return _Rows(connection, self._clock.now().timestamp(), cut or CutAhead(), text)
 
     async def read_tree(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Read after everything that is due has been deleted."""
@@ -252,9 +328,10 @@ class SqliteAudit:
 class _Rows:
     """Implements `DocumentRows`."""
 
-    def __init__(self, connection: Transaction | sqlite3.Connection, now: float, cut: CutAhead) -> None:
+    def __init__(self, connection: Transaction | sqlite3.Connection, now: float, cut: CutAhead, ahead: NewText) -> None:
         self.connection = connection
         self._cut = cut
+        self._ahead = ahead
         self._execute = connection.execute
         self.now = now
 
@@ -280,18 +357,45 @@ class _Rows:
     def document(self, tenant: str, id: str) -> Document | None:
         return next(_documents(self.connection, _ONE, tenant, id), None)
 
+    def body(self, tenant: str, id: str) -> str:
+        content, body = self._execute(_TEXT, (tenant, id)).fetchone()
+        return read_text(self.connection, content) if is_converted(content, body) else str(body)
+
+    def standing(self, tenant: str, id: str) -> Document | None:
+        """A document with its body, unless it is deleted."""
+        found = self.document(tenant, id)
+        if found is None or found.deleted_at is not None:
+            return None
+        return replace(found, body=self.body(tenant, id))
+
     def add(self, document: Document) -> None:
-        number = self._execute(_ADD, (document.tenant, document.id, *_changing(document))).lastrowid
+        content = keep_text(self._writing, document.tenant, self._new(document.body))
+        number = self._execute(_ADD, (document.tenant, document.id, *_changing(document), content)).lastrowid
         assert number is not None
+        count(self._writing, document.tenant, documents=1)
         index_new(self._writing, number, document, self._cut.passages_of(document))
 
     def replace(self, document: Document, before: Document) -> bool:
         values = (*_changing(document), document.tenant, document.id, before.revision)
         if self._execute(_REPLACE, values).rowcount != 1:
             return False
+        self._replace_text(document, before)
         if is_found_otherwise(document, before):
+            document = replace(document, body=document.body or self.body(document.tenant, document.id))
             index_changed(self._writing, document, before, self._cut.passages_of(document))
         return True
+
+    def _replace_text(self, document: Document, before: Document) -> None:
+        key = document.tenant, document.id
+        content, body = self._execute(_TEXT, key).fetchone()
+        if document.body != before.body:
+            content, body = None, document.body
+        if not is_converted(content, body):
+            content = keep_text(self._writing, document.tenant, self._new(body))
+            self._execute(_SET_TEXT, (content, *key))
+
+    def _new(self, text: str) -> NewText:
+        return self._ahead if self._ahead.text == text else NewText.of(text)
 
     def is_within(self, tenant: str, id: str, ancestor: str) -> bool:
         return bool(self._execute(_IS_WITHIN, (id, tenant, ancestor)).fetchone()[0])
@@ -322,12 +426,15 @@ class _Rows:
         for number, tags in found:
             self._execute(_DELETE, (at, number))
             forget_document(self._writing, number, _decode_tags(tags))
+        count(self._writing, tenant, documents=-len(found))
         return len(found)
 
     def keep_revision(self, revision: Revision) -> None:
-        document = revision.document
-        values = revision.at, revision.action, revision.principal, _encode_document(document)
+        document, encoded = revision.document, encode_bare(revision.document)
+        content, _ = self._execute(_TEXT, (document.tenant, document.id)).fetchone()
+        values = revision.at, revision.action, revision.principal, encoded, content
         self._execute(_KEEP_REVISION, (document.tenant, document.id, document.revision, *values))
+        name_text(self._writing, document.tenant, content, encoded)
 
     def note(self, event: AuditEvent) -> bool:
         return note_event(self.connection, event)
@@ -346,13 +453,23 @@ def _receipt_key(request: ActionRequest) -> tuple[str, str, str, str | None]:
     return request.tenant, request.action, request.subject, request.key
 
 
+def _as_many(rows: Iterable[tuple[Any, ...]], weigh: Callable[[tuple[Any, ...]], int]) -> Iterator[tuple[Any, ...]]:
+    """The first of the rows, and those after it for as long as they weigh little together."""
+    weight = 0
+    for row in rows:
+        yield row
+        weight += weigh(row)
+        if weight > _MOST_LISTED:
+            return
+
+
 def _documents(connection: Transaction | sqlite3.Connection, statement: str, *values: Any) -> Iterator[Document]:
-    """The documents that a statement finds."""
+    """The documents that a statement finds, without their bodies."""
     return map(_document, connection.execute(statement, values))
 
 
 def _document(row: tuple[Any, ...]) -> Document:
-    tenant, id, parent, place, revision, title, mime_type, tags, source, last_editor, is_readable, *times, body = row
+    tenant, id, parent, place, revision, title, mime_type, tags, source, last_editor, is_readable, *times = row
     created_at, updated_at, delete_at, deleted_at = times
     return Document(
         tenant=tenant,
@@ -362,7 +479,7 @@ def _document(row: tuple[Any, ...]) -> Document:
         revision=revision,
         title=title,
         mime_type=mime_type,
-        body=body,
+        body="",
         tags=_decode_tags(tags),
         source=source,
         last_editor=last_editor,
@@ -390,7 +507,6 @@ def _changing(document: Document) -> tuple[Any, ...]:
         document.updated_at,
         document.delete_at,
         document.deleted_at,
-        document.body,
     )
 
 

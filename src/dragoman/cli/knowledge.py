@@ -193,10 +193,10 @@ def show(
         documents = _documents(stored)
         if revision is None:
             return await _found(documents, tenant, id)
-        page = await documents.history(tenant, id, 1, before=revision + 1)
-        if not page or page[0].document.revision != revision:
+        found = await documents.revision(tenant, id, revision)
+        if found is None:
             refuse(f"there is no revision {revision} of {sanitize(id)}", code=FAILED)
-        return page[0].document
+        return found.document
 
     document = with_storage(config, read)
     facts = _outline(document)
@@ -225,7 +225,14 @@ def history(
     """
 
     async def read(stored: OpenStorage) -> list[Revision]:
-        return await _documents(stored).history(tenant, id, limit + 1, before=before)
+        found: list[Revision] = []
+        documents, start = _documents(stored), before
+        while len(found) <= limit:
+            page = await documents.history(tenant, id, limit + 1 - len(found), before=start)
+            if not page:
+                break
+            found, start = [*found, *page], page[-1].document.revision
+        return found
 
     page = with_storage(config, read)
     if not page and before is None:

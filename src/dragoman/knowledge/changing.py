@@ -158,6 +158,8 @@ def _create(rows: DocumentRows, change: CreateDocument, request: ActionRequest, 
 
 def _update(rows: DocumentRows, change: UpdateDocument, request: ActionRequest, now: float) -> dict[str, Any]:
     before = _standing(rows, request.tenant, change.id, "document_id")
+    if any(path.startswith("content.") for path in change.fields):
+        before = replace(before, body=rows.body(request.tenant, change.id))
     expected = before.revision if change.last_known_revision is None else change.last_known_revision
     after = replace(_patched(before, change.fields), revision=before.revision + 1, updated_at=now)
     if expected != before.revision or not rows.replace(after, before):
@@ -217,7 +219,7 @@ _CHANGES: Mapping[type, Callable[[DocumentRows, Any, ActionRequest, float], dict
 
 
 def _standing(rows: DocumentRows, tenant: str, id: str, argument: str) -> Document:
-    """A document that is there; raises `NotFound`."""
+    """A document that is there, without its body; raises `NotFound`."""
     document = rows.document(tenant, id)
     if document is None or document.deleted_at is not None:
         raise NotFound("There is no such document", {"reason": "unknown_document", "argument": argument})

@@ -195,9 +195,51 @@ DROP TABLE passage_wanted;
 ALTER TABLE passage_turn RENAME TO passage_wanted;
 """
 
+_CONTENTS = """
+-- A text that revisions of documents of one tenant have: once, however many of them name it. `size` is in bytes,
+-- `length` in characters.
+CREATE TABLE document_content (
+  number INTEGER PRIMARY KEY,
+  tenant TEXT NOT NULL,
+  hash BLOB NOT NULL,
+  size INTEGER NOT NULL,
+  length INTEGER NOT NULL,
+  named INTEGER NOT NULL,
+  UNIQUE (tenant, hash)
+);
+
+-- The number is the content's and below it, in 16 bits, how many pieces come before.
+CREATE TABLE document_piece (
+  number INTEGER PRIMARY KEY,
+  text TEXT NOT NULL
+);
+
+-- NULL in a row of the earlier form, which has its text itself.
+ALTER TABLE document ADD COLUMN content INTEGER;
+ALTER TABLE document_revision ADD COLUMN content INTEGER;
+
+-- Documents that are not deleted, and bytes of contents and revisions. Those of the earlier form are not counted yet.
+CREATE TABLE document_usage (
+  tenant TEXT PRIMARY KEY,
+  documents INTEGER NOT NULL,
+  bytes INTEGER NOT NULL
+) WITHOUT ROWID;
+
+INSERT INTO document_usage SELECT tenant, count(*), 0 FROM document WHERE deleted_at IS NULL GROUP BY tenant;
+
+-- Documents up to a number, and revisions of that one below a number, may be of the earlier form.
+CREATE TABLE document_conversion (
+  document INTEGER NOT NULL,
+  revision INTEGER NOT NULL
+);
+
+INSERT INTO document_conversion SELECT number, 9223372036854775807 FROM document ORDER BY number DESC LIMIT 1;
+"""
+
 MIGRATIONS = (
     Migration(PART, 1, "sqlite", _TABLES),
     Migration(PART, 2, "sqlite", _PASSAGES),
     Migration(PART, 3, "sqlite", _HITS),
     Migration(PART, 4, "sqlite", _TURNS),
+    Migration(PART, 5, "sqlite", _CONTENTS),
 )

@@ -22,6 +22,7 @@ from dragoman.parts.part import Contribution, Facilities, Loop, OwnPipeline, Par
 _TIDY_SECONDS = 60.0
 _MOST_AT_ONCE = 200
 _INDEXED_AT_ONCE = 10
+_CONVERTED_AT_ONCE = 100
 
 
 def knowledge_part(web_base: str, embedders: Embedders | None = None, writer: AnswerWriter | None = None) -> Part:
@@ -62,6 +63,7 @@ def knowledge_part(web_base: str, embedders: Embedders | None = None, writer: An
             pipelines=tuple(map(pipeline, ACTIONS)),
             loops=(
                 given.scheduled(ScheduledJob("knowledge.tidy", _TIDY_SECONDS, partial(tidy, documents))),
+                given.scheduled(ScheduledJob("knowledge.convert", _TIDY_SECONDS, partial(convert, documents))),
                 given.scheduled(ScheduledJob("knowledge.index", _TIDY_SECONDS, partial(catch_up, passages))),
                 *_vector_loops(given, embedders),
             ),
@@ -84,6 +86,14 @@ async def tidy(documents: Documents) -> dict[str, int]:
         done = await documents.tidy(_MOST_AT_ONCE)
         tidied += done
     return {"tidied": tidied}
+
+
+async def convert(documents: Documents) -> dict[str, int]:
+    """Convert documents from earlier versions, a few revisions at a time: each may have a text of megabytes."""
+    converted = 0
+    while done := await documents.convert(_CONVERTED_AT_ONCE):
+        converted += done
+    return {"converted": converted}
 
 
 async def catch_up(passages: PassageIndex) -> dict[str, int]:

@@ -20,6 +20,8 @@ KEPT_DELETED_SECONDS: Final = 90 * 86_400
 """How long deleted documents are kept before they are purged."""
 KEPT_STREAM_SECONDS: Final = 90 * 86_400
 """How long the newest sequence number of a stream is remembered that nobody uses."""
+PIECE_LENGTH: Final = 65_536
+"""Characters of a piece of a text; the last one may have fewer."""
 
 
 class Document(Struct, frozen=True, kw_only=True):
@@ -43,6 +45,23 @@ class Document(Struct, frozen=True, kw_only=True):
     delete_at: float | None = None
     """When it is going to be deleted."""
     deleted_at: float | None = None
+
+
+class Outline(Struct, frozen=True):
+    """A document whose body is left out."""
+
+    document: Document
+    length: int
+    """The number of characters of the body."""
+
+
+class Usage(Struct, frozen=True):
+    """What a tenant keeps."""
+
+    documents: int
+    """Documents that are not deleted."""
+    size: int
+    """Bytes of texts, each counted once, and of revisions, until they are purged."""
 
 
 class CreateDocument(Struct, frozen=True, kw_only=True):
@@ -177,14 +196,43 @@ class Documents(Protocol):
 
     async def get(self, tenant: str, id: str) -> Document | None: ...
 
+    async def outline(self, tenant: str, id: str) -> Outline | None:
+        """A document without its body, however large that is."""
+        ...
+
     async def children(self, tenant: str, parent: str, limit: int, *, after: int | None = None) -> list[Document]:
-        """The documents below one, in order, from behind the place `after`; their bodies are left out."""
+        """The documents below one, in order, from behind the place `after`; their bodies are left out.
+
+        Fewer than `limit`, but at least one, if they have much text in other fields.
+        """
         ...
 
     async def history(self, tenant: str, id: str, limit: int, *, before: int | None = None) -> list[Revision]:
         """The revisions of a document, the newest first, those from before a revision if one is given.
 
-        Those of a deleted document too, until it is purged.
+        Those of a deleted document too, until it is purged. Bodies are left out. Fewer than `limit` as for `children`.
+        """
+        ...
+
+    async def revision(self, tenant: str, id: str, number: int) -> Revision | None:
+        """One of the revisions, with the body."""
+        ...
+
+    async def piece(self, tenant: str, id: str, revision: int, at: int) -> str:
+        """A piece of the body at a revision: `PIECE_LENGTH` characters, from `at` times so many on.
+
+        Empty behind the end, and for a revision that there is not.
+        """
+        ...
+
+    async def usage(self, tenant: str) -> Usage:
+        """What a tenant keeps. Documents from before there was a count are counted when they are converted."""
+        ...
+
+    async def convert(self, limit: int) -> int:
+        """Give documents and revisions from earlier versions the form that they have now, at most `limit` of them.
+
+        How many were looked at.
         """
         ...
 

@@ -30,7 +30,13 @@ class DocumentRows(Protocol):
 
     def set_seq(self, request: ActionRequest, until: float) -> None: ...
 
-    def document(self, tenant: str, id: str) -> Document | None: ...
+    def document(self, tenant: str, id: str) -> Document | None:
+        """A document without its body."""
+        ...
+
+    def body(self, tenant: str, id: str) -> str:
+        """The body of a document that there is."""
+        ...
 
     def add(self, document: Document) -> None:
         """Store a new document, and its passages."""
@@ -38,6 +44,8 @@ class DocumentRows(Protocol):
 
     def replace(self, document: Document, before: Document) -> bool:
         """Store another state of a document, if the stored one has the revision of `before`; whether it had.
+
+        If both have the same body, the stored one stays: it may be left out of both.
 
         Passages that are the same as before keep their numbers.
         """

@@ -70,13 +70,12 @@ class Reading:
         """Some of the revisions, the newest first; `next` is the `before` of the following ones, or null."""
         await self._readable(tenant, id)
         revisions: list[dict[str, Any]] = []
-        while len(revisions) < REVISIONS_AT_ONCE:
-            # One by one: each has the whole text of the document.
-            found = await self._documents.history(tenant, id, 1, before=before)
+        while (left := REVISIONS_AT_ONCE - len(revisions)) > 0:
+            found = await self._documents.history(tenant, id, left, before=before)
             if not found:
                 return {"revisions": revisions, "next": None}
-            before = found[0].document.revision
-            revisions.append(_worded(found[0]))
+            before = found[-1].document.revision
+            revisions += map(_worded, found)
         return {"revisions": revisions, "next": before if before is not None and before > 1 else None}
 
     async def compare(self, tenant: str, id: str, old: int | None, new: int | None) -> dict[str, Any]:
@@ -104,10 +103,10 @@ class Reading:
         return found
 
     async def _revision(self, tenant: str, id: str, number: int) -> Revision:
-        found = await self._documents.history(tenant, id, 1, before=number + 1)
-        if not found or found[0].document.revision != number:
+        found = await self._documents.revision(tenant, id, number)
+        if found is None:
             raise _unknown()
-        return found[0]
+        return found
 
     async def _has_children(self, document: Document) -> bool:
         return bool(await self._documents.children(document.tenant, document.id, 1))

@@ -94,6 +94,10 @@ async def use_everything(database: SqliteDatabase, clock: ManualClock) -> None:
     assert sorted(await tree.ids()) == ["a", "d"]
     await documents.children(ACME, ROOT, 10, after=5)
     await documents.history(ACME, "a", 10, before=2)
+    await documents.outline(ACME, "a")
+    await documents.revision(ACME, "a", 1)
+    await documents.piece(ACME, "a", 1, 0)
+    await documents.usage(ACME)
     await audit.note(AuditEvent(tenant=ACME, event="e", principal="p", at=1.0, once="x"))
     for tenant in (None, ACME):
         await audit.page(10, tenant=tenant, before=10)

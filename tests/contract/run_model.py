@@ -66,7 +66,8 @@ class RunsModel:
                 self._end(run, EntryStatus.UNKNOWN, at, at + run.expires_at - run.created_at, error=unknown)
 
     async def purge(self, now: float, limit: int) -> int:
-        gone = [run for run in self.kept.values() if run.expires_at <= now and not run.is_open]
+        over = [run for run in self.kept.values() if run.expires_at <= now]
+        gone = [run for run in over if not run.is_open or run.waits_for_repeat]
         for run in gone:
             del self.kept[run.number]
         return sum(1 if run.result is None else 2 for run in gone)
@@ -118,7 +119,8 @@ class RunsModel:
         if run is None:
             raise LeaseLost(f"run {change.number}")
         if not isinstance(change, Begin | Answered | Cancelled):
-            if (run.is_held, run.fence) != (True, change.fence):
+            is_late = isinstance(change, Ended) and run.status in (EntryStatus.WAITING, EntryStatus.UNKNOWN)
+            if not (run.is_held or is_late) or run.fence != change.fence:
                 raise LeaseLost(f"run {change.number}")
             run = self._put(run, updated_at=change.at)
         return replace(self._changed(run, change), result=None)
@@ -146,6 +148,8 @@ class RunsModel:
             case Ended():
                 more = {"error": change.error, "result": change.result}
                 return self._end(run, change.status, change.at, change.expires_at, **more)
+            case Released() if run.task_id is None:
+                return self.kept.pop(run.number)
             case Released():
                 return self._release(run, change.at, -1)
         return run
@@ -155,9 +159,6 @@ class RunsModel:
         return self._put(run, status=status, updated_at=at, ended_at=at, expires_at=until, is_held=False, **more)
 
     def _release(self, run: Run, at: float, attempts: int = 0) -> Run:
-        """Wait again; a call that nobody waits for any more is forgotten instead."""
-        if run.task_id is None:
-            return self.kept.pop(run.number)
         run = self._put(run, is_held=False, updated_at=at, attempts=run.attempts + attempts)
         if run.is_cancelled:
             return self._end(run, EntryStatus.CANCELLED, at, at + run.expires_at - run.created_at)

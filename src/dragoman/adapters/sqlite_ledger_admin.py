@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dragoman.adapters.sqlite_database import SqliteDatabase
-from dragoman.adapters.sqlite_ledger_rows import COLUMNS, IS_OPEN, SqliteSpace, add, entry_of
+from dragoman.adapters.sqlite_ledger_rows import COLUMNS, IS_OPEN, IS_OPEN_RUN, LOST_CALL, SqliteSpace, add, entry_of
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.agents.ledger import EXACT, OPEN, PARKED, TOOL_TARGET, AgentQueue, LedgerEntry, Query
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _INDEXED = {frozenset(OPEN): IS_OPEN, frozenset(PARKED): "status IN ('dead', 'unknown')"}
 """The conditions of partial indexes: SQLite uses one only where it finds the same words."""
 _IS_MESSAGE = f"target NOT GLOB '{TOOL_TARGET}*' AND source NOT GLOB '{TOOL_TARGET}*'"
+_FORGOTTEN = "SELECT number, owner, request_id FROM ledger_entry WHERE space = ? AND {} AND expires_at <= ? LIMIT ?"
 _QUEUE = (
     f"SELECT count(*), min(accepted_at) FROM (SELECT accepted_at FROM ledger_entry "
     f"WHERE space = ? AND target = ? AND {IS_OPEN} ORDER BY number LIMIT ?)"
@@ -132,11 +133,9 @@ class SqliteLedgerAdmin:
             "AND NOT EXISTS (SELECT 1 FROM ledger_run r WHERE r.number = ledger_entry.number) LIMIT ?)",
             (now, space, now, limit),
         )
-        rows = writing.execute(
-            f"SELECT number, owner, request_id FROM ledger_entry "
-            f"WHERE space = ? AND NOT {IS_OPEN} AND expires_at <= ? AND kind != 'RESPONSE' LIMIT ?",
-            (space, now, limit),
-        ).fetchall()
+        rows: list[Any] = []
+        for which in (f"NOT {IS_OPEN} AND kind != 'RESPONSE'", f"{IS_OPEN_RUN} AND {LOST_CALL}"):
+            rows += writing.execute(_FORGOTTEN.format(which), (space, now, limit - len(rows))).fetchall()
         return sum(forget(writing, space, *row) for row in rows)
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from dragoman.adapters.process_locks import ProcessLocks, boot_clock
 from dragoman.adapters.sqlite_database import BUSY_SECONDS, FILE_NAME
 from dragoman.adapters.sqlite_errors import storage_error
-from dragoman.adapters.sqlite_ledger_rows import IS_OPEN
+from dragoman.adapters.sqlite_ledger_rows import IS_OPEN, LOST_CALL
 from dragoman.agents.ledger import TOOL_TARGET
 
 if TYPE_CHECKING:
@@ -27,13 +27,14 @@ _AGENTS = (
     "LEFT JOIN ledger_process p ON p.id = a.process WHERE s.name = ? ORDER BY a.id"
 )
 _EXPIRED = (
-    "SELECT e.owner, e.request_id FROM ledger_entry e JOIN ledger_space s ON s.id = e.space "
-    f"WHERE s.name = :name AND e.kind != 'RESPONSE' AND e.expires_at <= :now AND (NOT e.{IS_OPEN} OR "
-    f"(e.target NOT GLOB '{TOOL_TARGET}*' AND NOT EXISTS (SELECT 1 FROM ledger_agent a WHERE a.space = e.space "
-    "AND a.id = e.target AND a.process IS NOT NULL)))"
+    "SELECT owner, request_id FROM ledger_entry JOIN ledger_space s ON s.id = space "
+    f"WHERE s.name = :name AND kind != 'RESPONSE' AND expires_at <= :now AND (NOT {IS_OPEN} OR "
+    f"(target NOT GLOB '{TOOL_TARGET}*' AND NOT EXISTS (SELECT 1 FROM ledger_agent a "
+    "WHERE a.space = ledger_entry.space AND a.id = target AND a.process IS NOT NULL)) OR {})"
 )
+_HAS_RUNS = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'ledger_run')"
 _COUNT_EXPIRED = (
-    f"WITH expired AS ({_EXPIRED}) SELECT (SELECT count(*) FROM expired) + (SELECT count(*) FROM expired x "
+    "WITH expired AS ({}) SELECT (SELECT count(*) FROM expired) + (SELECT count(*) FROM expired x "
     "JOIN ledger_space s ON s.name = :name JOIN ledger_entry r ON r.space = s.id AND r.owner = x.owner "
     "AND r.request_id = x.request_id AND r.kind = 'RESPONSE')"
 )
@@ -81,8 +82,13 @@ def agents_in(folder: Path, space: str, now: Callable[[], float] = boot_clock) -
 
 def count_expired(folder: Path, space: str, now: float) -> int:
     """How many messages a purge would delete. Raises `StorageError`."""
-    values = {"name": space, "now": now}
-    return int(_read(folder, lambda connection: connection.execute(_COUNT_EXPIRED, values).fetchone()[0]))
+
+    def read(connection: sqlite3.Connection) -> int:
+        (has_runs,) = connection.execute(_HAS_RUNS).fetchone()
+        statement = _COUNT_EXPIRED.format(_EXPIRED.format(LOST_CALL if has_runs else "FALSE"))
+        return int(connection.execute(statement, {"name": space, "now": now}).fetchone()[0])
+
+    return _read(folder, read)
 
 
 def _read(folder: Path, function: Callable[[sqlite3.Connection], T]) -> T:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_writer import Transaction
-from dragoman.agents.ledger import LARGE_RESULT, EntryStatus, LedgerEntry, NewEntry
+from dragoman.agents.ledger import LARGE_RESULT, TOOL_TARGET, EntryStatus, LedgerEntry, NewEntry
 from dragoman.errors import RequestConflict
 
 if TYPE_CHECKING:
@@ -21,6 +21,13 @@ COLUMNS = (
     "due_at, fence, ended_at, correlation_id, chain, caller, completion_ref, error, payload"
 )
 IS_OPEN = "status IN ('waiting', 'running', 'retrying')"
+IS_OPEN_RUN = f"{IS_OPEN} AND target >= '{TOOL_TARGET}' AND target < 'tool;'"
+"""In the words of the index on what is open: most runs have ended."""
+LOST_CALL = (
+    "status = 'waiting' AND EXISTS (SELECT 1 FROM ledger_run r WHERE r.number = ledger_entry.number "
+    "AND r.task_id IS NULL)"
+)
+"""A call with a key whose process was lost and that nobody has repeated: it is kept no longer than its key."""
 LAST_SEQ = "SELECT last_seq FROM ledger_pair WHERE space = ? AND source = ? AND target = ?"
 COUNT_SEQ = (
     "INSERT INTO ledger_pair (space, source, target, last_seq) VALUES (?, ?, ?, ?) "

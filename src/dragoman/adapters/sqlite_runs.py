@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_ledger_admin import forget
 from dragoman.adapters.sqlite_ledger_process import SqliteProcess
-from dragoman.adapters.sqlite_ledger_rows import IS_OPEN, SqliteSpace, add
+from dragoman.adapters.sqlite_ledger_rows import IS_OPEN, IS_OPEN_RUN, SqliteSpace, add
 from dragoman.adapters.sqlite_watch import Watcher
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.agents.ledger import LARGE_RESULT, OPEN, TOOL_TARGET, EntryStatus
@@ -63,16 +63,16 @@ _NOTE = "UPDATE ledger_run SET message = ?, progress = ? WHERE number = ?"
 _UNASK = "UPDATE ledger_question SET fence = 0 WHERE number = ? AND digest = ? AND place = ? AND answer IS NULL"
 _ANSWER = "UPDATE ledger_question SET answer = ? WHERE number = ? AND key = ? AND answer IS NULL AND fence > 0"
 _LET_GO = "UPDATE ledger_run SET process = NULL, updated_at = ? WHERE number = ?"
+_TOUCH_LAST = "UPDATE ledger_run SET updated_at = ? WHERE number = ? AND fence = ? AND (process = ? OR process IS NULL)"
+"""For its last holder, also after another process has given it up: whoever begins it again raises the fence."""
 _END = (
     "UPDATE ledger_entry SET status = ?, error = ?, ended_at = ?, expires_at = max(expires_at, ?) "
-    f"WHERE number = ? AND {IS_OPEN}"
+    f"WHERE number = ? AND ({IS_OPEN} OR status = 'unknown')"
 )
 _HOLDERS = (  # The plus keeps SQLite from going through the whole space.
     "SELECT DISTINCT r.process, p.until FROM ledger_run r JOIN ledger_entry e ON e.number = r.number "
     "LEFT JOIN ledger_process p ON p.id = r.process WHERE r.process IS NOT NULL AND +e.space = ?"
 )
-_IS_OPEN_RUN = f"e.{IS_OPEN} AND e.target >= '{TOOL_TARGET}' AND e.target < 'tool;'"
-"""In the words of the index on what is open: most runs have ended."""
 _HELD = f"{_RUN} WHERE r.process = ? AND e.space = ?"
 _COUNT = (
     "SELECT e.status, EXISTS (SELECT 1 FROM ledger_question q WHERE q.number = r.number AND q.fence = r.fence "
@@ -193,20 +193,23 @@ class SqliteRuns:
             case Cancelled():
                 self._cancel(change, writing)
             case Ended():
-                self._check_held(change, writing)
+                self._check_held(change, writing, _TOUCH_LAST)
                 after = self._end(change, writing)
             case Released():
                 self._check_held(change, writing)
                 run = self._read_run(writing, number)
-                self._wait_or_forget(run, change.at, writing)
                 if run.task_id is None:
+                    forget(writing, self._space.of(writing), number, run.owner, run.request_id)
                     return run
+                self._let_wait(run, change.at, writing)
                 writing.execute("UPDATE ledger_entry SET attempts = attempts - 1 WHERE number = ?", (number,))
         after = after or self._read_run(writing, number)
         return self._with_particulars(after, self._space.of(writing), writing, with_result=False)
 
-    def _check_held(self, change: Note | QuestionAsked | Unasked | Ended | Released, writing: Transaction) -> None:
-        touched = writing.execute(_TOUCH, (change.at, change.number, change.fence, self._process.id))
+    def _check_held(
+        self, change: Note | QuestionAsked | Unasked | Ended | Released, writing: Transaction, touch: str = _TOUCH
+    ) -> None:
+        touched = writing.execute(touch, (change.at, change.number, change.fence, self._process.id))
         if touched.rowcount != 1:
             raise LeaseLost(f"run {change.number}")
 
@@ -247,7 +250,7 @@ class SqliteRuns:
         runs = [_run_of(row) for row in writing.execute(_HELD, (process, self._space.of(writing))).fetchall()]
         for run in runs:
             if run.is_repeatable and run.attempts < MOST_ATTEMPTS:
-                self._wait_or_forget(run, at, writing)
+                self._let_wait(run, at, writing)
             else:
                 ended = Ended(
                     number=run.number,
@@ -260,10 +263,7 @@ class SqliteRuns:
                 self._end(ended, writing)
         return len(runs)
 
-    def _wait_or_forget(self, run: Run, at: float, writing: Transaction) -> None:
-        if run.task_id is None:
-            forget(writing, self._space.of(writing), run.number, run.owner, run.request_id)
-            return
+    def _let_wait(self, run: Run, at: float, writing: Transaction) -> None:
         writing.execute(_LET_GO, (at, run.number))
         if run.is_cancelled:
             writing.execute(_END, ("cancelled", None, at, at + run.expires_at - run.created_at, run.number))
@@ -344,7 +344,7 @@ def _page(connection: sqlite3.Connection, space: int, query: RunQuery) -> list[R
     wanted += [("r.number < ?", query.before)] if query.before is not None else []
     conditions, values = [each for each, _ in wanted], [value for _, value in wanted]
     if query.statuses is not None:
-        conditions += [_IS_OPEN_RUN] if set(query.statuses) <= set(OPEN) else []
+        conditions += [IS_OPEN_RUN] if set(query.statuses) <= set(OPEN) else []
         conditions.append(f"e.status IN ({', '.join('?' * len(query.statuses))})")
         values += map(str, query.statuses)
     if query.tasks_only:

@@ -1,7 +1,8 @@
 """Calls with an idempotency key, and calls that become tasks, on their way through the pipeline.
 
 1. A key belongs to a caller and a tool. The first call with it runs. Its outcome is stored before it is answered, and
-   is what every repeat gets. A repeat that comes while the first one runs waits for it, under its own deadline.
+   is what every repeat gets. A repeat that comes while the first one runs waits for it, under its own deadline. An
+   outcome that cannot be stored is not answered: the stored one is, if there is one, and UNKNOWN otherwise.
 2. Within a process only one call with a key goes on at a time, and those that wait for it take no slots. Between
    processes the store decides, in one statement.
 3. Most keys are new, so a key is looked up by the statement that stores the run, when the call has its slot. A repeat
@@ -28,6 +29,7 @@ from dragoman.calls.origin import LOCAL_TRANSPORT
 from dragoman.calls.repeats import IDEMPOTENCY_KEY, check_key, key_conflict, until_told
 from dragoman.calls.run_handler import meaning_of
 from dragoman.errors import (
+    InternalFailure,
     MissingCapability,
     ProtocolError,
     RequestConflict,
@@ -149,6 +151,8 @@ class Keeping:
                 return None
             if run.arguments != kept_as.arguments:
                 raise key_conflict()
+            if run.waits_for_repeat:
+                return None
             if _is_settled(run):
                 return run
             if run.is_held:
@@ -168,7 +172,9 @@ class Keeping:
         assert kept_as.request_id is not None
         while True:
             new = self._store.new_run(call, kept_as.owner, kept_as.request_id, kept_as.arguments, self._ttl)
-            run = await self._add(new)
+            run = await self._begun(new)
+            if run is None:
+                continue
             if run.is_new:
                 return await self._run(call, run, kept_as, proceed)
             # A repeat, or another process was faster. What that came to needs no slot of ours.
@@ -178,6 +184,17 @@ class Keeping:
                 return self._again(call, kept_as, settled)
             await take_again(call)
 
+    async def _begun(self, new: NewRun) -> Run | None:
+        """The run of a call, new if this call is to run it; None if it has to be looked for again."""
+        try:
+            run = await stored_now(self._store.add(new))
+            if run.waits_for_repeat:
+                begun = await stored_now(self._store.begin(run.number))
+                return None if begun is None else replace(begun, is_new=True)
+        except RequestConflict:
+            raise key_conflict() from None
+        return run
+
     async def _run(self, call: Call, run: Run, kept_as: KeptAs, proceed: Service) -> Any:
         """Run the call that was stored, and store what it comes to."""
         try:
@@ -185,18 +202,28 @@ class Keeping:
             value = await proceed(call)
             stored = encode_value(value, self._most)
         except BaseException as error:
-            meaning = meaning_of(error, call) if call.ran else error
-            is_final = call.ran and isinstance(meaning, ToolError | ProtocolError) and not _is_retryable(meaning)
-            failure = encode_error(meaning) if is_final and isinstance(meaning, ToolError | ProtocolError) else None
-            if isinstance(meaning, Exception):  # At a stop, or an interrupt, `close` looks after it.
-                await self._end(run, kept_as, failure)
-            raise
-        if not await self._end(run, kept_as, stored):
-            # Another process has taken the run over. Repeats get the outcome that it stores, and so does this call.
+            is_over, failure = _failure_in(error, call)
+            if not is_over or await self._end(run, kept_as, failure) or failure is None:
+                raise
+        else:
+            if await self._end(run, kept_as, stored):
+                return value
+        return self._again(call, kept_as, await self._stored_elsewhere(call, kept_as))
+
+    async def _stored_elsewhere(self, call: Call, kept_as: KeptAs) -> Run:
+        """The run of a call whose own outcome could not be stored, as another process has ended it.
+
+        Raises `InternalFailure` if there is none: no repeat would get what this call came to.
+        """
+        settled, cause = None, None
+        try:
             settled = await self._settled_run(call, kept_as)
-            if settled is not None:
-                return self._again(call, kept_as, settled)
-        return value
+        except ToolError as error:  # The storage has failed, or is closed.
+            cause = error
+        if settled is None:
+            facts = {"outcome": "UNKNOWN", "retryable": call.tool.definition.hints.are_harmless}
+            raise InternalFailure("The outcome of the call could not be stored", facts) from cause
+        return settled
 
     async def _end(self, run: Run, kept_as: KeptAs, stored: bytes | None) -> bool:
         """Whether that could be stored."""
@@ -235,12 +262,9 @@ class Keeping:
             settled = run if _is_settled(run) else await self._settled_run(call, kept_as)
             if settled is not None:
                 return self._again(call, kept_as, settled)
-
-    async def _add(self, new: NewRun) -> Run:
-        try:
-            return await stored_now(self._store.add(new))
-        except RequestConflict:
-            raise key_conflict() from None
+            if run.waits_for_repeat and (begun := await stored_now(self._store.begin(run.number))) is not None:
+                # Its repeat is a task: forget the plain call.
+                await self._store.change_at_last(Released(begun.number, begun.fence, self._store.now()))
 
     def _outcome_of(self, run: Run, kept_as: KeptAs) -> Outcome:
         if run.task_id is not None:
@@ -288,6 +312,17 @@ def _becomes_task(call: Call) -> bool:
     if call.tool.task == "required" and origin.transport not in _WAITING:
         raise missing_extension("The tool")
     return False
+
+
+def _failure_in(error: BaseException, call: Call) -> tuple[bool, bytes | None]:
+    """Whether a call has ended with an error, and the error to store if it is final.
+
+    At a stop, or an interrupt, it has not: `RunStore.close` looks after it.
+    """
+    meaning = meaning_of(error, call) if call.ran else error
+    if call.ran and isinstance(meaning, ToolError | ProtocolError) and not _is_retryable(meaning):
+        return True, encode_error(meaning)
+    return isinstance(meaning, Exception), None
 
 
 def _is_retryable(error: ToolError | ProtocolError) -> bool:

@@ -5,9 +5,11 @@
 2. A run that has begun belongs to one process. Each process that begins it gets a higher fence than the one before, and
    what a process stores about a run is stored only if the fence is still its own.
 3. A run whose process has ended without a word is given up by `sweep`: one that may be repeated waits to be begun
-   again, or is forgotten if it is no task; any other is UNKNOWN, and never runs again.
+   again, a call with a key by its next repeat; any other is UNKNOWN, and never runs again.
 4. A question keeps its key, and its answer, for the run that asks it again in the same place and in the same words.
-5. A run that has ended does not change.
+5. A run that has ended does not change, with one exception: the process that began it last may have been silent and
+   not dead. While nobody has begun the run again, the end that this process stores late counts, also for a run that is
+   UNKNOWN by then.
 """
 
 from __future__ import annotations
@@ -122,6 +124,11 @@ class Run(Struct, frozen=True, kw_only=True):
     @property
     def is_open(self) -> bool:
         return self.status in OPEN
+
+    @property
+    def waits_for_repeat(self) -> bool:
+        """Whether it is a call whose process was lost, and whose next repeat is to begin it."""
+        return self.task_id is None and self.status is EntryStatus.WAITING
 
     def response(self, done: Ended, result: bytes) -> NewEntry:
         """The response in the ledger, which is kept as long as the request."""

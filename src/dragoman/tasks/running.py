@@ -42,7 +42,7 @@ from dragoman.errors import (
 from dragoman.protocol.kept import known_capabilities
 from dragoman.protocol.results import TaskCreated
 from dragoman.tasks.client import TaskClient
-from dragoman.tasks.port import Begin, Ended, Note, Released, Run, RunChange, RunQuery, StoredQuestion, Unasked
+from dragoman.tasks.port import Ended, Note, Released, Run, RunChange, RunQuery, StoredQuestion, Unasked
 from dragoman.tasks.queue import QueuedTask, TaskQueue
 from dragoman.tasks.settings import TasksConfig
 from dragoman.tasks.store import RunStore, stored_now
@@ -236,16 +236,17 @@ class TaskRuns:
 
     async def _begin_waiting(self, queued: QueuedTask) -> None:
         try:
-            run = await self._store.runs.change(Begin(queued.number, self._store.now()))
-        except LeaseLost:  # Another process has begun it, or it was cancelled.
-            self._queue.ended(queued)
-            self.start_waiting()
+            run = await self._store.begin(queued.number)
         except StorageError as error:
             self._queue.ended(queued)
             self._store.unsettled.set()  # `TaskUpkeep` finds it again.
             self._logger.warn("a task cannot be begun", exception_facts(error, ErrorCode.INTERNAL))
         else:
-            self._begin(run, queued)
+            if run is not None:
+                self._begin(run, queued)
+            else:
+                self._queue.ended(queued)
+                self.start_waiting()
 
     def _begin(self, run: Run, queued: QueuedTask) -> None:
         """Run a task that belongs to this process. It is counted already."""

@@ -17,7 +17,7 @@ from dragoman.changes import LedgerChanged, Publish
 from dragoman.clock import Clock, Timer, sleep
 from dragoman.errors import ErrorCode, LeaseLost, ResourceExhausted, StorageClosed, StorageError
 from dragoman.ids import Ids
-from dragoman.tasks.port import NewRun, Run, RunChange, Runs, StoredQuestion
+from dragoman.tasks.port import Begin, NewRun, Run, RunChange, Runs, StoredQuestion
 from dragoman.tasks.stored import UNKNOWN_OUTCOME
 from dragoman.telemetry.log import Logger, exception_facts
 
@@ -135,6 +135,13 @@ class RunStore:
     async def add(self, new: NewRun) -> Run:
         """As `Runs.add`, which may raise before it is awaited: a writer that is closed, or has too much to do."""
         return await self.runs.add(new)
+
+    async def begin(self, number: int) -> Run | None:
+        """Begin a run that waits; None if another process was faster, or it has ended."""
+        try:
+            return await self.runs.change(Begin(number, self.now()))
+        except LeaseLost:
+            return None
 
     async def change_at_last(self, change: RunChange) -> Run | None:
         """Store what has happened, as soon as that is possible; None if the run belongs to another by now."""

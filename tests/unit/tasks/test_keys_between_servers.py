@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from dragoman import Image, tool
-from dragoman.errors import NotFound
+from dragoman.errors import NotFound, ResourceExhausted
 from dragoman.testing import ManualClock
-from tests.contract.engines import opened_ledger
+from tests.contract.engines import opened_ledger, opened_runs
 from tests.support.agents import quiet
 from tests.support.answers import error_in
 from tests.support.calls import Hung, happened
-from tests.support.keyed_calls import Effect, Kept, begin_keyed, call, is_repeat, without_ids
+from tests.support.keyed_calls import KEY, Effect, Kept, begin_keyed, call, is_repeat, without_ids
 from tests.support.waiting import PATIENCE, until
 
 UNKNOWN = {"outcome": "UNKNOWN", "retryable": False}
@@ -142,7 +142,7 @@ async def test_a_tool_that_is_not_idempotent_never_runs_again_after_its_process_
     pay.gate.clear()
     async with asyncio.timeout(PATIENCE), kept.serve(pay.tool) as one, kept.serve(pay.tool) as two:
         killed, client = await one.client(), await two.client()
-        begun = begin_keyed(killed)
+        begin_keyed(killed)
         await pay.begun.wait()
         end_processes(kept.folder)
         for _ in range(2):
@@ -151,9 +151,6 @@ async def test_a_tool_that_is_not_idempotent_never_runs_again_after_its_process_
             assert (error["code"], error["message"], error["details"]) == ("INTERNAL", INTERRUPTED, UNKNOWN)
             assert is_repeat(repeat)
         assert error_in(await call(client, amount=2))["details"]["reason"] == "idempotency_conflict"
-        pay.gate.set()  # It was alive after all, and its result comes too late.
-        await killed.answer(begun)
-        assert error_in(await call(client))["details"] == UNKNOWN
     async with kept.serve(pay.tool) as server:
         assert error_in(await call(await server.client()))["details"] == UNKNOWN
     assert pay.count == 1
@@ -211,24 +208,79 @@ async def test_an_idempotent_tool_runs_again_after_its_process_was_killed(kept: 
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
-async def test_a_call_that_another_process_has_taken_over_is_answered_as_its_repeats_are(
-    kept: Kept, idempotent: bool
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_call_whose_process_was_silent_is_answered_as_its_repeats_are(
+    kept: Kept, fails: bool, idempotent: bool
 ) -> None:
     assert kept.folder is not None
-    slow, quick = Effect(idempotent=idempotent), Effect(idempotent=idempotent)
+    pay = Effect(idempotent=idempotent)
+    pay.gate.clear()
+    pay.outcome = NotFound("nothing", {"a": 1}) if fails else None
+    async with asyncio.timeout(PATIENCE), kept.serve(pay.tool) as one, kept.serve(pay.tool) as two:
+        stopped, client = await one.client(), await two.client()
+        begun = begin_keyed(stopped)
+        await pay.begun.wait()
+        end_processes(kept.folder)  # As if its lease had ended: it goes on later, and knows nothing of it.
+        async with opened_runs("sqlite", kept.folder) as (runs, _):
+            assert await runs.sweep(0.0, b"{}") == 1
+        pay.gate.set()
+        first = (await stopped.answer(begun))["result"]
+        repeats = [await call(each) for each in (client, stopped)]
+    assert pay.count == 1
+    assert [is_repeat(each) for each in (first, *repeats)] == [False, True, True]
+    assert [without_ids(each) for each in repeats] == [without_ids(first)] * 2
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_call_that_another_process_has_run_again_is_answered_as_its_repeats_are(
+    kept: Kept, fails: bool
+) -> None:
+    assert kept.folder is not None
+    slow, quick = Effect(idempotent=True), Effect(idempotent=True)
     slow.gate.clear()
-    quick.outcome = "of the other process"
+    slow.outcome, quick.outcome = NotFound("nothing", {"a": 1}) if fails else None, "of the other process"
     async with asyncio.timeout(PATIENCE), kept.serve(slow.tool) as one, kept.serve(quick.tool) as two:
         stopped, client = await one.client(), await two.client()
         begun = begin_keyed(stopped)
         await slow.begun.wait()
-        end_processes(kept.folder)  # As if its lease had ended: it goes on later, and knows nothing of it.
+        end_processes(kept.folder)
         repeat = await call(client)
         slow.gate.set()
         first = (await stopped.answer(begun))["result"]
-    assert quick.count == int(idempotent)
-    assert (is_repeat(first), is_repeat(repeat)) == (True, not idempotent)
+    assert (slow.count, quick.count) == (1, 1)
+    assert (is_repeat(first), is_repeat(repeat)) == (True, False)
     assert without_ids(first) == without_ids(repeat)
+
+
+async def test_an_outcome_that_is_stored_nowhere_is_not_answered(kept: Kept) -> None:
+    assert kept.folder is not None
+    slow, failing = Effect(idempotent=True), Effect(idempotent=True)
+    slow.gate.clear()
+    failing.outcome = ResourceExhausted("later", {"retryable": True})
+    async with asyncio.timeout(PATIENCE), kept.serve(slow.tool) as one, kept.serve(failing.tool) as two:
+        stopped, client = await one.client(), await two.client()
+        begun = begin_keyed(stopped)
+        await slow.begun.wait()
+        end_processes(kept.folder)
+        assert error_in(await call(client))["details"] == {"retryable": True}  # Which is not stored: a repeat runs.
+        slow.gate.set()
+        first = (await stopped.answer(begun))["result"]
+        assert error_in(first)["details"] == {"outcome": "UNKNOWN", "retryable": True}
+        failing.outcome = None
+        assert [is_repeat(await call(each)) for each in (client, stopped)] == [False, True]
+
+
+async def test_a_plain_call_whose_process_was_lost_can_be_repeated_as_a_task(kept: Kept) -> None:
+    assert kept.folder is not None
+    pay = Effect(task="optional", idempotent=True)
+    pay.gate.clear()
+    async with asyncio.timeout(PATIENCE), kept.serve(pay.tool) as one, kept.serve(pay.tool) as two:
+        begin_keyed(await one.client())
+        await pay.begun.wait()
+        end_processes(kept.folder)
+        await two.runtime.create_task("pay", {}, idempotency_key=KEY)
+        await until(lambda: pay.count == 2)
+        pay.gate.set()
 
 
 @pytest.mark.parametrize("idempotent", [False, True])

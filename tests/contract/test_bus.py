@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from itertools import cycle
 from pathlib import Path
 
@@ -289,6 +289,25 @@ async def test_a_message_whose_subscription_closes_goes_to_another_at_once(bus: 
         assert not await each.retry(late, 0.0, ERROR)
         assert not await each.give_up(late, ERROR)
     assert await bus.ack(again)
+
+
+@pytest.mark.parametrize("how", ["ack", "retry", "give_up"])
+async def test_a_message_that_nobody_has_taken_since_is_settled_late(bus: Bus, other: Bus, how: str) -> None:
+    await publish(bus, "m1")
+    subscription = subscribed(bus)
+    (held,) = await taken(subscription)
+    await subscription.close()  # As when its process is taken for dead.
+
+    def settle() -> Awaitable[bool]:
+        return {
+            "ack": lambda: bus.ack(held),
+            "retry": lambda: bus.retry(held, 0.0, ERROR),
+            "give_up": lambda: bus.give_up(held, ERROR),
+        }[how]()
+
+    assert [await settle(), await settle()] == [True, False]
+    left = await taken(subscribed(other)) if how == "retry" else []
+    assert [(each.message.id, each.errors) for each in left] == [("m1", (ERROR,))] * (how == "retry")
 
 
 async def test_a_closed_subscription_hands_out_no_more(bus: Bus, other: Bus) -> None:

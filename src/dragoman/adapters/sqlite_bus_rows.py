@@ -50,9 +50,12 @@ _HOLD = (
     "UPDATE bus_message SET state = 'held', attempts = attempts + 1, fence = fence + 1, holder = ?, subscription = ?, "
     "until = ? WHERE number = ?"
 )
-_SETTLED = "holder = NULL, subscription = NULL, until = NULL WHERE number = ? AND fence = ? AND state = 'held'"
+_SETTLED = (
+    "holder = NULL, subscription = NULL, until = NULL WHERE number = ? AND fence = ? AND state IN ('held', 'waiting')"
+)
+"""Also where its holder was silent for too long, and nobody has taken it since: whoever takes it raises the fence."""
 _ACK = f"UPDATE bus_message SET state = 'done', errors = ?, forget_at = ?, {_SETTLED}"
-_RETRY = f"UPDATE bus_message SET state = ?, due_at = ?, errors = ?, {_SETTLED}"
+_RETRY = f"UPDATE bus_message SET state = ?, fence = fence + 1, due_at = ?, errors = ?, {_SETTLED}"
 _GIVE_UP = f"UPDATE bus_message SET state = 'dead', died_at = ?, errors = ?, {_SETTLED}"
 _DEAD = "SELECT count(*), sum(size) FROM bus_message WHERE state = 'dead' AND subject = ?"
 _OLDEST_DEAD = "SELECT number, size FROM bus_message WHERE state = 'dead' AND subject = ? ORDER BY number LIMIT 1"
@@ -165,7 +168,7 @@ def deliver(execute: ExecuteSql, row: Sequence[Any], holder: str, subscription: 
 
 
 def ack(execute: ExecuteSql, delivery: BusDelivery, now: float) -> bool:
-    """Keep no more of a message than its id; False if it is not held with this fence."""
+    """Keep no more of a message than its id; False if this fence is not its last."""
     values = NO_ERRORS, now + bus.REMEMBERED_SECONDS, delivery.number, delivery.fence
     return execute(_ACK, values).rowcount == 1
 

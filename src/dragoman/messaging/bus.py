@@ -9,8 +9,8 @@
 4. A delivery is held until it is settled: acknowledged, retried or given up. While its subscription is alive it stays
    held, however long its handling takes. When the process ends, stops renewing for `ack_seconds`, or closes the
    subscription, it is delivered again, to whichever subscription asks first.
-5. Each delivery has a higher fence than the one before. To settle one that was delivered again has no effect, and
-   returns False.
+5. Each delivery has a higher fence than the one before. To settle one that was settled or delivered again has no
+   effect, and returns False. One that its process lost and nobody has taken since is settled all the same.
 6. Given up messages are dead letters: kept with every error, until they are redriven or purged.
 """
 

@@ -180,8 +180,9 @@ async def test_the_life_of_runs_passes_every_point_but_those_of_handlers(tmp_pat
         await runs.change(Answered(run.number, 4.0, {"question-1": b"{}"}))
         end: dict[str, Any] = {"expires_at": 9e9, "status": EntryStatus.COMPLETED, "result": b"{}"}
         await runs.change(Ended(number=run.number, fence=run.fence, at=5.0, message_id="response", **end))
-        expired = SqliteProcess(database, boot_clock=lambda: -100.0)
-        await SqliteRuns(database, SPACE, expired).add(run_of(2))
+        ended = SqliteProcess(database)
+        await SqliteRuns(database, SPACE, ended).add(run_of(2))
+        (database.path.parent / "locks" / f"{ended.id}.lock").unlink()  # As when it is killed.
         assert await runs.sweep(6.0, b"{}") == 1
     assert set(passed) == {point for point in TASK_POINTS if not point.startswith("handler")}
 

@@ -28,6 +28,14 @@ class BootClock:
     def __call__(self) -> float:
         return self.seconds
 
+    def run(self, seconds: float, *awake: SqliteProcess) -> None:
+        """Let time pass in which these processes are awake, and all others sleep."""
+        end = self.seconds + seconds
+        while self.seconds < end:
+            self.seconds = min(end, self.seconds + LEASE / 16)
+            for process in awake:
+                process.note_awake()
+
 
 class Process:
     """A ledger and its runs as one process has them. `end` frees its lock and gives nothing back, as a crash does."""

@@ -1,17 +1,19 @@
 """Tells which processes on this machine are alive, by files that each of them keeps locked.
 
 The system frees a lock when its process ends, however it ends. A stopped process keeps it: that one is found by its
-silence instead.
+silence instead, by processes that were awake meanwhile.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dragoman.files import open_or_create_file
+from dragoman.forks import drop, in_forked_children
 
 fcntl: Any
 try:
@@ -32,7 +34,8 @@ class ProcessLocks:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._held: dict[str, int] = {}
+        self._held: dict[str, tuple[int, Callable[[], None]]] = {}
+        """By process, the descriptor, and what ends that forked children let go of it."""
 
     def take(self, process: str) -> None:
         """Lock the file of a process until `give_back`, or until this process ends. Raises `OSError`."""
@@ -40,12 +43,14 @@ class ProcessLocks:
         descriptor = open_or_create_file(self._path(process))
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._held[process] = descriptor
+        # A child that a tool leaves behind would keep the lock of a server that has ended.
+        self._held[process] = descriptor, in_forked_children(lambda: drop(descriptor))
 
     def give_back(self, process: str) -> None:
         """Unlock and remove the file."""
-        descriptor = self._held.pop(process, None)
-        if descriptor is not None:
+        if process in self._held:
+            descriptor, undo = self._held.pop(process)
+            undo()
             self.remove(process)
             os.close(descriptor)
 

@@ -92,7 +92,7 @@ class SqliteClaims:
 
     def free_lost(self, writing: Transaction) -> None:
         """Let messages wait again whose holders are gone."""
-        writing.execute(f"{GIVE_BACK} WHERE {_IS_LATE}", (self._boot_clock(), self._id))
+        writing.execute(f"{GIVE_BACK} WHERE {_IS_LATE}", (self._late(), self._id))
         for (holder,) in writing.execute(_HOLDERS).fetchall():
             if self._has_ended(holder):
                 self._process.is_alive(holder, writing)  # Removes what is left of it.
@@ -131,9 +131,13 @@ class SqliteClaims:
         writing.execute(f"{PUT_BACK} WHERE state = 'held' AND subscription = ?", (self._id,))
 
     def _has_lost(self, connection: sqlite3.Connection) -> bool:
-        if connection.execute(_HAS_LATE, (self._boot_clock(), self._id)).fetchone()[0]:
+        if connection.execute(_HAS_LATE, (self._late(), self._id)).fetchone()[0]:
             return True
         return any(self._has_ended(holder) for (holder,) in connection.execute(_HOLDERS).fetchall())
+
+    def _late(self) -> float:
+        """The time until which messages must have been held that other subscriptions do not renew any longer."""
+        return self._process.expiry(self.ack_seconds)
 
     def _has_ended(self, process: str) -> bool:
         """Its lock tells. Its lease does not matter here: each message has its own."""

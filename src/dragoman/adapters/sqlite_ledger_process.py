@@ -11,6 +11,7 @@ from dragoman.adapters.process_locks import ProcessLocks, boot_clock
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_watch import SqliteWatch, Watcher
 from dragoman.adapters.sqlite_writer import Transaction
+from dragoman.adapters.wakefulness import Wakefulness
 
 _DEFAULT_LEASE = 10.0
 
@@ -22,6 +23,8 @@ class SqliteProcess:
         self._database = database
         self._lease = _DEFAULT_LEASE
         self._boot_clock = boot_clock
+        self._wakefulness = Wakefulness(boot_clock)
+        self.note_awake = self._wakefulness.note
         self._locks = ProcessLocks(database.path.parent / "locks")
         self._watchers: dict[object, Watcher] = {}
         self._watch: SqliteWatch | None = None
@@ -48,9 +51,13 @@ class SqliteProcess:
         """As `enlist`, without a statement for a process that is in the ledger already."""
         return self.id if self.id is not None and self._is_known else self.enlist(writing)
 
+    def expiry(self, lease: float) -> float:
+        """The time at which a lease of so many seconds must have ended to be expired. See `Wakefulness`."""
+        return self._wakefulness.expiry(lease)
+
     def seems_alive(self, process: str, until: float) -> bool:
         """Whether a process is alive whose lease lasts until then."""
-        return bool(self._boot_clock() < until) and not self._locks.is_free(process)
+        return until > self.expiry(self._lease) and not self._locks.is_free(process)
 
     def is_alive(self, process: str, writing: Transaction) -> bool:
         """Whether a process is alive. Removes the rows and the file of one that has ended."""
@@ -58,7 +65,7 @@ class SqliteProcess:
             return True
         row = writing.execute("SELECT until FROM ledger_process WHERE id = ?", (process,)).fetchone()
         if row is not None and not self._locks.is_free(process):
-            return bool(self._boot_clock() < row[0])
+            return bool(row[0] > self.expiry(self._lease))
         writing.execute("DELETE FROM ledger_process WHERE id = ?", (process,))
         self._locks.remove(process)
         return False
@@ -75,6 +82,7 @@ class SqliteProcess:
                 lambda: self.id,
                 self.seems_alive,
                 self._renew,
+                note_awake=self.note_awake,
             )
             self._watch.start()
 

@@ -59,13 +59,18 @@ class SqliteWatch:
         seems_alive: Callable[[str, float], bool],
         renew: Callable[[sqlite3.Connection], None],
         now: Callable[[], float] = time.monotonic,
+        note_awake: Callable[[], None] = lambda: None,
     ) -> None:
-        """`own` is the id of this process. `seems_alive` takes that of another one, and the end of its lease."""
+        """`own` is the id of this process. `seems_alive` takes that of another one, and the end of its lease.
+
+        `note_awake` is called at each look.
+        """
         self._connect = connect
         self._watchers = watchers
         self._own = own
         self._seems_alive = seems_alive
         self._renew = renew
+        self._note_awake = note_awake
         self._now = now
         self._connection: sqlite3.Connection | None = None
         self._seen: int | None = None
@@ -113,6 +118,7 @@ class SqliteWatch:
 
     def look(self) -> None:
         """Tell what has changed, and renew the lease if it is time."""
+        self._note_awake()
         try:
             if self._connection is None:
                 self._connection = self._connect()

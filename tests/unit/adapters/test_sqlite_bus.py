@@ -84,6 +84,10 @@ class Machine:
         self.clock, self.boot_clock = CountedClock(), BootClock()
         self.one, self.two = (BusProcess(folder, self.clock, self.boot_clock) for _ in range(2))
 
+    def run(self, seconds: float) -> None:
+        """Let time pass in which both processes are awake, and no timer is due."""
+        self.boot_clock.run(seconds, self.one.process, self.two.process)
+
     async def later(self, waiting: asyncio.Task[list[BusDelivery]]) -> list[BusDelivery]:
         """What is taken while the wall clock runs, and with it the timers of all processes."""
 
@@ -124,16 +128,33 @@ async def test_a_message_whose_lease_has_run_out_goes_to_another_process(machine
     await publish(one, "m1")
     (late,) = await taken(subscribed(one, ack_seconds=ACK))
     others = subscribed(two, ack_seconds=ACK)
-    machine.boot_clock.seconds += ACK - 0.1
+    machine.run(ACK - 0.1)
     await publish(one, "m2")
     assert await taken_ids(others) == ["m2"]
-    machine.boot_clock.seconds += 0.1
+    machine.run(0.1)
     (again,) = await taken(others)
     assert (again.message.id, again.attempt, again.fence) == ("m1", 2, late.fence + 1)
     assert not await one.ack(late)
     assert not await one.retry(late, 0.0, ERROR)
     assert not await one.give_up(late, ERROR)
     assert await two.ack(again)
+
+
+async def test_a_message_stays_held_while_all_processes_sleep(machine: Machine) -> None:
+    one, two = machine.one.bus, machine.two.bus
+    machine.run(ACK)
+    await publish(one, "m1")
+    (held,) = await taken(subscribed(one, ack_seconds=ACK))
+    machine.boot_clock.run(3 * ACK)
+    others = subscribed(two, ack_seconds=ACK)
+    await publish(one, "m2")
+    assert await taken_ids(others) == ["m2"]
+    machine.run(ACK - 1)
+    await publish(one, "m3")
+    assert await taken_ids(others) == ["m3"]
+    machine.run(1)  # It does not renew although it is awake.
+    (again,) = await taken(others)
+    assert (again.message.id, again.fence) == ("m1", held.fence + 1)
 
 
 async def test_a_message_stays_held_while_its_subscription_renews_it(machine: Machine) -> None:
@@ -143,7 +164,7 @@ async def test_a_message_stays_held_while_its_subscription_renews_it(machine: Ma
     others = subscribed(two, ack_seconds=ACK)
     for round in range(1, 6):
         writes = machine.one.database.writes
-        machine.boot_clock.seconds += ACK / 2
+        machine.run(ACK / 2)
         machine.clock.advance(ACK / 3)
         await until(lambda writes=writes: machine.one.database.writes > writes)
         await machine.one.database.write(lambda writing: None)  # Behind the renewal.
@@ -163,12 +184,12 @@ async def test_a_renewal_that_fails_is_tried_again(machine: Machine) -> None:
         await until(lambda writes=writes: database.writes > writes)
         await asyncio.sleep(0)
     database.is_busy = False
-    machine.boot_clock.seconds += ACK - 1
+    machine.run(ACK - 1)
     writes = database.writes
     machine.clock.advance(ACK / 3)
     await until(lambda: database.writes > writes)
     await database.write(lambda writing: None)
-    machine.boot_clock.seconds += ACK - 1
+    machine.run(ACK - 1)
     await publish(one, "m2")
     assert await taken_ids(subscribed(machine.two.bus)) == ["m2"]
     assert await one.ack(held)

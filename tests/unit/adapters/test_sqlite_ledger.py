@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -54,9 +56,9 @@ async def test_a_process_that_is_silent_for_its_lease_is_taken_over_from_and_its
     async with processes(tmp_path, "s", "s") as ([one, two], clock):
         asked = await one.ledger.accept(request("m1"))
         old = await held(one.ledger)
-        clock.seconds += LEASE - 0.1
+        clock.run(LEASE - 0.1, two.process)
         assert await two.ledger.hold("a") is None
-        clock.seconds += 0.1
+        clock.run(0.1, two.process)
         new = await two.ledger.hold("a")
         assert new == Hold("a", 2, 0, {}, has_crashed=True)
         with pytest.raises(LeaseLost):
@@ -79,6 +81,17 @@ async def test_a_process_that_is_silent_for_its_lease_is_taken_over_from_and_its
         assert await one.ledger.hold("a") is None
         await two.ledger.settle(done(new, await found(two.ledger, asked), sends=[response(asked, b"2")]))
         assert await one.ledger.result("x", "r") == b"2"
+
+
+async def test_agents_of_processes_that_sleep_together_stay_where_they_are(tmp_path: Path) -> None:
+    async with processes(tmp_path, "s", "s") as ([one, two], clock):
+        clock.run(LEASE, two.process)
+        await held(one.ledger)
+        clock.run(3 * LEASE)
+        assert await two.ledger.hold("a") is None
+        assert not two.process.seems_alive("nobody", clock.seconds + 1)
+        one.end()  # A free lock is no matter of time.
+        assert await two.ledger.hold("a") == Hold("a", 2, 0, {}, has_crashed=True)
 
 
 async def test_a_lease_is_renewed_while_the_process_is_alive(tmp_path: Path) -> None:
@@ -195,6 +208,28 @@ async def test_a_ledger_that_is_closed_leaves_no_lock_behind(tmp_path: Path) -> 
         assert len(list((tmp_path / "locks").iterdir())) == 1
         await one.ledger.close()
         assert list((tmp_path / "locks").iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_forked_child_does_not_keep_the_lock_of_a_process_that_has_ended(tmp_path: Path) -> None:
+    told, tell = os.pipe()
+    ends, end = os.pipe()
+    server = os.fork()
+    if server == 0:
+        os.close(end)
+        ProcessLocks(tmp_path).take("p")
+        if os.fork() == 0:
+            os.write(tell, b"!")
+            os.read(ends, 1)  # It goes on when the server has ended.
+        os._exit(0)
+    try:
+        os.read(told, 1)
+        os.waitpid(server, 0)
+        assert (tmp_path / "p.lock").exists()
+        assert ProcessLocks(tmp_path).is_free("p")
+    finally:
+        os.close(end)
 
 
 def test_a_lock_is_free_when_nobody_holds_it(tmp_path: Path) -> None:

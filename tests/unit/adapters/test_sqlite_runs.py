@@ -87,7 +87,7 @@ GIVEN_UP = {"task": "waiting", "once": "unknown", "key": "waiting", "key once": 
 async def test_a_live_process_is_not_swept(tmp_path: Path) -> None:
     async with processes(tmp_path, "s", "s") as ([one, two], clock):
         await made_by(one)
-        clock.seconds += LEASE - 0.1
+        clock.run(LEASE - 0.1, one.process, two.process)
         before = await statuses(two)
         assert await two.runs.sweep(9.0, UNKNOWN) == 0
         assert await one.runs.sweep(9.0, UNKNOWN) == 0
@@ -109,7 +109,7 @@ async def test_the_runs_of_a_process_that_is_gone_are_given_up(tmp_path: Path, i
     async with processes(tmp_path, "s", "s") as ([one, two], clock):
         made = await made_by(one)
         if is_silent:
-            clock.seconds += LEASE
+            clock.run(LEASE, two.process)
         else:
             one.end()
         assert not (await stored(two.runs, made["task"])).is_held
@@ -129,10 +129,39 @@ async def test_the_runs_of_a_process_that_is_gone_are_given_up(tmp_path: Path, i
         assert (await stored(one.runs, again)).result == b'"new"'
 
 
+@pytest.mark.parametrize("is_dead", [False, True], ids=["asleep", "dead"])
+async def test_processes_that_sleep_together_are_not_silent(tmp_path: Path, is_dead: bool) -> None:
+    async with processes(tmp_path, "s", "s") as ([one, two], clock):
+        made = await made_by(one)
+        clock.run(LEASE, one.process, two.process)
+        await held(one.ledger)  # It renews the lease, as the watch does.
+        clock.run(3 * LEASE)
+        if is_dead:
+            one.end()  # Its lock is free: no lease has to be waited for.
+        assert (await stored(two.runs, made["task"])).is_held is not is_dead
+        assert await two.runs.sweep(9.0, UNKNOWN) == (4 if is_dead else 0)
+        if not is_dead:
+            clock.run(LEASE - 0.1, two.process)
+            assert await two.runs.sweep(9.0, UNKNOWN) == 0
+            clock.run(0.1, two.process)  # The other one says nothing although it is awake: it is stopped.
+            assert await two.runs.sweep(9.0, UNKNOWN) == 4
+
+
+async def test_a_process_that_has_just_started_takes_nobody_for_silent(tmp_path: Path) -> None:
+    async with processes(tmp_path, "s") as ([one], clock):
+        await made_by(one)
+        clock.run(3 * LEASE)
+        new = Process(tmp_path, clock)
+        assert await new.runs.sweep(9.0, UNKNOWN) == 0
+        clock.run(LEASE, new.process)
+        assert await new.runs.sweep(9.0, UNKNOWN) == 4
+        await new.close()
+
+
 async def test_a_process_that_was_silent_takes_part_again(tmp_path: Path) -> None:
     async with processes(tmp_path, "s", "s") as ([one, two], clock):
         await one.runs.add(keyed("first", is_repeatable=True))
-        clock.seconds += LEASE
+        clock.run(LEASE, two.process)
         assert await two.runs.sweep(9.0, UNKNOWN) == 1
         hold = await held(one.ledger)  # It renews the lease, as the watch does.
         run = await one.runs.add(keyed("second"))

@@ -41,6 +41,7 @@ class Watching:
             process.process.seems_alive,
             self._renew,
             lambda: self.now,
+            process.process.note_awake,
         )
 
     def _renew(self, connection: sqlite3.Connection) -> None:
@@ -161,14 +162,30 @@ async def test_the_end_of_another_process_is_told_once(tmp_path: Path) -> None:
 
 
 async def test_a_process_that_falls_silent_is_told_again_when_it_was_heard_meanwhile(tmp_path: Path) -> None:
-    async with watching(tmp_path) as (here, _, two, clock):
+    async with watching(tmp_path) as (here, one, two, clock):
         await held(two.ledger)
         here.news()
-        clock.seconds += LEASE
+        clock.run(LEASE, one.process)
         assert here.news() == ["lost"]
         await two.database.write(two.process.enlist)
         assert here.news() == ["changed"]
-        clock.seconds += LEASE
+        clock.run(LEASE, one.process)
+        assert here.news() == ["lost"]
+
+
+async def test_a_process_that_slept_as_well_is_told_of_silence_only_when_it_could_have_heard_others(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path) as (here, _, two, clock):
+        clock.run(LEASE)
+        await held(two.ledger)
+        here.news()
+        clock.run(3 * LEASE)
+        assert here.news() == []
+        for _ in range(3):
+            clock.seconds += LEASE / 4
+            assert here.news() == []  # To look is to be awake.
+        clock.seconds += LEASE / 4
         assert here.news() == ["lost"]
 
 

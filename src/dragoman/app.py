@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -207,7 +207,7 @@ def create_server(options: ServerOptions) -> Runtime:
     own = _own_parts(options, artifacts, tracer, meter, coordinator, scheduler)
     parts = (_tasks_part(options, tasks), *own, *added)
     storage, work = _make_storages(options, parts)
-    _supervise_own(supervisor, storage, work, load=slots.lag, pressure=pressure, cache=cache)
+    _supervise_own(supervisor, logger, storage, work, load=slots.lag, pressure=pressure, cache=cache)
     facilities = Facilities(
         settings=None,
         clock=clock,
@@ -244,9 +244,9 @@ def create_server(options: ServerOptions) -> Runtime:
     return runtime
 
 
-def _supervise_own(supervisor: Supervisor, storage: Storage, work: Storage, **others: Any) -> None:
+def _supervise_own(supervisor: Supervisor, logger: Logger, storage: Storage, work: Storage, **others: Any) -> None:
     """Have the supervisor close the storages, and start and stop the others, by name."""
-    supervisor.add("storage", Contribution(stop=partial(_close, {storage, work})))
+    supervisor.add("storage", _storages_at_work({storage, work}, logger))
     for name, each in others.items():
         supervisor.add(name, Contribution(start=each.start, stop=each.stop))
 
@@ -267,6 +267,20 @@ def _make_storages(options: ServerOptions, parts: Iterable[Part]) -> tuple[Stora
         return storage, storage
     in_memory = msgspec.structs.replace(config.storage, engine="memory")
     return storage, make_storage(in_memory, options.clock, unique)
+
+
+def _storages_at_work(storages: Set[Storage], logger: Logger) -> Contribution:
+    def trouble() -> str | None:
+        return next((reason for each in storages if (reason := each.trouble()) is not None), None)
+
+    def tell(reason: str) -> None:
+        logger.error("the storage is in trouble until the server is restarted", {"reason": reason})
+
+    for each in storages:
+        each.tell_trouble = tell
+    about = "1 when the storage is damaged, or its files are gone: the server has to be restarted."
+    gauge = Gauge("dragoman_storage_trouble", about, lambda: float(trouble() is not None))
+    return Contribution(trouble=trouble, gauges=(gauge,), stop=partial(_close, storages))
 
 
 async def _close(storages: Iterable[Storage]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dragoman.adapters.sqlite_jobs import Together
 from dragoman.adapters.sqlite_migrations import check_search, migrate
 from dragoman.adapters.sqlite_readers import SqliteReaders
+from dragoman.adapters.sqlite_trouble import SqliteTrouble
 from dragoman.adapters.sqlite_version import SqliteVersion
 from dragoman.adapters.sqlite_writer import SqliteWriter, Transaction
 from dragoman.errors import StorageUnsupported
@@ -51,9 +52,12 @@ class SqliteDatabase:
         self._busy_seconds = busy_seconds
         self._make_private = make_private
         self._opening = threading.Lock()
-        self._writer = SqliteWriter(self._connect_to_write, tidy=self.tidy)
-        self._readers = SqliteReaders(self._connect_to_read)
-        self.version = SqliteVersion(path)
+        self.trouble = SqliteTrouble(path)
+        self._writer = SqliteWriter(
+            self._connect_to_write, tidy=self.tidy, check=self.trouble.check, saw=self.trouble.saw
+        )
+        self._readers = SqliteReaders(self._connect_to_read, saw=self.trouble.saw)
+        self.version = SqliteVersion(path, saw=self.trouble.saw)
         """Tells whether something has changed; from the event loop alone."""
 
     def write(self, function: Callable[[Transaction], T]) -> Awaitable[T]:
@@ -73,6 +77,7 @@ class SqliteDatabase:
         self.version.close()
         await self._readers.close()
         await self._writer.close()  # Last: whoever closes last tidies up the file.
+        self.trouble.closed()
 
     def connect(self) -> sqlite3.Connection:
         """A connection to the newest version of the database, made if need be; transactions are up to the caller."""
@@ -97,6 +102,7 @@ class SqliteDatabase:
 
     def _connect_to_write(self) -> sqlite3.Connection:
         connection = self.connect()
+        self.trouble.opened_to_write()
         # What undoes a savepoint is a file from 64 KB on, made and unlinked in each transaction.
         connection.execute("PRAGMA temp_store = MEMORY")
         return connection
@@ -110,6 +116,7 @@ class SqliteDatabase:
         import sqlite3
 
         _check_library(sqlite3.sqlite_version_info)
+        self.trouble.check()  # What is missing is not made anew under a running server.
         if self._make_private is not None:
             self._make_private()
         _make_private_file(self.path)
@@ -125,6 +132,7 @@ class SqliteDatabase:
                 "PRAGMA wal_autocheckpoint = 4000"
             )  # A checkpoint writes each page once, however often it changed.
             migrate(connection, self._migrations)
+            self.trouble.opened()
         except BaseException:
             connection.close()
             raise

@@ -83,6 +83,8 @@ class SqliteProcess:
                 self.seems_alive,
                 self._renew,
                 note_awake=self.note_awake,
+                check=self._database.trouble.check,
+                saw=self._database.trouble.saw,
             )
             self._watch.start()
 

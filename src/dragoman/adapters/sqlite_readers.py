@@ -22,9 +22,17 @@ MOST_READERS = 4
 class SqliteReaders:
     """Runs functions that only read. Threads start, and connect, when there is more to read than they can take."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], *, most: int = MOST_READERS) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        *,
+        most: int = MOST_READERS,
+        saw: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        """`saw` is told of every error."""
         self._connect = connect
         self._most = most
+        self._saw = saw
         self._jobs: SimpleQueue[Job[sqlite3.Connection, Any]] = SimpleQueue()
         self._lock = threading.Lock()
         self._count = 0
@@ -70,6 +78,7 @@ class SqliteReaders:
                     _read(connection, job)
             except BaseException as error:  # Whatever it was, whoever waits must hear of it, and the thread goes on.
                 job.error = storage_error(error)
+                self._saw(error)
             if connection is not None and (is_last or job.error is not None):
                 connection.close()  # Ends its transaction, whatever state that is in.
                 connection = None

@@ -36,6 +36,7 @@ class SqliteStorage:
         self._bus: SqliteBus | None = None
         self._schedule: SqliteSchedule | None = None
         self._ports: dict[type, Any] = {}
+        self.tell_trouble: Callable[[str], None] = lambda reason: None
 
     def port(self, kind: type[P]) -> P:
         if kind not in self._ports:
@@ -57,7 +58,9 @@ class SqliteStorage:
         from dragoman.adapters.sqlite_tidying import merge_memories, merge_passages
 
         tidying = merge_memories, merge_passages
-        return SqliteDatabase(folder / FILE_NAME, self._migrations, tidying=tidying, make_private=make_private)
+        made = SqliteDatabase(folder / FILE_NAME, self._migrations, tidying=tidying, make_private=make_private)
+        made.trouble.tell = lambda reason: self.tell_trouble(reason)
+        return made
 
     def _memories(self) -> dict[type, Any]:
         from dragoman.adapters.sqlite_memories import SqliteMemories
@@ -127,6 +130,9 @@ class SqliteStorage:
         documents = SqliteDocuments(database, self._clock)
         passages = SqlitePassages(database, documents, self._clock, self._config.vector_cache_bytes)
         return {Documents: documents, PassageIndex: passages, PassageVectors: passages}
+
+    def trouble(self) -> str | None:
+        return None if self._database is None else self._database.trouble.look()
 
     def examine(self) -> Iterator[Finding]:
         yield _examine_folder(self._config)

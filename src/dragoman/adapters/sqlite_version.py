@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,10 @@ if TYPE_CHECKING:
 class SqliteVersion:
     """Looks at the log's header in shared memory, in microseconds. Belongs to the event loop."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, saw: Callable[[BaseException], None] = lambda error: None) -> None:
+        """`saw` is told of every error."""
         self._path = path
+        self._saw = saw
         self._connection: sqlite3.Connection | None = None
         self._is_closed = False
 
@@ -29,7 +32,8 @@ class SqliteVersion:
                 uri = f"{self._path.absolute().as_uri()}?mode=ro"
                 self._connection = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None)
             (version,) = self._connection.execute("PRAGMA data_version").fetchone()
-        except sqlite3.Error:
+        except sqlite3.Error as error:
+            self._saw(error)
             self._drop()
             return None
         return int(version)

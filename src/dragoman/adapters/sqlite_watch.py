@@ -60,10 +60,13 @@ class SqliteWatch:
         renew: Callable[[sqlite3.Connection], None],
         now: Callable[[], float] = time.monotonic,
         note_awake: Callable[[], None] = lambda: None,
+        check: Callable[[], None] = lambda: None,
+        saw: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         """`own` is the id of this process. `seems_alive` takes that of another one, and the end of its lease.
 
-        `note_awake` is called at each look.
+        `note_awake` is called with each look, and so is `check`, which raises when there is nothing to look at. `saw` is
+        told of every error.
         """
         self._connect = connect
         self._watchers = watchers
@@ -72,6 +75,8 @@ class SqliteWatch:
         self._renew = renew
         self._note_awake = note_awake
         self._now = now
+        self._check = check
+        self._saw = saw
         self._connection: sqlite3.Connection | None = None
         self._seen: int | None = None
         """The version that this connection saw last. Those of another connection say nothing."""
@@ -120,12 +125,14 @@ class SqliteWatch:
         """Tell what has changed, and renew the lease if it is time."""
         self._note_awake()
         try:
+            self._check()
             if self._connection is None:
                 self._connection = self._connect()
                 # A lease is void when the machine starts again: it need not be on the disk by then.
                 self._connection.execute("PRAGMA synchronous = NORMAL")
             self._look(self._connection, self._now())
-        except Exception:  # The disk may be full, or the file locked: what can be renewed later is.
+        except Exception as error:  # The disk may be full, or the file locked: what can be renewed later is.
+            self._saw(error)
             self.disconnect()
 
     def disconnect(self) -> None:

@@ -62,7 +62,8 @@ class Transaction:
 class SqliteWriter:
     """Runs functions that write. Its thread starts, and `connect` is called, when the first of them is there.
 
-    `tidy` does one step, and says whether there are more.
+    `tidy` does one step, and says whether there are more. `check` raises while nothing may be written; it is called
+    before a group, and again before its commit is believed. `saw` is told of every error.
     """
 
     def __init__(
@@ -70,10 +71,14 @@ class SqliteWriter:
         connect: Callable[[], sqlite3.Connection],
         *,
         tidy: Callable[[sqlite3.Connection], bool] = lambda connection: False,
+        check: Callable[[], None] = lambda: None,
+        saw: Callable[[BaseException], None] = lambda error: None,
         most_waiting: int = MOST_WAITING,
     ) -> None:
         self._connect = connect
         self._tidy = tidy
+        self._check = check
+        self._saw = saw
         self._most_waiting = most_waiting
         self._jobs: SimpleQueue[Job[Transaction, Any]] = SimpleQueue()
         self._lock = threading.Lock()
@@ -139,7 +144,8 @@ class SqliteWriter:
                 quiet_seconds = PAUSE_SECONDS
             try:
                 has_more = self._tidy(self._connection)
-            except Exception:  # Whoever writes next finds out, if it is still so.
+            except Exception as error:  # Whoever writes next finds out, if it is still so.
+                self._saw(error)
                 self._disconnect()
                 has_more = False
             if not has_more:
@@ -157,17 +163,22 @@ class SqliteWriter:
                 _run(together, list(jobs), connection, transaction)
             transaction.finish()
             connection.execute("COMMIT")
+            self._check()
             for step in transaction.on_commit:
                 step()
         except BaseException as error:  # Whatever it was, whoever waits must hear of it, and the thread goes on.
             for job in group:
                 job.error = job.error or storage_error(error)
+            self._saw(error)
             self._disconnect()
         else:
-            if any(isinstance(job.error, StorageFailed) for job in group):
-                self._disconnect()
+            for job in group:
+                if isinstance(job.error, StorageFailed):
+                    self._saw(job.error)
+                    self._disconnect()
 
     def _begin(self) -> sqlite3.Connection:
+        self._check()
         if self._connection is None:
             self._connection = self._connect()
         # IMMEDIATE: to read first and ask for the right to write later could find that somebody else has it.

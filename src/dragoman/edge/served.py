@@ -7,6 +7,7 @@ from typing import Protocol
 
 from dragoman.clock import Clock
 from dragoman.edge.connection import Connection, Wire
+from dragoman.parts.supervisor import Supervisor
 from dragoman.telemetry.log import Logger
 
 
@@ -19,6 +20,8 @@ class Served(Protocol):
     """Seconds."""
     began: float
     """When it was started, or made, by the monotonic clock."""
+    supervisor: Supervisor
+    """Has the parts."""
 
     @property
     def state(self) -> Enum: ...

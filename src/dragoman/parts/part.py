@@ -150,6 +150,8 @@ class Contribution(Struct, frozen=True, kw_only=True):
     """If it raises, so does the start of the server, with the name of the part."""
     drain: Callable[[], None] | None = None
     """Called when the server begins to stop, before the calls under way are waited for. Never raises."""
+    trouble: Callable[[], str | None] = lambda: None
+    """Why the part cannot work before the server is restarted; None while it can. `/ready` is 503 meanwhile."""
     stop: Step | None = None
     """Called if `start` has succeeded, after the last call has ended. Its time is bounded."""
 

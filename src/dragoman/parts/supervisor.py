@@ -62,8 +62,14 @@ class Supervisor:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The parts that have a loop that was given up."""
-        return tuple(self._missing)
+        """The parts that have a loop that was given up, or that are in trouble."""
+        return tuple({**self._missing, **self.troubles})
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """Why parts cannot work before the server is restarted, by their names."""
+        found = ((child.name, child.contribution.trouble()) for child in self._children)
+        return {name: reason for name, reason in found if reason is not None}
 
     async def start(self) -> None:
         """Start every part, in order; raises `PartFailed` for the first that cannot be started.

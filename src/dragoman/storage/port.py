@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from dragoman.findings import Finding
@@ -15,6 +15,17 @@ class Storage(Protocol):
 
     Ports raise `StorageError`s, which say nothing about the engine; their causes do.
     """
+
+    tell_trouble: Callable[[str], None]
+    """Is called when there is trouble, on any thread."""
+
+    def trouble(self) -> str | None:
+        """Why the engine cannot be relied on until the process is restarted; None while it can.
+
+        `damaged`: a statement has found damage. `replaced`: what it writes to was deleted, moved or replaced, and every
+        write raises `StorageUnavailable`.
+        """
+        ...
 
     def port(self, kind: type[P]) -> P:
         """The engine's implementation of a port, such as `Memories`: always the same one.

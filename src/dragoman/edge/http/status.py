@@ -39,9 +39,13 @@ class Status:
         return _json({"status": "ok", "module_count": len(self._services.catalogue), "uptime_seconds": uptime})
 
     async def _ready(self, request: HttpRequest) -> HttpResponse:
-        missing = self._runtime.missing_parts
-        facts = {"status": self._runtime.state.value, **({"missingParts": missing} if missing else {})}
-        return _json(facts, 200 if self._runtime.is_running else 503)
+        missing, troubles = self._runtime.missing_parts, self._runtime.supervisor.troubles
+        facts = {
+            "status": self._runtime.state.value,
+            **({"missingParts": missing} if missing else {}),
+            **({"trouble": troubles} if troubles else {}),
+        }
+        return _json(facts, 200 if self._runtime.is_running and not troubles else 503)
 
     async def _version(self, request: HttpRequest) -> HttpResponse:
         facts = {

@@ -23,7 +23,7 @@ from dragoman import errors
 from dragoman.access.settings import AuthConfig, SecurityConfig
 from dragoman.agents.settings import AacpConfig
 from dragoman.cache.settings import CacheConfig
-from dragoman.calls.settings import GuardsConfig, LimitsConfig, ResourcesConfig
+from dragoman.calls.settings import ARRAY_SIZE_OF_ENVELOPES, GuardsConfig, LimitsConfig, ResourcesConfig
 from dragoman.edge.settings import HttpConfig
 from dragoman.explorer.settings import ExplorerConfig
 from dragoman.gateway.settings import GatewayConfig
@@ -113,11 +113,19 @@ def make_config(values: Mapping[str, Any] | Config | None = None, find_sections:
         return values
     found: list[Problem] = []
     kind = _with_parts([values or {}], find_sections, found)
-    config = read(kind, respell(kind, values or {}, found), found)
+    config = read(kind, _with_defaults_of_dialect(respell(kind, values or {}, found)), found)
     found += conflicts(config)
     if found:
         raise errors.ConfigError(found)
     return config
+
+
+def _with_defaults_of_dialect(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values, and what is another default in their dialect."""
+    response, limits = values.get("response"), values.get("limits", {})
+    if not (isinstance(response, Mapping) and response.get("dialect") == "envelope" and isinstance(limits, Mapping)):
+        return values
+    return {**values, "limits": {"max_array_size": ARRAY_SIZE_OF_ENVELOPES, **limits}}
 
 
 def _with_parts(layers: Iterable[Mapping[str, Any]], find_sections: FindSections, found: list[Problem]) -> type[Config]:
@@ -211,7 +219,7 @@ class Settings(msgspec.Struct, frozen=True):
             found += [(name, f"{message} ({source})") for name, message in problems]
             sources.update((name, source) for name, _, _ in leaves(kind, layer))
             merge(values, layer)
-        config = read(kind, values, [])  # Whatever is wrong with a layer has been found.
+        config = read(kind, _with_defaults_of_dialect(values), [])  # Whatever is wrong with a layer has been found.
         found += [(name, f"{message} ({sources.get(name, 'default')})") for name, message in conflicts(config)]
         if found:
             raise errors.ConfigError(found)

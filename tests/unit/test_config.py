@@ -415,7 +415,14 @@ def test_the_categories_of_deadlines_are_the_documents_own() -> None:
 @pytest.mark.requirement("PRD-LIMIT-01", "PRD-LIMIT-02", "PRD-LIMIT-03", "PRD-LIMIT-04", "PRD-LIMIT-05")
 def test_the_limits_of_requests_are_the_documents_own() -> None:
     limits = Config().limits
-    assert (limits.max_array_size, limits.max_string_length, limits.max_object_depth) == (100, 100_000, 10)
+    assert (limits.max_array_size, limits.max_string_length, limits.max_object_depth) == (10_000, 100_000, 10)
+    for more in ({}, {"limits": {"max_string_length": 7}}):
+        assert make_config({"response": {"dialect": "envelope"}, **more}).limits.max_array_size == 100
+    own = make_config({"response": {"dialect": "envelope"}, "limits": {"maxArraySize": 7}})
+    assert own.limits.max_array_size == 7
+    assert make_config({"response": {"dialect": "plain"}}).limits.max_array_size == 10_000
+    loaded = Settings.load(None, {"DRAGOMAN_RESPONSE__DIALECT": "envelope"}, searches=False)
+    assert loaded.config.limits.max_array_size == 100
     assert limits.max_request_bytes == 10_485_760
     assert limits.tool_array_limits == {
         "bugfix_scan": 100,

@@ -31,6 +31,12 @@ ARRAY_TOO_LARGE = "ARRAY_TOO_LARGE"
 OBJECT_TOO_LARGE = "OBJECT_TOO_LARGE"
 STRING_TOO_LONG = "STRING_TOO_LONG"
 TOO_DEEP = "TOO_DEEP"
+_SETTINGS = {
+    ARRAY_TOO_LARGE: "max_array_size",
+    OBJECT_TOO_LARGE: "max_object_members",
+    STRING_TOO_LONG: "max_string_length",
+    TOO_DEEP: "max_object_depth",
+}
 MOST_VIOLATIONS = 20
 """More of a kind are counted, not listed: neither the answer nor its cost grows with what was wrong."""
 MOST_POINTER = 500
@@ -216,8 +222,15 @@ class _Walk:
         """Note that the container at `place` in the last level, or something within it, is beyond a limit."""
         if self.found.count(code):
             path = (*self._path(len(self._levels) - 1, place), *within)
-            message = f"{said}, and at most {limit} are allowed"
+            message = f"{said}, and at most {limit} are allowed ({self._source_of(code, limit)})"
             self.found.listed.append(Violation(_pointer(path), code, message, limit, actual))
+
+    def _source_of(self, code: str, limit: int) -> str:
+        """The setting that a limit is, or the schema where that allows more than the setting."""
+        name = _SETTINGS[code]
+        if limit != getattr(self._limits, name):
+            return "the schema"
+        return f"{name} of the tool" if name in self._limits.overridden else f"limits.{name}"
 
     def _path(self, level: int, place: int) -> list[str | int]:
         """The names and numbers that lead to a container."""

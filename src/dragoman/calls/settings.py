@@ -10,6 +10,8 @@ from msgspec import Meta, field
 from dragoman.protocol.shape import Shape
 from dragoman.sections import Bytes, Count, Problem, Section, about, join, nearest
 
+ARRAY_SIZE_OF_ENVELOPES = 100
+"""The default of `limits.max_array_size` in the dialect `envelope`, whose document has it."""
 DEFAULT_ARRAY_LIMITS = {"bugfix_scan": 100, "refactor_scan": 100, "memory_bulk_delete": 1000, "ability_inject": 20}
 
 
@@ -65,8 +67,12 @@ class LimitsConfig(Section, frozen=True):
         Count | None, about("The most items and members of one message, before it is parsed; null: any.", is_limit=True)
     ] = 524_288
     max_array_size: Annotated[
-        Count | None, about("The most items of any array in the arguments; null: any.", is_limit=True)
-    ] = 100
+        Count | None,
+        about(
+            "The most items of any array in the arguments; null: any. Unset, 100 in the `envelope` dialect.",
+            is_limit=True,
+        ),
+    ] = 10_000
     max_string_length: Annotated[
         Count | None, about("The most characters of any string in the arguments; null: any.", is_limit=True)
     ] = 100_000

@@ -169,7 +169,7 @@ async def test_a_full_cache_is_not_memory_pressure() -> None:
 @pytest.mark.requirement("PRD-GUARD-05", "PRD-GUARD-07")
 async def test_array_gate_refuses_and_its_words_are_in_answer_and_record() -> None:
     spy = Spy()
-    async with open_server([spy.tool]) as server:
+    async with open_server([spy.tool], {"limits": {"max_array_size": 100}}) as server:
         error = error_in(await (await server.client()).call_tool("spy", {"a": [0] * 101}))
         assert error["message"] == "Array size violations: /a has 101 items (max: 100)"
         assert error["details"]["gate"] == "array-size-check"
@@ -202,7 +202,8 @@ async def test_size_gate_refuses_in_its_own_words_and_can_be_switched(mode: str,
 @pytest.mark.parametrize(("mode", "guards"), [("warn", "warn"), ("off", None)])
 async def test_gate_that_is_not_enforced_lets_the_call_pass(mode: str, guards: str | None) -> None:
     spy = Spy()
-    async with open_server([spy.tool], {"guards": {"gates": {"array-size-check": mode}}}) as server:
+    config = {"limits": {"max_array_size": 100}, "guards": {"gates": {"array-size-check": mode}}}
+    async with open_server([spy.tool], config) as server:
         assert (await (await server.client()).call_tool("spy", {"a": [0] * 101}))["isError"] is False
         decisions = server.records[0].get("guards")
         assert (decisions[0]["decision"] if decisions else None) == guards

@@ -34,6 +34,9 @@ async def refusal(client: MemoryClient, arguments: dict[str, Any], name: str = "
     return error_in(await client.call_tool(name, arguments))
 
 
+SHORT_ARRAYS: dict[str, Any] = {"limits": {"max_array_size": 100}}
+
+
 # Through the whole pipeline
 
 
@@ -51,14 +54,14 @@ def nested(depth: int) -> dict[str, Any]:
     ("passes", "fails", "told"),
     [
         (
-            {"list": list(range(100))},
-            {"list": list(range(101))},
-            {"path": "/list", "code": ARRAY_TOO_LARGE, "limit": 100, "actual": 101},
+            {"list": [0] * 10_000},
+            {"list": [0] * 10_001},
+            {"path": "/list", "code": ARRAY_TOO_LARGE, "limit": 10_000, "actual": 10_001},
         ),
         (
-            {"a": {"b": [[0] * 100]}},
-            {"a": {"b": [[0] * 101]}},
-            {"path": "/a/b/0", "code": ARRAY_TOO_LARGE, "limit": 100, "actual": 101},
+            {"a": {"b": [[0] * 10_000]}},
+            {"a": {"b": [[0] * 10_001]}},
+            {"path": "/a/b/0", "code": ARRAY_TOO_LARGE, "limit": 10_000, "actual": 10_001},
         ),
         (
             {"text": "ü" * 100_000},
@@ -114,7 +117,7 @@ async def test_every_element_is_looked_at_not_only_the_first_ones(place: int) ->
     rows: list[list[Any]] = [[{"cell": 0} for _ in range(100)] for _ in range(100)]
     rows[place // 100][place % 100] = {"cell": [0] * 101}
     spy = Spy()
-    async with open_server([spy.tool]) as server:
+    async with open_server([spy.tool], SHORT_ARRAYS) as server:
         error = await refusal(await server.client(), {"rows": rows})
         assert [one["path"] for one in error["details"]["errors"]] == [f"/rows/{place // 100}/{place % 100}/cell"]
         assert spy.calls == 0
@@ -132,10 +135,32 @@ async def test_long_array_that_a_tool_may_be_given_is_looked_at_to_its_end(place
         assert spy.calls == 0
 
 
+@pytest.mark.requirement("PRD-LIMIT-01")
+@pytest.mark.parametrize(
+    ("config", "passes", "named"),
+    [
+        ({"response": {"dialect": "envelope"}}, 100, "limits.max_array_size"),
+        ({}, 10_000, "limits.max_array_size"),
+        ({"limits": {"tools": {"spy": {"max_array_size": 5}}}}, 5, "max_array_size of the tool"),
+    ],
+)
+async def test_a_refusal_of_an_array_names_the_setting_whose_default_the_dialect_decides(
+    config: dict[str, Any], passes: int, named: str
+) -> None:
+    spy = Spy()
+    async with open_server([spy.tool], config) as server:
+        call = server.runtime.call
+        assert (await call("spy", {"a": [0] * passes})).error is None
+        error = (await call("spy", {"a": [0] * (passes + 1)})).error
+    assert error is not None
+    (told,) = error.details["errors"]
+    assert told["message"] == f"has {passes + 1} items, and at most {passes} are allowed ({named})"
+
+
 @pytest.mark.requirement("PRD-LIMIT-06")
 async def test_all_violations_are_listed_each_with_its_path() -> None:
     spy = Spy()
-    async with open_server([spy.tool]) as server:
+    async with open_server([spy.tool], SHORT_ARRAYS) as server:
         error = await refusal(await server.client(), {"a": [0] * 101, "b": {"c": [0] * 102}, "d": "fine"})
         found = {one["path"]: one["actual"] for one in error["details"]["errors"]}
         assert found == {"/a": 101, "/b/c": 102}
@@ -143,7 +168,7 @@ async def test_all_violations_are_listed_each_with_its_path() -> None:
 
 async def test_refusal_does_not_grow_with_the_number_of_violations() -> None:
     spy = Spy()
-    async with open_server([spy.tool]) as server:
+    async with open_server([spy.tool], SHORT_ARRAYS) as server:
         arguments = {f"k{i}": [[0] * 101, "x" * 100_001] for i in range(8)} | {f"l{i}": [0] * 101 for i in range(50)}
         error = await refusal(await server.client(), arguments)
         assert len(error["details"]["errors"]) == MOST_VIOLATIONS
@@ -166,8 +191,8 @@ async def test_refusal_says_how_many_violations_of_all_kinds_there_are() -> None
 )
 async def test_limit_of_the_tool_wins_whether_higher_or_lower(limit: int, size: int, refused: bool) -> None:
     for config in (
-        {"limits": {"toolArrayLimits": {"spy": limit}}},
-        {"limits": {"tools": {"spy": {"maxArraySize": limit}}}},
+        {"limits": {"max_array_size": 100, "toolArrayLimits": {"spy": limit}}},
+        {"limits": {"max_array_size": 100, "tools": {"spy": {"maxArraySize": limit}}}},
     ):
         spy, other = Spy(), Spy("other")
         async with open_server([spy.tool, other.tool], config) as server:
@@ -251,7 +276,7 @@ async def test_explicit_limit_in_the_schema_wins_over_the_general_one(
     passes: dict[str, Any], fails: dict[str, Any]
 ) -> None:
     spy = Spy(schema=LONG_LIST)
-    async with open_server([spy.tool]) as server:
+    async with open_server([spy.tool], SHORT_ARRAYS) as server:
         client = await server.client()
         assert (await client.call_tool("spy", passes))["isError"] is False
         assert (await client.call_tool("spy", fails))["isError"] is True
@@ -300,13 +325,13 @@ async def test_every_tool_is_covered_built_in_and_unknown_ones_included() -> Non
             result = await client.call_tool(name, {"x": "y" * 2_000_000})
             assert error_in(result)["details"]["reason"] == "payload_too_large"
             if name != "health":  # A server under pressure must still answer it.
-                error = await refusal(client, {"x": [0] * 1001}, name)
+                error = await refusal(client, {"x": [0] * 10_001}, name)
                 assert [each["code"] for each in error["details"]["errors"]] == [ARRAY_TOO_LARGE]
 
 
 async def test_arguments_from_python_are_measured_as_the_json_that_they_are() -> None:
     spy = Spy()
-    async with open_server([spy.tool]) as server:
+    async with open_server([spy.tool], SHORT_ARRAYS) as server:
         for arguments in ({"t": (0,) * 101}, {"t": {1: [0] * 101}}):
             outcome = await server.runtime.call("spy", arguments)
             assert outcome.error is not None
@@ -341,7 +366,9 @@ def test_validator_allows_exactly_what_has_no_violation(arguments: dict[str, Any
 
 def test_violation_says_where_by_how_much_and_what_is_allowed() -> None:
     found = limits().violations({"a": [1, 2, 3, 4]}).listed
-    assert found == [Violation("/a", ARRAY_TOO_LARGE, "has 4 items, and at most 3 are allowed", 3, 4)]
+    assert found == [
+        Violation("/a", ARRAY_TOO_LARGE, "has 4 items, and at most 3 are allowed (limits.max_array_size)", 3, 4)
+    ]
 
 
 def test_elements_of_an_array_that_is_too_large_are_looked_at_too() -> None:

@@ -398,9 +398,9 @@ def test_gates_are_listed_with_their_modes(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_limit_that_is_exceeded_is_told_with_its_path() -> None:
-    ran = runner.invoke(app, ["call", "echo", "message=hi", "--json", json.dumps({"a": [0] * 101})])
+    ran = runner.invoke(app, ["call", "echo", "message=hi", "--json", json.dumps({"a": [0] * 10_001})])
     assert ran.exit_code == 1
-    assert "/a: has 101 items, and at most 100 are allowed" in ran.stderr
+    assert "/a: has 10001 items, and at most 10000 are allowed (limits.max_array_size)" in ran.stderr
 
 
 ODD = """

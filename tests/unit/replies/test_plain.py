@@ -95,7 +95,7 @@ async def test_what_is_beyond_a_limit_is_named_like_any_other_finding() -> None:
     config = {"response": {"dialect": "plain"}, "limits": {"max_array_size": 2}}
     async with open_server([count], config) as server:
         answer = await (await server.client()).call_tool("count", {"names": ["a", "b", "c"]})
-    found = "names: has 3 items, and at most 2 are allowed (ARRAY_TOO_LARGE)"
+    found = "names: has 3 items, and at most 2 are allowed (limits.max_array_size) (ARRAY_TOO_LARGE)"
     assert text_of(answer) == f"Input validation failed:\n- {found}"
 
 

@@ -292,8 +292,38 @@ async def test_an_action_has_ten_slots_beside_those_of_the_server(held: GatewayA
         assert code_of(each, "http") is None
 
 
-async def test_refusals_before_the_route_keep_the_words_of_http(gateway: GatewayApp) -> None:
-    foreign = {"host": "evil.example", "authorization": f"Bearer {TOKEN}"}
-    assert (await gateway.driver.ask(request(b"{}", foreign, path="/mcp/actions"))).status in (400, 403, 421)
-    got = await gateway.get("/mcp/actions", token=TOKEN)
-    assert (got.status, got.headers["allow"]) == (405, "POST")
+TRACE = f"00-{'4b' * 16}-{'f0' * 8}-01"
+_BEFORE_THE_ROUTE: dict[str, tuple[dict[str, str | None], str, str, int, str]] = {
+    "another method": ({}, "GET", "/mcp/actions", 405, "INVALID_ARGUMENT"),
+    "another method of an artifact": ({}, "POST", "/mcp/artifacts", 405, "INVALID_ARGUMENT"),
+    "another method of the registry": ({}, "DELETE", "/mcp/registry", 405, "INVALID_ARGUMENT"),
+    "another method of a schema": ({}, "PUT", "/schemas/mcp/knowledge.query_knowledge.json", 405, "INVALID_ARGUMENT"),
+    "another host": ({"host": "evil.example"}, "POST", "/mcp/actions", 421, "INVALID_ARGUMENT"),
+    "another host for nothing": ({"host": "evil.example"}, "GET", "/mcp/nothing", 421, "INVALID_ARGUMENT"),
+    "another origin": ({"origin": "https://evil.example"}, "POST", "/mcp/actions", 403, "FORBIDDEN"),
+    "nothing there": ({}, "GET", "/mcp/nothing", 404, "NOT_FOUND"),
+}
+
+
+@pytest.mark.requirement("MC-ERR-01", "MC-RESP-02")
+@pytest.mark.parametrize("case", _BEFORE_THE_ROUTE)
+async def test_a_request_that_http_refuses_is_told_so_in_the_words_of_the_contract(
+    gateway: GatewayApp, case: str
+) -> None:
+    headers, method, path, status, code = _BEFORE_THE_ROUTE[case]
+    named = {"authorization": f"Bearer {TOKEN}", "traceparent": TRACE, **headers}
+    response = await gateway.driver.ask(request(b"{}", named, method=method, path=path))
+    assert (response.status, response.headers["content-type"]) == (status, "application/json")
+    assert ("allow" in response.headers) is (status == 405)
+    error = response.json["error"]
+    assert response.json == {"ok": False, "error": error}
+    assert (error["code"], error["details"]["trace_id"]) == (code, TRACE)
+    assert error["message"]
+    assert error["details"]["hint"]
+
+
+async def test_refusals_of_other_addresses_keep_the_words_of_mcp(gateway: GatewayApp) -> None:
+    for method, path, status in (("POST", "/health", 405), ("GET", "/nothing", 404), ("PUT", "/mcp", 405)):
+        named = {"authorization": f"Bearer {TOKEN}"}
+        response = await gateway.driver.ask(request(b"{}", named, method=method, path=path))
+        assert (response.status, "jsonrpc" in response.json) == (status, True)

@@ -118,8 +118,8 @@ class Call(Struct, eq=False):
     """How its outcome is kept, for calls with an idempotency key and calls that become tasks."""
     repeated: bool = False
     """Whether the outcome is that of an earlier call with the same idempotency key."""
-    hits: int = 0
-    """How many passages an index has found for it; the action contract tells that beside the value."""
+    usage: Mapping[str, Any] = _NO_META
+    """Facts about an action that its contract tells beside the value."""
     rest: Callable[[], AbstractAsyncContextManager[None]] | None = None
     """Gives the slot back for as long as the client is asked in the middle of the work; None: it is kept."""
     resumes: bool = False

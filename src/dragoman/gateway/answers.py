@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dragoman.gateway.keeping import Objects
@@ -16,10 +17,10 @@ class ActionAnswers:
         self._objects = objects
         self._most_bytes = most_bytes
 
-    async def word(self, tenant: str, value: Any, latency_ms: int, base: str, hits: int = 0) -> bytes:
+    async def word(self, tenant: str, value: Any, latency_ms: int, base: str, usage: Mapping[str, Any]) -> bytes:
         """The body of an answer. Raises `REFUSALS` for a result that is too large and cannot be kept."""
-        body = word_success(value, latency_ms, hits)
+        body = word_success(value, latency_ms, usage)
         if len(body) <= self._most_bytes:
             return body
         stored = await self._objects.keep_bytes(tenant, "application/json", encode_json(value), base)
-        return word_success(stored.data, latency_ms, hits)
+        return word_success(stored.data, latency_ms, usage)

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Any, Final
 
 from dragoman.access.callers import scope_of
@@ -96,13 +97,12 @@ class ArtifactRoutes:
     def routes(self) -> tuple[Route, ...]:
         """They authenticate by themselves."""
         most = self._settings.max_artifact_bytes + _SPARE
-        upload = Route(
-            ARTIFACTS, self._upload, methods=("PUT",), needs_caller=False, scope=_FOR_UPLOADS, most_bytes=most
-        )
+        here = partial(Route, needs_caller=False, word_refusal=self._exchanges.word_refusal)
+        upload = here(ARTIFACTS, self._upload, methods=("PUT",), scope=_FOR_UPLOADS, most_bytes=most)
         if self._links is None:
             return (upload,)
         # A link is signed, and is its own authority.
-        return upload, Route(f"{ARTIFACTS}/*", self._download, needs_caller=False, is_open=True, takes_head=False)
+        return upload, here(f"{ARTIFACTS}/*", self._download, is_open=True, takes_head=False)
 
     # Sending one.
 

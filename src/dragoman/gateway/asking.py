@@ -81,14 +81,17 @@ def call_for(
     intake: Intake,
     keep_seconds: float,
     *,
+    strict: bool = False,
     max_payload_bytes: int | None = None,
     waits: bool = False,
 ) -> Call:
     """The call that carries a request out. With `waits` it waits for a slot, as nobody waits for its answer.
 
+    Members of the arguments that the published schema does not name have no effect, unless they are `strict`ly refused.
     `max_payload_bytes` is for arguments that came as an artifact.
     """
     envelope, action, caller = asked.envelope, asked.action, asked.caller
+    known, ignored = (args, []) if strict else action.known_part(args)
     request = ActionRequest(
         tenant=envelope.tenant_id,
         principal=caller.principal,  # Not `sub`: whoever has a key can choose that, be it another caller's name.
@@ -97,7 +100,7 @@ def call_for(
         correlation_id=envelope.correlation_id,
         subject=action.subject(args, caller.principal),
         key=asked.key,
-        fingerprint=fingerprint_of(action, args),
+        fingerprint=fingerprint_of(action, known),
         keep_seconds=keep_seconds,
         stream=None if envelope.seq is None else ActionStream(envelope.context_id, envelope.seq),
         web_base=asked.web_base,
@@ -111,9 +114,12 @@ def call_for(
         waits_for_slot=waits,
         request=request,
         expires_at=asked.expires_at,
+        known_part=known,
     )
     call = intake.make_local(action.name, args, origin, envelope.correlation_id)
     call.meta = {IDEMPOTENCY_KEY: asked.key}
+    if ignored:
+        call.usage = {"ignored": ignored}
     return call
 
 

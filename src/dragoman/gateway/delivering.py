@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -59,6 +59,7 @@ class Deliverer:
         self._objects = objects
         self._answers = answers
         self._max_artifact_bytes = settings.max_artifact_bytes
+        self._strict_args = settings.strict_args
         self._policy = RetryPolicy(
             max_attempts=settings.max_attempts,
             base_delay_ms=settings.retry_delay_ms,
@@ -86,9 +87,9 @@ class Deliverer:
             exchange.trace_id = asked.envelope.trace_id
             if delivery.attempt > self._policy.max_attempts:  # It may be what ended the processes that had it.
                 raise InternalFailure("It was delivered too often", {"reason": "too_many_deliveries"})
-            value, hits = await self._carry_out(asked, acceptance)
+            value, usage = await self._carry_out(asked, acceptance)
             latency = self._latency_of(acceptance)
-            body = await self._answers.word(asked.envelope.tenant_id, value, latency, asked.web_base, hits)
+            body = await self._answers.word(asked.envelope.tenant_id, value, latency, asked.web_base, usage)
         except REFUSALS as error:
             told = self._exchanges.as_tool_error(exchange, error)
             if isinstance(told, Stopping | Abandoned):
@@ -110,8 +111,8 @@ class Deliverer:
         if await self._requests.settle(delivery, settled):
             self._exchanges.meter.ended(requested_by(asked), "", latency, was_accepted=True)
 
-    async def _carry_out(self, asked: AskedAction, acceptance: Acceptance) -> tuple[Any, int]:
-        """The value, and how many passages the index has found."""
+    async def _carry_out(self, asked: AskedAction, acceptance: Acceptance) -> tuple[Any, Mapping[str, Any]]:
+        """The value, and the usage."""
         if asked.kid is not None:
             await self._exchanges.credentials.check_key(asked.kid)
         arguments, most = asked.envelope.payload.args or {}, None
@@ -119,12 +120,13 @@ class Deliverer:
             arguments = await self._objects.arguments(asked.envelope.tenant_id, acceptance.artifact)
             most = self._max_artifact_bytes
         intake = self._get_intake()
-        call = call_for(asked, arguments, intake, self._keep_seconds, max_payload_bytes=most, waits=True)
+        strict, keep_seconds = self._strict_args, self._keep_seconds
+        call = call_for(asked, arguments, intake, keep_seconds, strict=strict, max_payload_bytes=most, waits=True)
         async with self._slots:
             outcome = await intake.answer(call, as_it_is)
         if outcome.error is not None:
             raise outcome.error
-        return outcome.value, call.hits
+        return outcome.value, call.usage
 
     async def _failed(
         self,

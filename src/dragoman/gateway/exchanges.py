@@ -24,12 +24,12 @@ from dragoman.errors import (
 )
 from dragoman.gateway.asking import AskedAction, caller_kind, requested_by
 from dragoman.gateway.credentials import Credential, Credentials, not_authentic
-from dragoman.gateway.envelope import is_trace, malformed, new_trace, trace_in
+from dragoman.gateway.envelope import Envelope22, is_trace, malformed, new_trace, trace_in
 from dragoman.gateway.rates import GatewayRates, Remaining
 from dragoman.gateway.settings import GatewayConfig
 from dragoman.ids import Ids
 from dragoman.parts.route import HttpRequest, HttpResponse
-from dragoman.replies.contract import code_in_contract, word_error
+from dragoman.replies.contract import code_in_contract, word_error, word_refusal
 from dragoman.slo.meter import STRANGER, ActionMeter, Requested
 from dragoman.telemetry.log import Logger
 from dragoman.tools.storage_errors import tool_error
@@ -48,6 +48,7 @@ class GatewayExchange:
         self._trace_id: str | None = None
         self.body = b""
         self.credential: Credential | None = None
+        self.envelope: Envelope22 | None = None
         self.asked: AskedAction | None = None
         self.code = ""
         """The code of the error that it is answered with."""
@@ -204,6 +205,10 @@ class Exchanges:
         elif status == 401:
             headers = (*headers, (b"www-authenticate", b'Bearer error="invalid_token"'))
         return HttpResponse(status, body, headers)
+
+    def word_refusal(self, status: int, message: str, headers: Mapping[bytes, bytes]) -> bytes:
+        """The body of a refusal that no exchange was opened for: `WordRefusal` of the routes."""
+        return word_refusal(status, message, self._trace_of(headers))
 
     def as_tool_error(self, exchange: GatewayExchange, error: Exception) -> ToolError:
         """An error as clients are told of it; a failure of the storage is logged."""

@@ -9,12 +9,17 @@ import msgspec
 
 from dragoman.gateway.envelope import LONGEST_KEY, LONGEST_URI, SCHEMA_VERSION, VERSIONS, Envelope22
 from dragoman.gateway.links import ARTIFACTS
+from dragoman.gateway.replying import ENVELOPE_TYPE
 from dragoman.knowledge.actions import ACTIONS, Action
+from dragoman.knowledge.arguments import LONGEST_IGNORED, MOST_IGNORED
+from dragoman.knowledge.port import QUERY_STEPS
 from dragoman.knowledge.roles import ALIASES, ROLES
 from dragoman.replies.vocabulary import STATUSES, ContractCode
 from dragoman.version import __version__
 
-_ERRORS = "#/components/schemas/Error"
+_ERRORS, _SUCCESSES = "#/components/schemas/Error", "#/components/schemas/Success"
+_ENVELOPED = {ENVELOPE_TYPE: {"schema": {"$ref": "#/components/schemas/AnswerEnvelope"}}}
+"""Answers to requests with this type in `Accept`, if their own envelope was read."""
 _KEY_HEADER = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -53,7 +58,7 @@ def openapi(
         "oneOf": [_envelope_of(action, schemas) for action in ACTIONS.values()],
     }
     del schemas["Envelope22"], schemas["Payload"]
-    schemas |= {"Success": _SUCCESS, "Error": _ERROR}
+    schemas |= {"Success": _SUCCESS, "Error": _ERROR, "AnswerEnvelope": _ANSWER_ENVELOPE}
     described: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "Dragoman's gateway", "version": __version__},
@@ -69,11 +74,12 @@ def openapi(
                     ],
                     "requestBody": {"required": True, "content": _json("#/components/schemas/Envelope")},
                     "responses": {
-                        "200": _said("It was done.", "#/components/schemas/Success"),
-                        "202": _said(
-                            "It was accepted; its answer is going to be at `Location`.", "#/components/schemas/Success"
-                        ),
-                        **_refusals(),
+                        status: {**said, "content": {**said["content"], **_ENVELOPED}}
+                        for status, said in {
+                            "200": _said("It was done.", _SUCCESSES),
+                            "202": _said("It was accepted; its answer is going to be at `Location`.", _SUCCESSES),
+                            **_refusals(),
+                        }.items()
                     },
                 }
             },
@@ -101,7 +107,7 @@ def openapi(
 def _request() -> dict[str, Any]:
     """The address of a request that is carried out later: its answer has the status that it would have had at once."""
     id = {"name": "request_id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
-    done = _said("Its state, or its answer.", "#/components/schemas/Success")
+    done = _said("Its state, or its answer.", _SUCCESSES)
     return {
         "get": {
             "operationId": "request",
@@ -118,18 +124,7 @@ def _args_name(action: Action) -> str:
 
 def _args_schema(action: Action) -> Any:
     """The schema of an action's arguments, with nothing outside of it that it refers to."""
-    schema = msgspec.json.decode(action.schema_bytes)
-    definitions = schema.pop("definitions", {})
-    schema.pop("$schema", None)
-    return _resolved(schema, definitions)
-
-
-def _resolved(schema: Any, definitions: dict[str, Any]) -> Any:
-    if isinstance(schema, dict):
-        if "$ref" in schema:
-            return _resolved(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-        return {key: _resolved(value, definitions) for key, value in schema.items()}
-    return [_resolved(each, definitions) for each in schema] if isinstance(schema, list) else schema
+    return {keyword: value for keyword, value in action.schema.items() if keyword != "$schema"}
 
 
 def _envelope_of(action: Action, schemas: dict[str, Any]) -> dict[str, Any]:
@@ -221,6 +216,12 @@ _SUCCESS: dict[str, Any] = {
             "properties": {
                 "latency_ms": {"type": "integer", "minimum": 0},
                 "qdrant_hits": {"type": "integer", "minimum": 0},
+                "took_part": {"type": "array", "items": {"enum": list(QUERY_STEPS)}},
+                "ignored": {
+                    "type": "array",
+                    "maxItems": MOST_IGNORED,
+                    "items": {"type": "string", "maxLength": LONGEST_IGNORED},
+                },
             },
         },
     },
@@ -245,5 +246,15 @@ _ERROR: dict[str, Any] = {
                 },
             },
         },
+    },
+}
+_ANSWER_ENVELOPE: dict[str, Any] = {
+    "type": "object",
+    "description": "An envelope with the ids of the request, and the answer as its payload.",
+    "required": ["envelope_version", "request_id", "correlation_id", "trace_id", "tenant_id", "principal", "payload"],
+    "properties": {
+        "envelope_version": {"enum": list(VERSIONS)},
+        "request_id": {"type": "string", "format": "uuid"},
+        "payload": {"oneOf": [{"$ref": _SUCCESSES}, {"$ref": _ERRORS}]},
     },
 }

@@ -40,7 +40,10 @@ class RegistryRoutes:
 
     def routes(self) -> tuple[Route, ...]:
         """Open: a caller sends its own heartbeats, and sees the agents that its scopes reach."""
-        return (Route(_PATH, self._answer, methods=("GET", "POST"), needs_caller=False, is_open=True),)
+        words = self._exchanges.word_refusal
+        return (
+            Route(_PATH, self._answer, methods=("GET", "POST"), needs_caller=False, is_open=True, word_refusal=words),
+        )
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:
         exchange = self._exchanges.open(request)

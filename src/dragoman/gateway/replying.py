@@ -1,8 +1,8 @@
-"""Replies on a bus: envelopes of their own, with the ids of their requests."""
+"""Answers as envelopes of their own, with the ids of their requests: replies on a bus, and over HTTP if it is asked."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,31 +14,49 @@ from dragoman.messaging.bus import BusMessage
 from dragoman.messaging.subjects import replies_subject
 from dragoman.replies.contract import word_error
 
+_NOT_TAKEN = frozenset(("q=0", "q=0.0", "q=0.00", "q=0.000"))
 _SENDER = {"sub": "dragoman", "roles": []}
 
 
-def reply_to(envelope: Envelope22, body: bytes, clock: Clock, id: str) -> BusMessage:
-    """The message with the answer `{ok, data | error, usage}` to a request; kept for a day if nobody takes it."""
-    now = clock.now()
-    reply = {
+ENVELOPE_TYPE: Final = "application/vnd.a2a.envelope+json"
+"""The media type of an answer over HTTP that is an envelope."""
+
+
+def answer_envelope(envelope: Envelope22, body: bytes, clock: Clock) -> bytes:
+    """The envelope with the answer `{ok, data | error, usage}` to a request."""
+    answer = {
         "envelope_version": VERSIONS[-1],
         "request_id": envelope.request_id,
         "correlation_id": envelope.correlation_id,
         "trace_id": envelope.trace_id,
         "tenant_id": envelope.tenant_id,
         "principal": _SENDER,
-        "timestamp": iso_milliseconds(now),
+        "timestamp": iso_milliseconds(clock.now()),
         "ttl_sec": int(KEPT_SECONDS),
         "action": envelope.action,
         "action_version": envelope.action_version,
         "payload": msgspec.Raw(body),
     }
+    return msgspec.json.encode(answer)
+
+
+def reply_to(envelope: Envelope22, body: bytes, clock: Clock, id: str) -> BusMessage:
+    """The message with the answer to a request; kept for a day if nobody takes it."""
     return BusMessage(
         subject=replies_subject(envelope.tenant_id, envelope.request_id),
         id=id,
-        body=msgspec.json.encode(reply),
-        expires_at=now.timestamp() + KEPT_SECONDS,
+        body=answer_envelope(envelope, body, clock),
+        expires_at=clock.now().timestamp() + KEPT_SECONDS,
     )
+
+
+def wants_envelope(accept: bytes) -> bool:
+    """Whether a header `Accept` names the media type of envelopes, and does not say that it is not taken."""
+    for each in accept.decode("latin-1").lower().split(","):
+        kind, *parameters = (part.strip() for part in each.split(";"))
+        if kind == ENVELOPE_TYPE and not _NOT_TAKEN.intersection(parameters):
+            return True
+    return False
 
 
 def error_record(error: ToolError, trace_id: str, attempt: int, clock: Clock) -> bytes:

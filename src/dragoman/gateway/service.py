@@ -24,6 +24,7 @@ from dragoman.gateway.exchanges import REFUSALS, Exchanges, GatewayExchange
 from dragoman.gateway.keeping import Objects
 from dragoman.gateway.openapi import capabilities, openapi
 from dragoman.gateway.page import document_page
+from dragoman.gateway.replying import ENVELOPE_TYPE, answer_envelope, wants_envelope
 from dragoman.gateway.requests import ActionRequests
 from dragoman.gateway.settings import GatewayConfig
 from dragoman.knowledge.actions import ACTIONS, QUERY
@@ -77,7 +78,7 @@ class Gateway:
 
     def routes(self) -> tuple[Route, ...]:
         """Everything is authenticated here, and not before: a signed request is good once."""
-        here = partial(Route, needs_caller=False)
+        here = partial(Route, needs_caller=False, word_refusal=self._exchanges.word_refusal)
         return (
             here("/mcp/actions", self._act, methods=("POST",), is_open=True),  # Each action has a scope of its own.
             here(f"{_REQUESTS}/*", self._show_request, scope=tuple(map(scope_of, ACTIONS))),
@@ -85,6 +86,7 @@ class Gateway:
             here("/mcp/openapi.json", self._show_openapi, is_open=True),
             here("/schemas/mcp/*", self._show_schema, is_open=True),
             here(f"{PAGES}/*", self._show_document, scope=scope_of(QUERY)),
+            here("/mcp/*", self._show_nothing, methods=None, is_open=True),
         )
 
     async def _act(self, request: HttpRequest) -> HttpResponse:
@@ -100,7 +102,16 @@ class Gateway:
         finally:
             if not exchange.is_accepted:
                 meter.ended(exchange.requested, exchange.code, (self._clock.monotonic() - began) * 1000)
-        return response
+        return self._enveloped(request, exchange, response)
+
+    def _enveloped(self, request: HttpRequest, exchange: GatewayExchange, response: HttpResponse) -> HttpResponse:
+        """The answer as an envelope, if the client wants that and its own envelope was read and is authentic."""
+        envelope = exchange.envelope
+        if envelope is None or response.status == 401 or not wants_envelope(request.headers.get(b"accept", b"")):
+            return response
+        headers = ((name, value) for name, value in response.headers if name != b"content-type")
+        body = answer_envelope(envelope, response.body, self._clock)
+        return HttpResponse(response.status, body, ((b"content-type", ENVELOPE_TYPE.encode()), *headers))
 
     async def _answer(self, request: HttpRequest, exchange: GatewayExchange, began: float) -> HttpResponse:
         """Carry out a request, and answer it with what came of it."""
@@ -110,12 +121,15 @@ class Gateway:
 
             most = None if asked.envelope.payload.artifact_uri is None else self._settings.max_artifact_bytes
             arguments = await self._arguments(asked)
-            call = call_for(asked, arguments, self._intake, self._keep_seconds, max_payload_bytes=most)
+            strict = self._settings.strict_args
+            call = call_for(asked, arguments, self._intake, self._keep_seconds, strict=strict, max_payload_bytes=most)
             outcome = await self._intake.answer(call, as_it_is)
             if outcome.error is not None:
                 return self._exchanges.refused(exchange, outcome.error)
             latency = round((self._clock.monotonic() - began) * 1000)
-            body = await self._answers.word(asked.envelope.tenant_id, outcome.value, latency, asked.web_base, call.hits)
+            body = await self._answers.word(
+                asked.envelope.tenant_id, outcome.value, latency, asked.web_base, call.usage
+            )
             return HttpResponse(200, body, exchange.headers)
         except REFUSALS as error:
             return self._exchanges.turned_away(exchange, error)
@@ -137,7 +151,7 @@ class Gateway:
         if request.headers.get(b"content-type", b"").split(b";")[0].strip().lower() != b"application/json":
             raise malformed("", "Content-Type must be application/json")
         envelope = read_envelope(exchange.body)
-        exchange.trace_id = envelope.trace_id
+        exchange.envelope, exchange.trace_id = envelope, envelope.trace_id
         keys = [value for name, value in request.scope["headers"] if name.lower() == b"idempotency-key"]
         web_base = f"{self._settings.public_url or ''}{request.scope.get('root_path', '')}"
         exchange.asked = asked = asked_for(envelope, credential, self._clock, keys, web_base)
@@ -201,6 +215,11 @@ class Gateway:
             return ACTIONS[name].schema_bytes
 
         return await self._show(request, schema)
+
+    async def _show_nothing(self, request: HttpRequest) -> HttpResponse:
+        """The answer where nothing is served, in the words of the contract, too."""
+        message = f"Nothing is served here; MCP is at {request.scope.get('root_path', '')}{request.endpoint}"
+        return HttpResponse(404, self._exchanges.word_refusal(404, message, request.headers))
 
     async def _show(self, request: HttpRequest, read: Callable[[], bytes]) -> HttpResponse:
         exchange = self._exchanges.open(request)

@@ -69,6 +69,14 @@ class GatewayConfig(Section, frozen=True):
         ),
     ] = ()
 
+    strict_args: Annotated[
+        bool,
+        about(
+            "Whether arguments of signed requests with members that the schema does not name are refused with 422. "
+            "Otherwise such members have no effect, and the answer names them in `usage.ignored`."
+        ),
+    ] = False
+
     mime_types: Annotated[
         tuple[str, ...],
         about(

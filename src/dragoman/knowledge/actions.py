@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 from uuid import UUID
@@ -13,6 +14,7 @@ from msgspec import Struct
 
 from dragoman.access.callers import Caller
 from dragoman.clock import Clock
+from dragoman.knowledge.arguments import closed, known_part, removable
 from dragoman.knowledge.changing import FIELDS, check_content, unfit
 from dragoman.knowledge.port import (
     ROOT,
@@ -27,11 +29,14 @@ from dragoman.knowledge.port import (
     UpdateDocument,
 )
 from dragoman.knowledge.roles import AGENT, EDITOR, OWNER, VIEWER
+from dragoman.schemas.references import PlainSchema, inline_references
 from dragoman.tools.context import ToolContext
 from dragoman.tools.tool import Hints, Tool, ToolDefinition
 
 VERSION = "1.0.0"
 QUERY: Final = "knowledge.query_knowledge"
+LONGEST_REASON: Final = 4000
+"""Characters of the reason of a deletion, which the audit keeps."""
 _FOLDER = Path(__file__).with_name("schemas") / "mcp"
 _GROUPS = {group: [path for path in FIELDS if path.startswith(f"{group}.")] for group in ("content", "metadata")}
 """What a path in an update mask stands for that is no field itself."""
@@ -65,11 +70,22 @@ class Action(Struct, frozen=True, kw_only=True):
     """Of the arguments; None: as for other tools."""
     wants_context: bool = False
     """Whether it tells how far it is, and stops when nobody waits any longer."""
+    merge_patch: str | None = None
+    """The argument that is a JSON Merge Patch, in which null removes a field."""
 
     @property
     def schema_bytes(self) -> bytes:
         """The schema of the arguments, as it is published."""
         return (_FOLDER / f"{self.name}.json").read_bytes()
+
+    @property
+    def schema(self) -> PlainSchema:
+        """The schema of the arguments as they are taken, without references."""
+        return _schema_of(self.name)
+
+    def known_part(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """The members of arguments that the published schema names, and paths of the others."""
+        return known_part(self.schema, arguments)
 
     def tool(self, is_for: Callable[[Caller], bool]) -> Tool:
         """The tool of the same name, for the callers that `is_for` names."""
@@ -77,7 +93,7 @@ class Action(Struct, frozen=True, kw_only=True):
             name=self.name,
             description=self.description,
             version=self.version,
-            input_schema=msgspec.json.decode(self.schema_bytes),
+            input_schema=closed(self.schema),
             hints=self.hints,
         )
         return Tool(
@@ -88,6 +104,12 @@ class Action(Struct, frozen=True, kw_only=True):
             speaks=False,
             is_for=is_for,
         )
+
+
+@cache
+def _schema_of(action: str) -> PlainSchema:
+    published = inline_references(msgspec.json.decode(ACTIONS[action].schema_bytes))
+    return removable(published, ACTIONS[action].merge_patch)
 
 
 def _not_authorized(arguments: dict[str, Any], context: ToolContext) -> NoReturn:
@@ -133,10 +155,12 @@ def _make_update(arguments: dict[str, Any], request: ActionRequest, now: float) 
 
 
 def _make_delete(arguments: dict[str, Any], request: ActionRequest, now: float) -> DeleteDocument:
-    moment = arguments.get("delete_at")
+    moment, reason = arguments.get("delete_at"), arguments.get("reason")
+    if reason is not None and len(reason) > LONGEST_REASON:
+        raise unfit("reason", f"has more than {LONGEST_REASON} characters")
     return DeleteDocument(
         id=_uuid(arguments, "document_id"),
-        reason=arguments.get("reason"),
+        reason=reason,
         delete_at=None if moment is None else _moment(moment, "delete_at"),
     )
 
@@ -167,6 +191,7 @@ ACTIONS: Mapping[str, Action] = {
             roles=frozenset((OWNER, EDITOR)),
             hints=Hints(read_only=False, destructive=False, idempotent=False, open_world=False),
             max_payload_bytes=_SMALL,
+            merge_patch="patch",
         ),
         Action(
             name="knowledge.delete_document",

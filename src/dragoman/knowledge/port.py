@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -105,6 +105,9 @@ class KeepAnswer(Struct, frozen=True, kw_only=True):
     hits: int
 
 
+QueryStep: TypeAlias = Literal["words", "vectors", "answer"]
+"""Words are searched always, vectors with an embedder, and an answer is written with a model."""
+QUERY_STEPS: Final[tuple[QueryStep, ...]] = get_args(QueryStep)
 DocumentChange: TypeAlias = CreateDocument | UpdateDocument | DeleteDocument | MoveDocument | KeepAnswer
 
 
@@ -153,6 +156,8 @@ class Applied(Struct, frozen=True):
     """Whether it is the result of an earlier request, and nothing was changed."""
     hits: int = 0
     """How many passages the index has found for it."""
+    took_part: tuple[QueryStep, ...] | None = None
+    """What a query was answered with, as far as that is known: of a repeat it is not."""
 
 
 class Revision(Struct, frozen=True):

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dragoman.clock import Clock
 from dragoman.errors import ModelUnavailable, NotEnabled, Unauthorized
@@ -30,7 +31,7 @@ from dragoman.knowledge.changing import page_of
 from dragoman.knowledge.embedding import GetEmbedder
 from dragoman.knowledge.fusing import VECTORS_WEIGHT, WORDS_WEIGHT, Ranked, fuse, keep_few
 from dragoman.knowledge.index import FoundPassage, Hit, PassageIndex, PassageQuery
-from dragoman.knowledge.port import ActionRequest, Applied, Documents, KeepAnswer
+from dragoman.knowledge.port import QUERY_STEPS, ActionRequest, Applied, Documents, KeepAnswer, QueryStep
 from dragoman.tools.context import Cancellation, Progress, ToolContext
 
 CANDIDATES: Final = 50
@@ -41,7 +42,6 @@ _TOLD_EVERY: Final = 200
 """Characters of an answer between two messages about its progress."""
 
 OnFailure: TypeAlias = Callable[[ModelUnavailable], None]
-Missing: TypeAlias = Literal["words", "vectors", "answer"]
 
 
 class KnowledgeQuery(Struct, frozen=True, kw_only=True):
@@ -78,7 +78,8 @@ class _Answering(Struct):
     context: list[tuple[Hit, FoundPassage]] = field(default_factory=list)
     response: str = ""
     hits: int = 0
-    missing: list[Missing] = field(default_factory=list)
+    took_part: set[QueryStep] = field(default_factory=set)
+    missing: list[QueryStep] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -121,7 +122,8 @@ class Queries:
         applied = await self.answer(query, request, context.cancellation, context.progress)
         if not is_kept:
             return applied
-        return await self._documents.carry_out(KeepAnswer(data=applied.data, hits=applied.hits), request)
+        kept = await self._documents.carry_out(KeepAnswer(data=applied.data, hits=applied.hits), request)
+        return kept if kept.is_repeated else replace(kept, took_part=applied.took_part)
 
     async def answer(
         self,
@@ -143,7 +145,8 @@ class Queries:
             await self._search(query, request.tenant, budget, so_far)
         if so_far.context and not request.passages_only:
             await self._respond(query, budget, so_far, progress)
-        return Applied(_data(so_far, request), hits=so_far.hits)
+        took_part = tuple(step for step in QUERY_STEPS if step in so_far.took_part)
+        return Applied(_data(so_far, request), hits=so_far.hits, took_part=took_part)
 
     async def _search(self, query: KnowledgeQuery, tenant: str, budget: Budget, so_far: _Answering) -> None:
         asked = PassageQuery(tenant=tenant, tags=query.tags, limit=CANDIDATES)
@@ -164,10 +167,12 @@ class Queries:
 
     async def _by_words(self, asked: PassageQuery, text: str, budget: Budget, so_far: _Answering) -> Ranked | None:
         try:
-            return Ranked(await budget.within(self._index.by_words(asked, text)), WORDS_WEIGHT, by_score=True)
+            hits = await budget.within(self._index.by_words(asked, text))
         except TimeoutError:
             so_far.missing.append("words")
             return None
+        so_far.took_part.add("words")
+        return Ranked(hits, WORDS_WEIGHT, by_score=True)
 
     async def _by_vector(
         self, asked: PassageQuery, text: str, get_embedder: GetEmbedder, budget: Budget, so_far: _Answering
@@ -185,6 +190,7 @@ class Queries:
             self._on_failure(error)
             so_far.notes.append("the embedder cannot be used now: only words were searched")
         else:
+            so_far.took_part.add("vectors")
             return Ranked([hit for hit in hits if hit.score >= LEAST_ALIKE], VECTORS_WEIGHT)
         so_far.missing.append("vectors")
         return None
@@ -198,7 +204,10 @@ class Queries:
             so_far.response = await self._written(wanted, self._writer, budget, so_far, progress)
         elif query.language is not None:
             so_far.notes.append("context_hints.language has no effect: passages are quoted as they are")
-        so_far.response = so_far.response or quoted(wanted)
+        if so_far.response:
+            so_far.took_part.add("answer")
+        else:
+            so_far.response = quoted(wanted)
 
     async def _written(
         self, wanted: WantedAnswer, writer: AnswerWriter, budget: Budget, so_far: _Answering, progress: Progress | None

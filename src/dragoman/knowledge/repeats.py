@@ -71,5 +71,8 @@ class ActionRepeats:
 
 
 def _told(call: Call, applied: Applied) -> dict[str, Any]:
-    call.repeated, call.hits = applied.is_repeated, applied.hits
+    call.repeated = applied.is_repeated
+    call.usage = {**call.usage, "qdrant_hits": applied.hits}
+    if applied.took_part is not None:
+        call.usage["took_part"] = applied.took_part
     return applied.data

@@ -37,6 +37,8 @@ class ActionOrigin(Origin, frozen=True, eq=False):
     request: ActionRequest | None = None
     expires_at: float = 0.0
     """In seconds since 1970. Later than that it has no effect."""
+    known_part: dict[str, Any] = msgspec.field(default_factory=dict)
+    """The arguments that have an effect. Size and shape are limited for all of them."""
 
 
 def has_tenant(caller: Caller) -> bool:
@@ -91,7 +93,7 @@ class AuthorizeAction:
             origin = call.origin
             if isinstance(origin, ActionOrigin):
                 assert origin.request is not None
-                request, until = origin.request, origin.expires_at
+                request, until, call.arguments = origin.request, origin.expires_at, origin.known_part
             else:
                 request, until = self._request_of(call), None
             check_roles(self._action, request.roles)

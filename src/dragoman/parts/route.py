@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -56,6 +56,10 @@ Stream: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 RouteHandler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse | Stream]]
 
 
+WordRefusal: TypeAlias = Callable[[int, str, Mapping[bytes, bytes]], bytes]
+"""Makes the body of a refusal from its status, its reason, and the headers of the request."""
+
+
 @dataclass(frozen=True)
 class Route:
     """A path, and the handler that answers requests to it."""
@@ -75,6 +79,8 @@ class Route:
     """The most that a body may have; None: as much as any request."""
     takes_head: bool = True
     """Whether HEAD is allowed where GET is."""
+    word_refusal: WordRefusal | None = None
+    """How requests are refused that never reach the handler; None: as requests of MCP are."""
     page: str | None = None
     """The address of a page for people, from the server's root on, which the server prints when it starts."""
 

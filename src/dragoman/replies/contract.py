@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from dragoman.errors import InternalFailure, ToolError
@@ -10,6 +11,7 @@ from dragoman.replies.encoding import clean_details, clean_message
 from dragoman.replies.vocabulary import STATUSES, ContractCode, words_for
 from dragoman.tools.content import encode_json
 
+_NO_USAGE: Mapping[str, Any] = MappingProxyType({})
 _LONGEST_MESSAGE = 1000
 _MOST_DETAILS = 16_384
 _PASSING = frozenset(
@@ -45,11 +47,20 @@ _HINTS_BY_REASON: Mapping[str, str] = {
     "artifact_quota": "Wait until older artifacts have ended, a day after they were sent.",
 }
 """More particular than those by code."""
+_HINTS_BY_STATUS: Mapping[int, str] = {
+    400: "Send each header once, as GET /mcp/openapi.json describes the request.",
+    403: "Call from a page of this server, or have its operator list the origin in http.allowed_origins.",
+    404: "GET /mcp/openapi.json describes what is served.",
+    405: "Use a method that the header Allow names.",
+    413: "Send a smaller body; large arguments can be an artifact.",
+    421: "Use a name of this server as Host, or have its operator list the name in http.allowed_hosts.",
+}
+_CODES = {status: code for code, status in STATUSES.items()}
 
 
-def word_success(data: Any, latency_ms: int, hits: int = 0) -> bytes:
-    """The body of an answer. `hits`: how many passages the index has found for it, whatever index it is."""
-    return encode_json({"ok": True, "data": data, "usage": {"latency_ms": latency_ms, "qdrant_hits": hits}})
+def word_success(data: Any, latency_ms: int, usage: Mapping[str, Any] = _NO_USAGE) -> bytes:
+    """The body of an answer; `usage` is that of the call."""
+    return encode_json({"ok": True, "data": data, "usage": {"latency_ms": latency_ms, "qdrant_hits": 0, **usage}})
 
 
 def word_error(error: ToolError, trace_id: str) -> tuple[int, bytes]:
@@ -57,12 +68,18 @@ def word_error(error: ToolError, trace_id: str) -> tuple[int, bytes]:
     code = code_in_contract(error)
     details: Any = error.details
     facts = dict(clean_details(details if isinstance(details, Mapping) else None, _MOST_DETAILS) or {})
-    said = {
-        "code": code,
-        "message": clean_message(error.message, _LONGEST_MESSAGE) or code.value,
-        "details": {**facts, "hint": _hint_for(code, facts), "trace_id": trace_id},
-    }
-    return STATUSES[code], encode_json({"ok": False, "error": said})
+    return STATUSES[code], _body(code, error.message, {**facts, "hint": _hint_for(code, facts), "trace_id": trace_id})
+
+
+def word_refusal(status: int, message: str, trace_id: str) -> bytes:
+    """The body of an answer to a request that HTTP refuses, whose status the contract need not have."""
+    code = _CODES.get(status, ContractCode.INVALID_ARGUMENT)
+    return _body(code, message, {"hint": _HINTS_BY_STATUS.get(status, _HINTS[code]), "trace_id": trace_id})
+
+
+def _body(code: ContractCode, message: str, details: Mapping[str, Any]) -> bytes:
+    said = {"code": code, "message": clean_message(message, _LONGEST_MESSAGE) or code.value, "details": details}
+    return encode_json({"ok": False, "error": said})
 
 
 def _hint_for(code: ContractCode, facts: Mapping[str, Any]) -> str:

@@ -46,9 +46,9 @@ NO_MOMENTS = [
 
 
 def make(name: str, arguments: dict[str, Any], *roles: str) -> DocumentChange:
-    """The change that arguments ask for, after the schema has seen them."""
+    """The change that arguments ask for, after the tool's schema has seen them."""
     action = ACTIONS[f"knowledge.{name}_document"]
-    compile_schema(json.loads(action.schema_bytes)).check(arguments)
+    compile_schema(action.tool(lambda caller: True).definition.input_schema).check(arguments)
     return CHANGES[action.name](arguments, asked(name, roles=frozenset(roles or ("owner",))), NOW)
 
 
@@ -263,6 +263,8 @@ def test_arguments_of_a_deletion() -> None:
     given = {"document_id": ID.upper(), "reason": "Old", "delete_at": "1970-01-02T00:00:00.5Z"}
     assert make("delete", given) == DeleteDocument(id=ID, reason="Old", delete_at=86_400.5)
     assert refused("delete", {"document_id": ID, "reason": None}) == ["/reason"]
+    assert make("delete", {"document_id": ID, "reason": "x" * 4000}) == DeleteDocument(id=ID, reason="x" * 4000)
+    assert refused("delete", {"document_id": ID, "reason": "x" * 4001}) == ["reason"]
     assert refused("delete", {"document_id": ID, "unknown": 1}) == ["/unknown"]
 
 
@@ -292,7 +294,7 @@ def test_the_subject_of_a_request_is_its_document_and_of_a_query_the_principal()
 
 @pytest.mark.requirement("MC-QUERY-01")
 def test_a_query_needs_its_text_and_takes_what_the_contract_lists() -> None:
-    schema = compile_schema(json.loads(ACTIONS[QUERY].schema_bytes))
+    schema = compile_schema(ACTIONS[QUERY].tool(lambda caller: True).definition.input_schema)
     full = {
         "query": "x" * 2048,
         "filters": {"tags": ["a", "b"], "tenant_id": "acme"},

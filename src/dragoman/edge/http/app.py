@@ -163,18 +163,24 @@ class HttpApp:
         except Disconnected:
             pass
         except Exception as error:
-            await answer(send, *self._objection(error))
+            await answer(send, *self._objection(error, scope))
 
-    def _objection(self, error: Exception) -> tuple[int, bytes, tuple[Header, ...]]:
-        """What to answer instead of what was asked for."""
+    def _objection(self, error: Exception, scope: Scope | None = None) -> tuple[int, bytes, tuple[Header, ...]]:
+        """What to answer instead of what was asked for; a route may have words of its own for it."""
         if isinstance(error, RequestRefused):
             if self.metrics is not None:
                 self.metrics.refused_request(error.status)
-            line = self.refuse(error.status, error.error, error.id, error.meta)
-            return error.status, line, (JSON, *error.headers)
-        facts = {"correlationId": self._reader.correlation_id, **exception_facts(error, InternalError.code)}
-        self._runtime.logger.error("request failed", facts)
-        return 500, self.refuse(500, InternalError("Internal error")), (JSON,)
+            refused = error
+        else:
+            facts = {"correlationId": self._reader.correlation_id, **exception_facts(error, InternalError.code)}
+            self._runtime.logger.error("request failed", facts)
+            refused = RequestRefused(500, InternalError("Internal error"))
+        status, headers = refused.status, (JSON, *refused.headers)
+        line = self.refuse(status, refused.error, refused.id, refused.meta)
+        route = None if scope is None else self._routes.at(_path_in(scope))
+        if scope is not None and route is not None and route.word_refusal is not None:
+            line = route.word_refusal(status, refused.error.message, by_name(scope["headers"]))
+        return status, line, headers
 
     def refuse(
         self, status: int, error: ProtocolError, id: Id | None = None, meta: Mapping[str, Any] | None = None
@@ -198,15 +204,14 @@ class HttpApp:
 
     def _route(self, scope: Scope, receive: Receive, send: Send, request: Admitted) -> Awaitable[None]:
         """Start the answer. This is no coroutine itself, because each level of coroutines costs time."""
-        path: str = scope["path"]
-        root: str = scope.get("root_path", "")
-        if root and path.startswith(f"{root}/"):
-            path = path[len(root) :]
+        path = _path_in(scope)
         if path == self.endpoint:
             return self._eras.answer(scope, receive, send, request)
         route = self._routes.find(path, scope["method"])
         if route is None:
-            raise RequestRefused(404, InvalidRequest(f"Nothing is served here; MCP is at {root}{self.endpoint}"))
+            raise RequestRefused(
+                404, InvalidRequest(f"Nothing is served here; MCP is at {scope.get('root_path', '')}{self.endpoint}")
+            )
         return self._follow(route, path, scope, receive, send, request)
 
     async def _follow(
@@ -270,3 +275,9 @@ class HttpApp:
         await receive()
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _path_in(scope: Scope) -> str:
+    """The path below the one that the application is mounted at."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path

@@ -55,11 +55,15 @@ class Routes:
 
     def find(self, path: str, method: str) -> Route | None:
         """The route of a path; None if there is none. Raises `RequestRefused` for a method that it does not allow."""
-        route = self._exact.get(path) or self._longest_above(path)
+        route = self.at(path)
         if route is not None and route.methods is not None and not route.allows(method):
             reason = f"Only {' and '.join(route.methods)} {'is' if len(route.methods) == 1 else 'are'} allowed here"
             raise RequestRefused(405, InvalidRequest(reason), ((b"allow", ", ".join(route.methods).encode()),))
         return route
+
+    def at(self, path: str) -> Route | None:
+        """The route of a path, whatever the method."""
+        return self._exact.get(path) or self._longest_above(path)
 
     def _longest_above(self, path: str) -> Route | None:
         found = [beginning for beginning in self._below if path.startswith(beginning)]

@@ -16,6 +16,7 @@ from tests.support.answers import error_in
 from tests.support.asgi import Asked
 from tests.support.gateway import Signer, as_body, create_args
 from tests.support.gateway_serving import (
+    INTERNAL,
     TOKEN,
     GatewayApp,
     HeldDocuments,
@@ -177,6 +178,31 @@ async def test_answers_say_how_much_of_the_rate_is_left_and_when_there_is_more()
         assert (unknown.status, "x-ratelimit-limit" in unknown.headers) == (401, False)
         gateway.clock.advance(wait)
         assert (await gateway.act(signer, "create_document", create_args())).status == 200
+
+
+@pytest.mark.requirement("MC-TRANS-03")
+async def test_every_answer_to_a_caller_that_is_known_names_its_rate() -> None:
+    narrow = "a-token-that-may-do-very-little"
+    callers = {INTERNAL: internal("owner"), "svc:narrow": {**internal("owner", token=narrow), "scopes": ["tool:none"]}}
+    async with open_gateway({"auth": {"callers": callers}}) as gateway:
+        signer = await gateway.signer("owner")
+        uri = (await gateway.act(signer, "create_document", create_args())).json["data"]["web_uri"]
+        for path, token, status in (
+            ("/mcp/capabilities", TOKEN, 200),
+            ("/mcp/registry", TOKEN, 200),
+            ("/schemas/mcp/nothing.json", TOKEN, 404),
+            (f"/mcp/requests/{uuid4()}", TOKEN, 404),
+            (f"/mcp/requests/{uuid4()}", narrow, 403),
+            (uri, None, 200),
+            (uri, narrow, 403),
+        ):
+            response = await gateway.get(path, signer if token is None else None, token)
+            assert (response.status, response.headers.get("x-ratelimit-limit")) == (status, "120"), path
+            assert "x-ratelimit-remaining" in response.headers
+        chunked = {"authorization": f"Bearer {TOKEN}", "content-length": None, "transfer-encoding": "chunked"}
+        body = b"493e0\r\n" + b"x" * 300_000 + b"\r\n0\r\n\r\n"
+        refused = await gateway.driver.ask(request(body, chunked, path="/mcp/actions"))
+        assert (refused.status, refused.headers.get("x-ratelimit-limit")) == (400, "120")
 
 
 @pytest.mark.requirement("MC-TRANS-03")

@@ -81,7 +81,12 @@ class GatewayExchange:
     @property
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
         """The headers of the answer."""
-        return (_JSON,) if self.rate is None else (_JSON, *_rate_headers(self.rate))
+        return (_JSON, *self.rate_headers)
+
+    @property
+    def rate_headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Those that name the caller's rate, if that is known."""
+        return () if self.rate is None else _rate_headers(self.rate)
 
 
 class Exchanges:
@@ -122,7 +127,11 @@ class Exchanges:
         """
         await self.identify(request, exchange, self._most_bytes)
         assert exchange.credential is not None
-        body = await self._read(request)
+        try:
+            body = await self._read(request)
+        except MalformedEnvelope:
+            await self.count(exchange)  # An answer to a known caller names its rate.
+            raise
         check_body(exchange.credential, body)
         exchange.body = body
         await self.count(exchange)
@@ -141,6 +150,7 @@ class Exchanges:
         url = self._url_of(request)
         exchange.credential = await self.credentials.identify(request.headers, request.method, url)
         if request.scopes and not any(map(exchange.credential.caller.has, request.scopes)):
+            await self.count(exchange)
             raise MissingScope(request.scopes[0])
 
     async def count(self, exchange: GatewayExchange) -> None:

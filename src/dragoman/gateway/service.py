@@ -240,7 +240,8 @@ class Gateway:
                 return self._exchanges.turned_away(exchange, error)
             assert exchange.credential is not None
             caller = exchange.credential.caller
-        return await document_page(request, caller, self._documents)
+        page = await document_page(request, caller, self._documents)
+        return page._replace(headers=(*page.headers, *exchange.rate_headers))
 
 
 def _prefers_later(request: HttpRequest) -> bool:

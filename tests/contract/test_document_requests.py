@@ -327,6 +327,14 @@ async def test_an_event_that_is_noted_once_stays_as_it_was(audit: Audit) -> None
     assert [dict(each.details) for each in events[::-1]] == [{"n": 1}, {"n": 3}, {}, {}, {}]
 
 
+async def test_events_that_are_noted_once_are_found_by_how_that_begins_the_oldest_first(audit: Audit) -> None:
+    for once in ("end 1.0 b", "end 1.0 a", "end 1.00 a", "end", None, "end 1.0 \U0010fffe", "END 1.0 a"):
+        await audit.note(happened(once=once))
+    found = await audit.noted_once("end 1.0 ")
+    assert [each.once for each in found] == ["end 1.0 b", "end 1.0 a", "end 1.0 \U0010fffe"]
+    assert await audit.noted_once("none") == []
+
+
 async def test_what_was_noted_cannot_be_changed_by_who_noted_it(audit: Audit) -> None:
     details = {"roles": ["cursor"]}
     await audit.note(happened(details=details))

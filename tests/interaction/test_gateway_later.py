@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from dragoman.adapters.engines import ENGINES
+from dragoman.errors import PartFailed
 from dragoman.gateway.accepting import accepted_again
 from dragoman.gateway.answers import ActionAnswers
 from dragoman.gateway.credentials import Credentials
@@ -366,8 +368,18 @@ async def test_the_end_of_a_version_is_announced_once_to_every_tenant() -> None:
         for _ in range(48):
             gateway.clock.skip(3600)
             await asyncio.sleep(0.001)
-        assert len([each for each in await gateway.events() if each.event.endswith(".deprecation")]) == 2
+        noted = [each for each in await gateway.events() if each.event.endswith(".deprecation")]
+        assert sorted(each.tenant for each in noted) == ["", "acme", "globex"]
         await subscription.close()
+
+
+@pytest.mark.requirement("MC-VER-01")
+async def test_a_server_does_not_start_with_an_end_of_a_version_that_comes_too_soon() -> None:
+    soon = (datetime.now(UTC) + timedelta(days=29)).isoformat()
+    settings = {"gateway": {"enabled": True, "deprecations": [f"knowledge.move_document@1.0.0 {soon}"]}}
+    with pytest.raises(PartFailed, match=r"gateway\.deprecations: knowledge\.move_document@1\.0\.0 ends less"):
+        async with open_gateway(settings):
+            pass
 
 
 @pytest.mark.requirement("MC-RBAC-04")

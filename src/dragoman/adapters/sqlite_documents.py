@@ -317,10 +317,16 @@ class SqliteAudit:
         if tenant is not None:
             statement, values = f"{_EVENTS} AND tenant = ?", (*values, tenant)
 
+        return await self._events(f"{statement} ORDER BY number DESC LIMIT ?", *values, limit)
+
+    async def noted_once(self, beginning: str) -> list[AuditEvent]:
+        statement = f"{_EVENTS} AND once >= ? AND once < ? ORDER BY number"
+        return await self._events(statement, _HIGHEST, beginning, beginning + chr(0x10FFFF))
+
+    async def _events(self, statement: str, *values: Any) -> list[AuditEvent]:
         def read(connection: sqlite3.Connection) -> list[AuditEvent]:
-            rows = connection.execute(f"{statement} ORDER BY number DESC LIMIT ?", (*values, limit))
             names = "tenant", "event", "principal", "subject", "at", "details", "once", "number"
-            return [_event(dict(zip(names, row, strict=True))) for row in rows]
+            return [_event(dict(zip(names, row, strict=True))) for row in connection.execute(statement, values)]
 
         return await self._database.read(read)
 

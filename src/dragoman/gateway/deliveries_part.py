@@ -62,8 +62,10 @@ def deliveries_part(options: DeliveryOptions) -> Part:
 
     def build(given: Facilities) -> Contribution:
         kept = open_objects(given.storage, options.gateway, given.clock, options.make_bucket(given.clock))
+        deprecations = _deprecations(options, given)
         return Contribution(
-            loops=(*_consumers(options, given, kept.objects), *_jobs(options, given, kept.objects)),
+            loops=(*_consumers(options, given, kept.objects), *_jobs(given, kept.objects, deprecations)),
+            start=deprecations.check,
         )
 
     return Part(name=PART, migrations=(*BUS_MIGRATIONS, *MIGRATIONS), build=build)
@@ -101,11 +103,13 @@ def _consumers(options: DeliveryOptions, given: Facilities, objects: Objects) ->
     yield Loop("deliver", consumer(ALL_ACCEPTED, deliverer.handle, at_once=at_once, most_per_subject=most).run)
 
 
-def _jobs(options: DeliveryOptions, given: Facilities, objects: Objects) -> Iterator[Loop]:
+def _deprecations(options: DeliveryOptions, given: Facilities) -> Deprecations:
+    keys, audit = given.storage.port(SigningKeys), given.storage.port(Audit)
+    return Deprecations(options.gateway.deprecations, options.tenants, keys, audit, given.clock, given.logger)
+
+
+def _jobs(given: Facilities, objects: Objects, deprecations: Deprecations) -> Iterator[Loop]:
     storage, clock = given.storage, given.clock
-    keys, audit = storage.port(SigningKeys), storage.port(Audit)
-    ends = options.gateway.deprecations
-    deprecations = Deprecations(ends, options.tenants, keys, audit, clock, given.logger)
     purge = partial(_purge, storage.port(DeadLetters), storage.port(ActionRequests), clock)
     yield given.scheduled(ScheduledJob("gateway.purge", _MINUTE, purge))
     yield given.scheduled(ScheduledJob("gateway.artifacts", _HOUR, objects.sweep))

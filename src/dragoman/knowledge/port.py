@@ -259,3 +259,7 @@ class Audit(Protocol):
     async def page(self, limit: int, *, tenant: str | None = None, before: int | None = None) -> list[AuditEvent]:
         """The newest events first, those from before a number if one is given."""
         ...
+
+    async def noted_once(self, beginning: str) -> list[AuditEvent]:
+        """The events whose `once` begins with a text, the oldest first."""
+        ...

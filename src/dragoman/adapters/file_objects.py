@@ -76,7 +76,7 @@ class FileDraft:
 
     async def commit(self, key: str) -> None:
         check_key(key)
-        await in_thread(self._commit, key)
+        await in_thread(self.move_to, key)
 
     def discard(self) -> None:
         self._close()
@@ -95,7 +95,8 @@ class FileDraft:
         finally:
             file.close()
 
-    def _commit(self, key: str) -> None:
+    def move_to(self, key: str) -> None:
+        """Give the file the place that the key has."""
         place = _OBJECTS / key
         _make_folder(self._folder, place.parent)
         refuse_links(place.parent, self._folder)
@@ -215,6 +216,31 @@ class _OpenFile:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+
+def copy_object(key: str, source: Path, target: Path) -> bool:
+    """Copy an object from one folder of artifacts to another; False if it is missing, or is not what its key says.
+
+    Raises `OSError`.
+    """
+    check_key(key)
+    file, draft, place = _OpenFile(source, _OBJECTS / key), FileDraft(target), 0
+    try:
+        file.open()
+        draft.begin()
+        while piece := file.read_at(place, PIECE):
+            draft.add(piece)
+            place += len(piece)
+        draft.end()
+        if not key.endswith(f"/{draft.sha256}"):
+            return False
+        draft.move_to(key)
+        return True
+    except FileNotFoundError:
+        return False
+    finally:
+        file.close()
+        draft.discard()
 
 
 async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:

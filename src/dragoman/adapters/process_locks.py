@@ -74,5 +74,9 @@ class ProcessLocks:
             os.close(descriptor)
         return True
 
+    def held(self) -> list[str]:
+        """The processes that have a lock, by name, and the jobs that one of them leads."""
+        return [file.stem for file in sorted(self._folder.glob("*.lock")) if not self.is_free(file.stem)]
+
     def _path(self, process: str) -> Path:
         return self._folder / f"{process}.lock"

@@ -117,7 +117,7 @@ def ledger(config: StorageConfig) -> Iterator[Finding]:
     except errors.ConfigError:
         return  # The storage's own check says so.
     except errors.StorageError as error:
-        advice = "Stop the servers, and restore the database from a copy."
+        advice = "Stop the servers, and put a backup back with `dragoman storage restore`."
         yield Finding("agents", "problem", f"the ledger cannot be read: {error}", advice)
         return
     count = f"{len(spaces)} {'space' if len(spaces) == 1 else 'spaces'}" if spaces else "no messages and no tasks"

@@ -71,6 +71,7 @@ COMMANDS = {
         ("keys", "keys:app", "Make, list, rotate and revoke the keys that sign requests to the gateway."),
         ("actions", "actions:app", "Send signed envelopes to a gateway."),
         ("audit", "audit:app", "List what has been done to documents and keys."),
+        ("storage", "storage:app", "Back the data directory up while servers use it, and restore it."),
         ("jobs", "jobs:app", "List the jobs of servers that use the data directory."),
         ("config", "config:app", "Show, describe and check the settings."),
     )

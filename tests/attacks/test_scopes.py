@@ -19,6 +19,7 @@ OTHERS = ("operate", METRICS_SCOPE, "agent:*", "tool:health", "tool:echo", *map(
 OPEN = {
     *("/health", "/healthz", "/ready", "/version"),
     *("/mcp/actions", "/mcp/capabilities", "/mcp/openapi.json", "/mcp/registry", "/schemas/mcp/*"),
+    "/mcp/*",  # What there is not, in the contract's words.
     "/mcp/artifacts/*",  # With a signed link.
     *("/knowledge", "/knowledge/", "/knowledge/api/start"),
     *("/explorer", "/explorer/", "/explorer/*"),

@@ -54,7 +54,11 @@ class SqliteDatabase:
         self._opening = threading.Lock()
         self.trouble = SqliteTrouble(path)
         self._writer = SqliteWriter(
-            self._connect_to_write, tidy=self.tidy, check=self.trouble.check, saw=self.trouble.saw
+            self._connect_to_write,
+            tidy=self.tidy,
+            check=self.trouble.check,
+            saw=self.trouble.saw,
+            closing=self.trouble.closing_to_write,
         )
         self._readers = SqliteReaders(self._connect_to_read, saw=self.trouble.saw)
         self.version = SqliteVersion(path, saw=self.trouble.saw)

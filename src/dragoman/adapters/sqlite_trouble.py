@@ -26,6 +26,7 @@ class SqliteTrouble:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._log = path.with_name(f"{path.name}-wal")
         self._files: dict[Path, tuple[int, int]] = {}
         self._noting = threading.Lock()
         self._is_replaced = False
@@ -41,7 +42,11 @@ class SqliteTrouble:
 
     def opened_to_write(self) -> None:
         """Remember the log. It is there for as long as the connection that writes is open."""
-        self._remember(self._path.with_name(f"{self._path.name}-wal"))
+        self._remember(self._log)
+
+    def closing_to_write(self) -> None:
+        """Forget the log: SQLite removes it when the last connection is closed, and the next one makes another."""
+        self._files.pop(self._log, None)
 
     def check(self) -> None:
         """Raise `StorageUnavailable` if the files are not those that were opened, now or at an earlier look."""

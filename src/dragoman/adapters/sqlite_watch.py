@@ -65,8 +65,8 @@ class SqliteWatch:
     ) -> None:
         """`own` is the id of this process. `seems_alive` takes that of another one, and the end of its lease.
 
-        `note_awake` is called with each look, and so is `check`, which raises when there is nothing to look at. `saw` is
-        told of every error.
+        `note_awake` is called with each look, and so is `check`, which raises when there is nothing to look at.
+        `saw` is told of every error.
         """
         self._connect = connect
         self._watchers = watchers

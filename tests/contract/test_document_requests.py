@@ -267,7 +267,9 @@ async def test_a_refusal_changes_nothing(tree: Tree, documents: Documents, audit
 
 
 @pytest.mark.requirement("MC-DELETE-02")
-async def test_every_change_is_noted_with_who_what_and_when(tree: Tree, audit: Audit, clock: ManualClock) -> None:
+async def test_every_change_is_noted_with_who_what_and_when(
+    tree: Tree, documents: Documents, audit: Audit, clock: ManualClock
+) -> None:
     await tree.do(CreateDocument(document=draft("a")), correlation_id="c1", principal="ada")
     clock.advance(1)
     await tree.do(titled("a", "Second"), correlation_id="c2")
@@ -278,6 +280,7 @@ async def test_every_change_is_noted_with_who_what_and_when(tree: Tree, audit: A
     await tree.delete("b", NOW + 60)
     clock.advance(100)
     assert not await tree.is_there("b")
+    await documents.tidy(PLENTY)
     events = (await audit.page(100))[::-1]
     assert [(each.event, each.subject, each.principal, each.at - NOW) for each in events] == [
         ("document.created", "a", "ada", 0),
@@ -302,7 +305,7 @@ async def test_every_change_is_noted_with_who_what_and_when(tree: Tree, audit: A
 
 
 async def test_what_is_deleted_with_a_document_above_it_is_not_noted_again(
-    tree: Tree, audit: Audit, clock: ManualClock
+    tree: Tree, documents: Documents, audit: Audit, clock: ManualClock
 ) -> None:
     for id, parent in (("a", ROOT), ("b", "a")):
         await tree.create(id, parent)
@@ -310,6 +313,7 @@ async def test_what_is_deleted_with_a_document_above_it_is_not_noted_again(
     await tree.delete("a", NOW + 30)
     clock.advance(60)
     assert await tree.ids() == []
+    await documents.tidy(PLENTY)
     deleted = [each for each in await audit.page(100) if each.event == "document.deleted"]
     assert [(each.subject, each.details) for each in deleted] == [("a", {"documents": 2, "scheduled": True})]
 

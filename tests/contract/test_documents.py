@@ -264,12 +264,14 @@ async def test_a_tree_from_before_there_was_a_limit_may_be_deep(
     await asyncio.gather(*(tree.create(f"d{number}", parent) for number, parent in enumerate(parents)))
     with pytest.raises(InvalidArgument):
         await tree.move("d0", f"d{DEEP - 1}")
-    assert (await tree.delete("d0")).data["documents"] == DEEP
+    await tree.delete("d0")
     assert not await tree.is_there(f"d{DEEP - 1}")
+    while await documents.tidy(PLENTY):
+        pass
     clock.advance(KEPT_DELETED_SECONDS)
-    assert await documents.tidy(DEEP // 2) == DEEP // 2
-    assert await documents.tidy(DEEP) == DEEP // 2
-    assert await documents.tidy(DEEP) == 0
+    assert await documents.tidy(DEEP // 4) == DEEP // 4
+    while await documents.tidy(PLENTY):
+        pass
     await tree.create(f"d{DEEP - 1}")
 
 
@@ -289,12 +291,12 @@ async def test_a_document_may_have_many_children(tree: Tree, documents: Document
     assert found == names
     await tree.move(names[-1], "top", names[0])
     assert await tree.ids("top") == [names[-1], *names[:-1]]
-    assert (await tree.delete("top")).data["documents"] == DEEP + 1
+    await tree.delete("top")
     assert await tree.ids("top") == []
 
 
 @pytest.mark.requirement("MC-DELETE-02")
-async def test_a_deletion_can_be_scheduled_and_reads_settle_it(
+async def test_a_deletion_can_be_scheduled_and_nobody_finds_what_is_due(
     tree: Tree, documents: Documents, clock: ManualClock
 ) -> None:
     for id, parent in (("a", ROOT), ("b", "a")):
@@ -308,6 +310,7 @@ async def test_a_deletion_can_be_scheduled_and_reads_settle_it(
     assert await documents.children(ACME, "a", 10) == []
     assert not await tree.is_there("a")
     assert not await tree.is_there("b")
+    assert await documents.tidy(PLENTY) == 2
     clock.advance(KEPT_DELETED_SECONDS - 1)
     assert await documents.tidy(PLENTY) == 0
     clock.advance(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -24,14 +24,16 @@ from dragoman.adapters.sqlite_contents import (
     usage_of,
 )
 from dragoman.adapters.sqlite_database import SqliteDatabase
-from dragoman.adapters.sqlite_passage_rows import forget_document, index_changed, index_new
+from dragoman.adapters.sqlite_leaving import Gone, SqliteLeavingRows, tenants_with_work
+from dragoman.adapters.sqlite_passage_rows import index_changed, index_new
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import Clock
-from dragoman.knowledge import changing
+from dragoman.knowledge import changing, leaving
 from dragoman.knowledge.indexing import CutAhead, is_found_otherwise
 from dragoman.knowledge.port import (
     KEPT_DELETED_SECONDS,
     PIECE_LENGTH,
+    ROOT,
     ActionRequest,
     Applied,
     AuditEvent,
@@ -41,14 +43,12 @@ from dragoman.knowledge.port import (
     Revision,
     Usage,
 )
-from dragoman.knowledge.rows import Receipt
+from dragoman.knowledge.rows import MOST_ROWS, Receipt, Room
 from dragoman.messaging.bus import BusMessage
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
-
-T = TypeVar("T")
 
 _LISTED = (
     "tenant, id, parent, place, revision, title, mime_type, tags, source, last_editor, is_human_readable, created_at, "
@@ -99,20 +99,10 @@ _LAST_PLACE = "SELECT max(place) FROM document WHERE tenant = ? AND parent = ? A
 _PLACE_BEFORE = f"{_LAST_PLACE} AND place < ?"
 _ORDER = "SELECT id FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL ORDER BY place"
 _SET_PLACE = "UPDATE document SET place = ? WHERE tenant = ? AND id = ?"
-_DUE = f"SELECT {_LISTED} FROM document WHERE delete_at <= ? AND deleted_at IS NULL"
-_SUBTREE = """
-    WITH RECURSIVE below (id) AS (
-      SELECT ?
-      UNION SELECT child.id FROM below
-      JOIN document AS child ON child.tenant = ? AND child.parent = below.id AND child.deleted_at IS NULL
-    )
-    SELECT number, tags FROM below CROSS JOIN document USING (id) WHERE tenant = ? AND deleted_at IS NULL
-    """
-_DELETE = "UPDATE document SET deleted_at = ? WHERE number = ?"
 _MISSING = "SELECT tenant, id FROM passage_missing JOIN document ON document.number = passage_missing.document LIMIT ?"
 _CHILDREN = (
     f"SELECT {_LISTED} FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL AND place > ? "
-    "ORDER BY place LIMIT ?"
+    "AND ifnull(delete_at > ?, 1) ORDER BY place LIMIT ?"
 )
 _RECEIPT = (
     "SELECT fingerprint, data, hits FROM document_receipt WHERE tenant = ? AND action = ? AND subject = ? AND key = ? "
@@ -143,7 +133,11 @@ _NOTE = (
     "ON CONFLICT (once) DO NOTHING"
 )
 _EVENTS = "SELECT tenant, event, principal, subject, at, details, once, number FROM audit_event WHERE number < ? "
-_OLD = "SELECT tenant, id FROM document WHERE deleted_at <= ? ORDER BY deleted_at LIMIT ?"
+_OLD = """
+    SELECT tenant, id FROM document
+    WHERE deleted_at <= ? AND NOT EXISTS (SELECT 1 FROM document_leaving WHERE document = document.number)
+    ORDER BY deleted_at LIMIT ?
+    """
 _FORGET = (
     "DELETE FROM document_receipt WHERE (tenant, action, subject, key) IN "
     "(SELECT tenant, action, subject, key FROM document_receipt WHERE until <= ? LIMIT ?)",
@@ -181,25 +175,32 @@ class SqliteDocuments:
         return await self._database.write(write)
 
     async def get(self, tenant: str, id: str) -> Document | None:
-        return await self.read_tree(lambda connection: self._rows(connection).standing(tenant, id))
+        def read(connection: sqlite3.Connection) -> Document | None:
+            return self._rows(connection).standing(tenant, id)
+
+        return await self._database.read(read)
 
     async def outline(self, tenant: str, id: str) -> Outline | None:
         def read(connection: sqlite3.Connection) -> Outline | None:
-            document = self._rows(connection).document(tenant, id)
-            if document is None or document.deleted_at is not None:
+            rows = self._rows(connection)
+            document = rows.document(tenant, id)
+            if document is None or rows.is_gone(document):
                 return None
             return Outline(document, connection.execute(_LENGTH, (tenant, id)).fetchone()[0])
 
-        return await self.read_tree(read)
+        return await self._database.read(read)
 
     async def children(self, tenant: str, parent: str, limit: int, *, after: int | None = None) -> list[Document]:
-        values = tenant, parent, -_HIGHEST if after is None else after, limit
+        start = -_HIGHEST if after is None else after
 
         def read(connection: sqlite3.Connection) -> list[Document]:
-            rows = connection.execute(_CHILDREN, values)
+            now = self._clock.now().timestamp()
+            if Gone(connection, tenant, now).is_below(parent):
+                return []
+            rows = connection.execute(_CHILDREN, (tenant, parent, start, now, limit))
             return [_document(row) for row in _as_many(rows, lambda row: sum(len(each or "") for each in row[5:10]))]
 
-        return await self.read_tree(read)
+        return await self._database.read(read)
 
     async def history(self, tenant: str, id: str, limit: int, *, before: int | None = None) -> list[Revision]:
         values = tenant, id, _HIGHEST if before is None else before, limit
@@ -242,7 +243,11 @@ class SqliteDocuments:
         return await self._database.write(partial(convert, limit))
 
     async def tidy(self, limit: int) -> int:
-        return await self._database.write(partial(self._tidy, limit))
+        now = self._clock.now().timestamp()
+        tidied = 0
+        for tenant in await self._database.read(lambda connection: tenants_with_work(connection, now)):
+            tidied += await self._database.write(partial(self._go_on, tenant, limit))
+        return tidied + await self._database.write(partial(self._purge, limit))
 
     async def catch_up(self, limit: int) -> int:
         """See `PassageIndex.catch_up`."""
@@ -251,48 +256,34 @@ class SqliteDocuments:
             rows = self._rows(transaction)
             missing, indexed, size = transaction.execute(_MISSING, (limit,)).fetchall(), 0, 0
             while indexed < len(missing) and size < _MOST_INDEXED:
-                document = rows.standing(*missing[indexed])
-                assert document is not None
+                found = rows.document(*missing[indexed])
+                assert found is not None
+                document = replace(found, body=rows.body(*missing[indexed]))
                 index_changed(transaction, document, document, CutAhead().passages_of(document))
                 indexed, size = indexed + 1, size + len(document.body)
             return indexed
 
         return await self._database.write(write)
 
-    def _delete_due(self, limit: int, transaction: Transaction) -> int:
+    def _go_on(self, tenant: str, limit: int, transaction: Transaction) -> int:
         rows = self._rows(transaction)
-        due = [*_documents(rows.connection, f"{_DUE} ORDER BY delete_at LIMIT ?", rows.now, limit)]
-        for document in due:
-            changing.delete_due(rows, document)
-        return len(due)
+        # A piece of a document with many passages may come to no more than these.
+        return leaving.go_on(rows.leaving, tenant, rows.now, Room(documents=limit)) or 1
 
-    def _tidy(self, limit: int, transaction: Transaction) -> int:
-        due, rows = self._delete_due(limit, transaction), self._rows(transaction)
-        old = transaction.execute(_OLD, (rows.now - KEPT_DELETED_SECONDS, limit)).fetchall()
-        for tenant, id in old:
-            forget_revisions(transaction, tenant, id, _HIGHEST)
+    def _purge(self, limit: int, transaction: Transaction) -> int:
+        purged, room, now = 0, MOST_ROWS, self._rows(transaction).now
+        for tenant, id in transaction.execute(_OLD, (now - KEPT_DELETED_SECONDS, limit)).fetchall():
+            room -= forget_revisions(transaction, tenant, id, room)
+            if room <= 0:
+                return purged + 1
             transaction.execute("DELETE FROM document WHERE tenant = ? AND id = ?", (tenant, id))
-        forgotten = sum(transaction.execute(statement, (rows.now, limit)).rowcount for statement in _FORGET)
-        return due + len(old) + forgotten
+            purged, room = purged + 1, room - 1
+        return purged + sum(transaction.execute(statement, (now, limit)).rowcount for statement in _FORGET)
 
     def _rows(
         self, connection: Transaction | sqlite3.Connection, cut: CutAhead | None = None, text: NewText = _NO_TEXT
     ) -> _Rows:
         return _Rows(connection, self._clock.now().timestamp(), cut or CutAhead(), text)
-
-    async def read_tree(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Read after everything that is due has been deleted."""
-
-        def read_or_give_up(connection: sqlite3.Connection) -> tuple[bool, T | None]:
-            now = self._clock.now().timestamp()
-            is_due = connection.execute(f"SELECT EXISTS ({_DUE})", (now,)).fetchone()[0]
-            return bool(is_due), None if is_due else read(connection)
-
-        while True:
-            is_due, value = await self._database.read(read_or_give_up)
-            if not is_due:
-                return value  # type: ignore[return-value]
-            await self._database.write(partial(self._delete_due, 100))
 
 
 class SqliteAudit:
@@ -336,10 +327,20 @@ class _Rows:
 
     def __init__(self, connection: Transaction | sqlite3.Connection, now: float, cut: CutAhead, ahead: NewText) -> None:
         self.connection = connection
-        self._cut = cut
         self._ahead = ahead
         self._execute = connection.execute
+        self.leaving = SqliteLeavingRows(connection, self.note)
+        self._cut = cut
         self.now = now
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.leaving.is_unfinished
+
+    @property
+    def _writing(self) -> Transaction:
+        assert isinstance(self.connection, Transaction)
+        return self.connection
 
     def receipt(self, request: ActionRequest) -> Receipt | None:
         row = self._execute(_RECEIPT, (*_receipt_key(request), self.now)).fetchone()
@@ -370,7 +371,7 @@ class _Rows:
     def standing(self, tenant: str, id: str) -> Document | None:
         """A document with its body, unless it is deleted."""
         found = self.document(tenant, id)
-        if found is None or found.deleted_at is not None:
+        if found is None or self.is_gone(found):
             return None
         return replace(found, body=self.body(tenant, id))
 
@@ -412,28 +413,20 @@ class _Rows:
     def reaches(self, tenant: str, id: str, levels: int) -> bool:
         return bool(self._execute(_REACHES, (id, tenant, levels, levels)).fetchone()[0])
 
-    def last_place(self, tenant: str, parent: str) -> int | None:
-        return self._number(_LAST_PLACE, tenant, parent)
-
-    def place_before(self, tenant: str, parent: str, place: int) -> int | None:
-        return self._number(_PLACE_BEFORE, tenant, parent, place)
+    def last_place(self, tenant: str, parent: str, before: int | None = None) -> int | None:
+        if before is None:
+            return self._number(_LAST_PLACE, tenant, parent)
+        return self._number(_PLACE_BEFORE, tenant, parent, before)
 
     def spread(self, tenant: str, parent: str) -> None:
         order = self._execute(_ORDER, (tenant, parent)).fetchall()
         for number, (id,) in enumerate(order):
             self._execute(_SET_PLACE, (number * changing.GAP, tenant, id))
 
-    def due(self, tenant: str, now: float) -> list[Document]:
-        # The plus keeps SQLite from going through all documents of the tenant: few of them, of any tenant, are due.
-        return [*_documents(self.connection, f"{_DUE} AND +tenant = ? ORDER BY delete_at LIMIT 100", now, tenant)]
-
-    def delete(self, tenant: str, id: str, at: float) -> int:
-        found = self._execute(_SUBTREE, (id, tenant, tenant)).fetchall()
-        for number, tags in found:
-            self._execute(_DELETE, (at, number))
-            forget_document(self._writing, number, _decode_tags(tags))
-        count(self._writing, tenant, documents=-len(found))
-        return len(found)
+    def is_gone(self, document: Document) -> bool:
+        if document.deleted_at is not None or (document.delete_at is not None and document.delete_at <= self.now):
+            return True
+        return document.parent != ROOT and Gone(self.connection, document.tenant, self.now).is_below(document.parent)
 
     def keep_revision(self, revision: Revision) -> None:
         document, encoded = revision.document, encode_bare(revision.document)
@@ -444,11 +437,6 @@ class _Rows:
 
     def note(self, event: AuditEvent) -> bool:
         return note_event(self.connection, event)
-
-    @property
-    def _writing(self) -> Transaction:
-        assert isinstance(self.connection, Transaction)
-        return self.connection
 
     def _number(self, statement: str, *values: Any) -> int | None:
         (number,) = self._execute(statement, values).fetchone()

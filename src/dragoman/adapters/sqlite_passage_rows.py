@@ -15,6 +15,7 @@ from dragoman.knowledge.index import Passage
 from dragoman.knowledge.indexing import IndexEntry, entries_of
 from dragoman.knowledge.migrations import TENANT_DIGITS
 from dragoman.knowledge.port import Document
+from dragoman.knowledge.rows import Room
 from dragoman.search.ranking import MOST_COUNT, posting
 from dragoman.search.words import all_words_in
 
@@ -44,6 +45,7 @@ _WANT_NO_MORE = """
     DELETE FROM passage_wanted
     WHERE model IN (SELECT number FROM passage_model) AND tenant = ? AND passage BETWEEN ? AND ?
     """
+_TAGS = "SELECT tags FROM document WHERE number = ?"
 _FOUND = "DELETE FROM passage_missing WHERE document = ?"
 _DROP_DOCUMENT = ("DELETE FROM passage_document WHERE document = ?", _FOUND)
 _ADD_TAG = "INSERT OR IGNORE INTO passage_tag (tenant, tag, document) VALUES (?, ?, ?)"
@@ -74,15 +76,18 @@ def index_changed(writing: Transaction, document: Document, before: Document, pa
     writing.execute(_FOUND, (number,))
 
 
-def forget_document(writing: Transaction, number: int, tags: Iterable[str]) -> None:
-    """Remove everything by which a document is found."""
+def forget_passages(writing: Transaction, number: int, room: Room) -> bool:
+    """Remove what a document is found by, as much of it as there is room for; whether that was all."""
     indexed = writing.execute(_INDEXED, (number,)).fetchone()
     if indexed is not None:
         tenant, made = indexed
-        _Change(writing, tenant, number, made).to(())
-        _drop_tags(writing, tenant, number, tags)
+        if not _Change(writing, tenant, number, made).forget(room):
+            return False
+        (tags,) = writing.execute(_TAGS, (number,)).fetchone()
+        _drop_tags(writing, tenant, number, msgspec.json.decode(tags))
     for statement in _DROP_DOCUMENT:
         writing.execute(statement, (number,))
+    return True
 
 
 class _Old(NamedTuple):
@@ -90,6 +95,11 @@ class _Old(NamedTuple):
     hash: bytes
     length: int
     words: str
+
+    @property
+    def rows(self) -> int:
+        """About how many rows there are of it: with its lines in the index of words, a vector and a note."""
+        return 3 + self.words.count("\n") + 1
 
 
 class _Change:
@@ -130,6 +140,23 @@ class _Change:
             self._execute(_KEEP_INDEXED, (self._document, self._tenant, self._made))
             self._execute(_WANT, (self._tenant, added, first + self._made))
         self._execute(_COUNT, (self._passages, self._words, self._tenant))
+
+    def forget(self, room: Room) -> bool:
+        """Drop passages, as many as there is room for; whether none is left."""
+        first = self._document << MADE_BITS
+        gone: list[_Old] = []
+        is_all = True
+        for row in self._execute(_OLD, (first, first + MOST_MADE)):
+            is_all = room.is_left
+            if not is_all:
+                break
+            gone.append(each := _Old(*row))
+            room.rows -= each.rows
+            room.bytes -= len(each.words)
+        if gone:
+            self._drop(gone, [(first, gone[-1].number)])
+            self._execute(_COUNT, (self._passages, self._words, self._tenant))
+        return is_all
 
     def _add(self, number: int, entry: IndexEntry) -> None:
         found = all_words_in(entry.text)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_documents import SqliteDocuments
+from dragoman.adapters.sqlite_leaving import Gone
 from dragoman.adapters.sqlite_passage_rows import MADE_BITS, term
 from dragoman.adapters.vector_cache import VectorCache, best
 from dragoman.clock import Clock
@@ -56,12 +58,13 @@ _WANT_ALL = f"""
 _NEXT_TENANT = """
     SELECT min(tenant) FROM passage_wanted WHERE model = ? AND tenant > ? AND tenant <= ? AND put_off_until <= ?
     """
+_TENANT_NAME = "SELECT name FROM passage_tenant WHERE number = ?"
 _WANTED = f"""
     SELECT passage.number, document.title, passage.heading, passage.text
     FROM passage_wanted JOIN passage ON passage.number = passage_wanted.passage
     JOIN document ON document.number = passage.number >> {MADE_BITS}
     WHERE passage_wanted.model = ? AND passage_wanted.tenant = ? AND put_off_until <= ?
-    ORDER BY passage_wanted.passage LIMIT ?
+    ORDER BY passage_wanted.passage
     """
 _PUT = f"""
     INSERT OR IGNORE INTO passage_vector (model, tenant, passage, vector)
@@ -77,8 +80,10 @@ _NEWER = """
     SELECT number, passage, vector FROM passage_vector
     WHERE model = ? AND tenant = ? AND number > ? AND length(vector) = ? ORDER BY number
     """
-_HAS_VECTOR = "SELECT number FROM passage_vector WHERE number IN"
+_HAS_VECTOR = "SELECT number, passage FROM passage_vector WHERE number IN"
 _AT_ONCE = 500
+_MORE_TIMES = 8
+"""As many hits are looked for if some of them are gone."""
 _COUNT = "SELECT count(*) FROM passage_vector WHERE model = ? AND tenant = ?"
 _MODELS = """
     SELECT name, (SELECT count(*) FROM passage_vector WHERE model = passage_model.number) FROM passage_model
@@ -111,15 +116,21 @@ class SqlitePassages:
     async def by_words(self, query: PassageQuery, text: str) -> list[Hit]:
         def read(connection: sqlite3.Connection) -> list[Hit]:
             words = TenantWords.find(connection, query)
-            return [] if words is None else [Hit(*found) for found in rank(words, text, query.limit)]
+            return [] if words is None else _by_words(words, text, query.limit, self._gone(connection, query.tenant))
 
-        return await self._documents.read_tree(read)
+        return await self._database.read(read)
 
     async def by_vector(self, query: PassageQuery, model: str, vector: bytes) -> list[Hit]:
-        return await self._documents.read_tree(partial(_by_vector, self._cache, query, model, vector))
+        def read(connection: sqlite3.Connection) -> list[Hit]:
+            return _by_vector(self._cache, query, model, vector, self._gone(connection, query.tenant), connection)
+
+        return await self._database.read(read)
 
     async def read(self, tenant: str, numbers: Sequence[int]) -> list[FoundPassage]:
-        return await self._documents.read_tree(lambda connection: [*_read(connection, tenant, numbers)])
+        def read(connection: sqlite3.Connection) -> list[FoundPassage]:
+            return [*_read(connection, tenant, numbers, self._gone(connection, tenant))]
+
+        return await self._database.read(read)
 
     async def catch_up(self, limit: int) -> int:
         return await self._documents.catch_up(limit)
@@ -162,6 +173,9 @@ class SqlitePassages:
 
     async def forget(self, model: str, limit: int) -> int:
         return await self._database.write(partial(_forget, model, limit))
+
+    def _gone(self, connection: sqlite3.Connection, tenant: str) -> Gone:
+        return Gone(connection, tenant, self._clock.now().timestamp())
 
 
 class TenantWords:
@@ -227,8 +241,18 @@ class TenantWords:
             )
 
 
+def _by_words(words: TenantWords, text: str, limit: int, gone: Gone) -> list[Hit]:
+    most = limit
+    while True:
+        found = rank(words, text, most)
+        hits = [Hit(number, score) for number, score in found if not gone.has(number >> MADE_BITS)]
+        if len(hits) >= limit or len(found) < most:
+            return hits[:limit]
+        most *= _MORE_TIMES
+
+
 def _by_vector(
-    cache: VectorCache, query: PassageQuery, model: str, vector: bytes, connection: sqlite3.Connection
+    cache: VectorCache, query: PassageQuery, model: str, vector: bytes, gone: Gone, connection: sqlite3.Connection
 ) -> list[Hit]:
     words, number = TenantWords.find(connection, query), _number_of(connection, model)
     if words is None or number is None:
@@ -252,7 +276,8 @@ def _by_vector(
         for begin in range(0, len(vectors), _AT_ONCE):
             some = vectors[begin : begin + _AT_ONCE]
             statement = f"{_HAS_VECTOR} ({', '.join('?' * len(some))})"
-            there.update([each for (each,) in connection.execute(statement, some)])
+            rows = connection.execute(statement, some)
+            there.update([each for each, passage in rows if not gone.has(passage >> MADE_BITS)])
         return there
 
     scores = cache.scores(key, vector, read_newer, words.texts)
@@ -274,7 +299,11 @@ def _wanted(
         while before is not None and len(tenants) < limit:
             (before,) = connection.execute(_NEXT_TENANT, (number, before, end, now)).fetchone()
             tenants += [] if before is None else [before]
-    waiting = [connection.execute(_WANTED, (number, tenant, now, limit)).fetchall() for tenant in tenants]
+    waiting = []
+    for tenant in tenants:
+        gone = Gone(connection, connection.execute(_TENANT_NAME, (tenant,)).fetchone()[0], now)
+        rows = connection.execute(_WANTED, (number, tenant, now))
+        waiting.append([*islice((row for row in rows if not gone.has(row[0] >> MADE_BITS)), limit)])
     return (tenants or [last])[-1], in_turns(waiting, limit)
 
 
@@ -304,11 +333,11 @@ def _forget(model: str, limit: int, writing: Transaction) -> int:
     return count
 
 
-def _read(connection: sqlite3.Connection, tenant: str, numbers: Sequence[int]) -> Iterator[FoundPassage]:
+def _read(connection: sqlite3.Connection, tenant: str, numbers: Sequence[int], gone: Gone) -> Iterator[FoundPassage]:
     paths: dict[str, tuple[str, ...]] = {}
     for number in numbers:
         row = connection.execute(_READ, (number, tenant)).fetchone()
-        if row is None:
+        if row is None or gone.has(number >> MADE_BITS):
             continue
         id, parent, title, heading, text, revision, tags, is_human_readable = row
         if parent not in paths:

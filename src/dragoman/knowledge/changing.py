@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from dragoman.calls.repeats import key_conflict
 from dragoman.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, Unauthorized
+from dragoman.knowledge.leaving import leave
 from dragoman.knowledge.port import (
     KEPT_STREAM_SECONDS,
     ROOT,
@@ -30,7 +31,7 @@ from dragoman.knowledge.port import (
     UpdateDocument,
 )
 from dragoman.knowledge.roles import INBOX_TAG
-from dragoman.knowledge.rows import DocumentRows
+from dragoman.knowledge.rows import DocumentRows, Room
 
 GAP = 1 << 20
 """Between the places of siblings that were added one after the other."""
@@ -66,35 +67,14 @@ def carry_out(rows: DocumentRows, change: DocumentChange, request: ActionRequest
     earlier = recall(rows, request)
     if earlier is not None:
         return earlier
-    while due := rows.due(request.tenant, now):
-        for document in due:
-            delete_due(rows, document)
     data = _CHANGES[type(change)](rows, change, request, now)
-    applied = Applied(data, hits=change.hits if isinstance(change, KeepAnswer) else 0)
+    hits = change.hits if isinstance(change, KeepAnswer) else 0
+    applied = Applied(data, hits=hits, is_unfinished=rows.is_unfinished)
     if request.key is not None:
         rows.keep_receipt(request, applied, now + request.keep_seconds)
     if request.stream is not None:
         rows.set_seq(request, now + KEPT_STREAM_SECONDS)
     return applied
-
-
-def delete_due(rows: DocumentRows, document: Document) -> None:
-    """Delete a document whose time has come, as of that time, unless one above it was deleted before."""
-    assert document.delete_at is not None
-    count = rows.delete(document.tenant, document.id, document.delete_at)
-    if not count:
-        return
-    details = {"documents": count, "scheduled": True}
-    rows.note(
-        AuditEvent(
-            tenant=document.tenant,
-            event="document.deleted",
-            principal="dragoman",
-            subject=document.id,
-            at=document.delete_at,
-            details=details,
-        )
-    )
 
 
 def page_of(request: ActionRequest, id: str) -> str:
@@ -147,7 +127,7 @@ def _create(rows: DocumentRows, change: CreateDocument, request: ActionRequest, 
             raise _too_deep("parent_id")
     taken = rows.document(request.tenant, draft.id)
     if taken is not None:
-        gone = "" if taken.deleted_at is None else ", deleted and not purged yet"
+        gone = ", deleted and not purged yet" if rows.is_gone(taken) else ""
         facts = {"reason": "document_exists", "document_id": draft.id}
         raise AlreadyExists(f"There is a document with this id{gone}", facts)
     document = replace(draft, place=_behind_all(rows, request.tenant, draft.parent))
@@ -185,7 +165,8 @@ def _delete(rows: DocumentRows, change: DeleteDocument, request: ActionRequest, 
         details["delete_at"] = data["delete_at"] = _iso(after.delete_at)
     else:
         after = replace(after, deleted_at=now)
-        details["documents"] = data["documents"] = rows.delete(request.tenant, after.id, now)
+        if (documents := leave(rows.leaving, request.tenant, after.id, now, Room())) is not None:
+            details["documents"] = data["documents"] = documents
     _record(rows, after, request, now, "document.scheduled" if is_later else "document.deleted", details)
     return data
 
@@ -221,7 +202,7 @@ _CHANGES: Mapping[type, Callable[[DocumentRows, Any, ActionRequest, float], dict
 def _standing(rows: DocumentRows, tenant: str, id: str, argument: str) -> Document:
     """A document that is there, without its body; raises `NotFound`."""
     document = rows.document(tenant, id)
-    if document is None or document.deleted_at is not None:
+    if document is None or rows.is_gone(document):
         raise NotFound("There is no such document", {"reason": "unknown_document", "argument": argument})
     return document
 
@@ -245,9 +226,9 @@ def _place_for(rows: DocumentRows, change: MoveDocument, tenant: str) -> int:
     if change.before is None or change.before == change.id:
         return _behind_all(rows, tenant, change.parent)
     sibling = rows.document(tenant, change.before)
-    if sibling is None or sibling.deleted_at is not None or sibling.parent != change.parent:
+    if sibling is None or sibling.parent != change.parent or rows.is_gone(sibling):
         raise unfit("position.before", "is no document below the new parent", "no_sibling")
-    in_front = rows.place_before(tenant, change.parent, sibling.place)
+    in_front = rows.last_place(tenant, change.parent, before=sibling.place)
     if in_front is None:
         return sibling.place - GAP
     if sibling.place - in_front > 1:

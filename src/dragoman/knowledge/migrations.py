@@ -236,10 +236,29 @@ CREATE TABLE document_conversion (
 INSERT INTO document_conversion SELECT number, 9223372036854775807 FROM document ORDER BY number DESC LIMIT 1;
 """
 
+_LEAVING = """
+-- Documents that are marked as deleted, while what is below them, or their passages, are there still.
+CREATE TABLE document_leaving (
+  turn INTEGER PRIMARY KEY AUTOINCREMENT,
+  tenant TEXT NOT NULL,
+  document INTEGER NOT NULL UNIQUE,
+  top INTEGER,
+  at REAL NOT NULL,
+  documents INTEGER NOT NULL,
+  is_scheduled INTEGER NOT NULL
+);
+
+CREATE INDEX document_leaving_of_tenant ON document_leaving (tenant, turn);
+
+CREATE INDEX document_due_of_tenant ON document (tenant, delete_at)
+WHERE delete_at IS NOT NULL AND deleted_at IS NULL;
+"""
+
 MIGRATIONS = (
     Migration(PART, 1, "sqlite", _TABLES),
     Migration(PART, 2, "sqlite", _PASSAGES),
     Migration(PART, 3, "sqlite", _HITS),
     Migration(PART, 4, "sqlite", _TURNS),
     Migration(PART, 5, "sqlite", _CONTENTS),
+    Migration(PART, 6, "sqlite", _LEAVING),
 )

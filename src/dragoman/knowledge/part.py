@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
+from dragoman.errors import StorageError
 from dragoman.knowledge.actions import ACTIONS, CHANGES, QUERY, Perform, changing
 from dragoman.knowledge.aliases import AliasUse
 from dragoman.knowledge.answering import AnswerWriter
 from dragoman.knowledge.embedding import Embedders
 from dragoman.knowledge.index import PassageIndex, PassageVectors
 from dragoman.knowledge.migrations import MIGRATIONS, PART
-from dragoman.knowledge.port import Audit, Documents
+from dragoman.knowledge.port import ActionRequest, Applied, Audit, Documents
 from dragoman.knowledge.querying import Queries
 from dragoman.knowledge.repeats import ActionRepeats
 from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.knowledge.standing import AuthorizeAction, has_tenant
 from dragoman.knowledge.vectors import EVERY_SECONDS, JOB, VectorWork, embedder_of_queries
 from dragoman.parts.part import Contribution, Facilities, Loop, OwnPipeline, Part, ScheduledJob
+from dragoman.tools.context import ToolContext
 
 _TIDY_SECONDS = 60.0
 _MOST_AT_ONCE = 200
@@ -42,8 +47,9 @@ def knowledge_part(web_base: str, embedders: Embedders | None = None, writer: An
             on_failure=lambda error: given.logger.warn("a model cannot be used", {"reason": str(error)}),
             test_mode=settings.test_mode,
         )
+        follow_up = FollowUp(documents, passages)
         performs: dict[str, Perform] = {
-            **{name: changing(make, documents, given.clock) for name, make in CHANGES.items()},
+            **{name: follow_up.after(changing(make, documents, given.clock)) for name, make in CHANGES.items()},
             QUERY: queries.perform,
         }
 
@@ -62,6 +68,7 @@ def knowledge_part(web_base: str, embedders: Embedders | None = None, writer: An
             tools=tuple(action.tool(has_tenant) for action in ACTIONS.values()),
             pipelines=tuple(map(pipeline, ACTIONS)),
             loops=(
+                Loop("knowledge.follow_up", follow_up.run),
                 given.scheduled(ScheduledJob("knowledge.tidy", _TIDY_SECONDS, partial(tidy, documents))),
                 given.scheduled(ScheduledJob("knowledge.convert", _TIDY_SECONDS, partial(convert, documents))),
                 given.scheduled(ScheduledJob("knowledge.index", _TIDY_SECONDS, partial(catch_up, passages))),
@@ -79,11 +86,41 @@ def _vector_loops(given: Facilities, embedders: Embedders | None) -> Iterator[Lo
         yield given.scheduled(ScheduledJob(JOB, EVERY_SECONDS, work.run))
 
 
+class FollowUp:
+    """Does what changes of this process have left to be done, soon. The jobs do what other processes have left."""
+
+    def __init__(self, documents: Documents, passages: PassageIndex) -> None:
+        self._documents = documents
+        self._passages = passages
+        self._is_wanted = asyncio.Event()
+
+    def after(self, perform: Perform) -> Perform:
+        """Carries out an action, and notices whether something is left."""
+
+        async def perform_and_notice(
+            arguments: dict[str, Any], request: ActionRequest, context: ToolContext
+        ) -> Applied:
+            applied = await perform(arguments, request, context)
+            if applied.is_unfinished:
+                self._is_wanted.set()
+            return applied
+
+        return perform_and_notice
+
+    async def run(self) -> None:
+        """The loop. A storage that fails is left to the jobs, which report it."""
+        while True:
+            await self._is_wanted.wait()
+            self._is_wanted.clear()
+            with suppress(StorageError):
+                await tidy(self._documents)
+                await catch_up(self._passages)
+
+
 async def tidy(documents: Documents) -> dict[str, int]:
     """Delete what is due, and purge, in steps that nobody has to wait for."""
-    tidied, done = 0, _MOST_AT_ONCE
-    while done >= _MOST_AT_ONCE:
-        done = await documents.tidy(_MOST_AT_ONCE)
+    tidied = 0
+    while done := await documents.tidy(_MOST_AT_ONCE):
         tidied += done
     return {"tidied": tidied}
 

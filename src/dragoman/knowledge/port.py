@@ -3,7 +3,8 @@
 1. Every tenant has a tree of its own. `root` is the parent of what stands at the top, and no document.
 2. A change has all of its effects or none: the documents, their revisions, the audit, the sequence number of its stream
    and the receipt that a repeat of the same request gets.
-3. A deleted document can be found by nobody. Its id stays taken until it is purged.
+3. A document can be found by nobody from the moment in which it, or one above it, is deleted or due. Its id stays taken
+   until it is purged.
 """
 
 from __future__ import annotations
@@ -158,6 +159,8 @@ class Applied(Struct, frozen=True):
     """How many passages the index has found for it."""
     took_part: tuple[QueryStep, ...] | None = None
     """What a query was answered with, as far as that is known: of a repeat it is not."""
+    is_unfinished: bool = False
+    """Whether rows are left that `Documents.tidy` or `PassageIndex.catch_up` writes. Everybody sees the change."""
 
 
 class Revision(Struct, frozen=True):
@@ -242,9 +245,10 @@ class Documents(Protocol):
         ...
 
     async def tidy(self, limit: int) -> int:
-        """Delete what is due, purge what was deleted long ago, and forget old receipts: at most `limit` of each.
+        """One piece of the work that nobody waits for; how much there was, 0 if nothing is left.
 
-        How many there were.
+        Of each tenant, it deletes what is due and what is below deleted documents, at most `limit`. It purges at most
+        `limit` documents that were deleted long ago, and forgets as many old receipts.
         """
         ...
 

@@ -2,11 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
 from dragoman.knowledge.port import ActionRequest, Applied, AuditEvent, Document, Revision
+
+MOST_ROWS: Final = 2_000
+"""Rows that one transaction writes at most for documents that leave, or for passages."""
+MOST_BYTES: Final = 262_144
+"""Of texts that one transaction indexes at most, or takes out of the index."""
+
+
+class Room(Struct):
+    """How much one transaction may still write."""
+
+    rows: int = MOST_ROWS
+    bytes: int = MOST_BYTES
+    documents: int = MOST_ROWS
+    """Documents that may be marked as deleted."""
+
+    @property
+    def is_left(self) -> bool:
+        return self.rows > 0 and self.bytes > 0
+
+
+class Unmarked(Struct, frozen=True):
+    """A document that is not marked as deleted."""
+
+    number: int
+    delete_at: float | None
+
+
+class Leaving(Struct, frozen=True):
+    """A document that is marked as deleted, while what is below it, or its passages, are there still."""
+
+    turn: int
+    """In ascending order: the highest comes first."""
+    number: int
+    """Of the document."""
+    id: str
+    top: int
+    """The turn of the document that was deleted, and that this one leaves with: its own for that one itself."""
+    at: float
+    documents: int
+    """How many have been marked with it so far, if it is the top."""
+    is_scheduled: bool
 
 
 class Receipt(Struct, frozen=True):
@@ -19,6 +60,11 @@ class Receipt(Struct, frozen=True):
 
 class DocumentRows(Protocol):
     """The tables of one engine, within a transaction. Deleted documents are rows like others, but nobody's child."""
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether something of the change is left to be done in further transactions."""
+        ...
 
     def receipt(self, request: ActionRequest) -> Receipt | None: ...
 
@@ -63,28 +109,64 @@ class DocumentRows(Protocol):
         """Whether there is a document so many levels below one; 0 is itself."""
         ...
 
-    def last_place(self, tenant: str, parent: str) -> int | None:
-        """The place of the last child; None if there is no child."""
-        ...
-
-    def place_before(self, tenant: str, parent: str, place: int) -> int | None:
-        """The place of the child in front of the one at `place`; None if that is the first."""
+    def last_place(self, tenant: str, parent: str, before: int | None = None) -> int | None:
+        """The place of the last child, or of the last one in front of a place; None if there is no child."""
         ...
 
     def spread(self, tenant: str, parent: str) -> None:
         """Give the children new places, in the same order, with room between them."""
         ...
 
-    def due(self, tenant: str, now: float) -> list[Document]:
-        """The documents that are to be deleted by now, and are not yet: some of them, those that are due first."""
+    def is_gone(self, document: Document) -> bool:
+        """Whether a document, or one above it, is deleted, or is due by now."""
         ...
 
-    def delete(self, tenant: str, id: str, at: float) -> int:
-        """Mark a document and all below it as deleted, and forget their passages; how many documents those were."""
-        ...
+    @property
+    def leaving(self) -> LeavingRows: ...
 
     def keep_revision(self, revision: Revision) -> None: ...
 
     def note(self, event: AuditEvent) -> bool:
         """Whether it was noted: see `AuditEvent.once`."""
+        ...
+
+
+class LeavingRows(Protocol):
+    """The documents that leave, within a transaction: they are marked as deleted, and a part of them is there still."""
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a document that this transaction has marked is left."""
+        ...
+
+    def find(self, tenant: str, id: str) -> Unmarked:
+        """A document that is there."""
+        ...
+
+    def first_due(self, tenant: str, now: float) -> Unmarked | None:
+        """Of the documents that are to be deleted by now, and are not yet, the one that is due first."""
+        ...
+
+    def first_below(self, tenant: str, id: str) -> Unmarked | None: ...
+
+    def begin(self, tenant: str, number: int, at: float, top: int | None, *, is_scheduled: bool) -> int:
+        """Mark a document as deleted, and note that it is leaving; its turn. Without `top` it is one itself."""
+        ...
+
+    def last(self, tenant: str) -> Leaving | None:
+        """The one with the highest turn."""
+        ...
+
+    def forget(self, leaving: Leaving, room: Room) -> bool:
+        """Forget passages of a document, as many as there is room for; whether that was all."""
+        ...
+
+    def count(self, turn: int, documents: int) -> None:
+        """Add to the documents that have been marked with a top."""
+        ...
+
+    def end(self, leaving: Leaving) -> None: ...
+
+    def note(self, event: AuditEvent) -> bool:
+        """As `DocumentRows.note`."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,10 +12,15 @@ from dragoman.adapters.engines import ENGINES
 from dragoman.adapters.private_storage import PrivateStorage
 from dragoman.app import ServerOptions, configure, create_server
 from dragoman.errors import StorageFailed
-from dragoman.knowledge.part import tidy
-from dragoman.knowledge.port import Documents
+from dragoman.knowledge.index import PassageIndex
+from dragoman.knowledge.part import FollowUp, tidy
+from dragoman.knowledge.port import ROOT, ActionRequest, Applied, Audit, DeleteDocument, Documents
 from dragoman.telemetry.log import Entry, StructuredLogger
 from dragoman.testing import ManualClock
+from dragoman.tools.context import ToolContext
+from tests.contract.engines import opened_storages
+from tests.support.document_entries import Tree, asked
+from tests.support.large_texts import large_text
 from tests.support.waiting import PATIENCE
 
 
@@ -33,10 +39,29 @@ class Scripted:
         return step
 
 
-async def test_documents_are_tidied_in_steps_until_a_step_has_less_to_do() -> None:
-    documents = Scripted(200, 200, 7, 200)
-    assert await tidy(cast(Documents, documents)) == {"tidied": 407}
-    assert (documents.limits, documents.steps) == ([200] * 3, [200])
+async def test_documents_are_tidied_in_steps_until_nothing_is_left() -> None:
+    documents = Scripted(200, 7, 1, 0, 200)
+    assert await tidy(cast(Documents, documents)) == {"tidied": 208}
+    assert (documents.limits, documents.steps) == ([200] * 4, [200])
+
+
+@pytest.mark.slow
+async def test_what_a_change_leaves_is_done_soon_and_not_only_by_the_job(tmp_path: Path) -> None:
+    async with opened_storages("sqlite", tmp_path) as (storage,):
+        documents, passages, audit = (storage.port(port) for port in (Documents, PassageIndex, Audit))
+        follow_up, tree = FollowUp(documents, passages), Tree(documents)
+        for id, parent in (("a", ROOT), ("b", "a"), ("c", "a")):
+            await tree.create(id, parent, body=large_text("needle"))
+
+        async def delete(_: object, request: ActionRequest, __: object) -> Applied:
+            return await documents.carry_out(DeleteDocument(id="a"), request)
+
+        loop = asyncio.create_task(follow_up.run())
+        await follow_up.after(delete)({}, asked("delete"), cast(ToolContext, None))
+        async with asyncio.timeout(PATIENCE):
+            while (await audit.page(1))[0].event != "document.removed":
+                pass
+        loop.cancel()
 
 
 async def test_tidying_goes_on_when_the_storage_has_failed_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -334,6 +334,7 @@ async def test_common_words_do_not_hide_the_rare_one(tree: Tree, searching: Sear
     body = "\n\n".join(f"common words number{n} " + "filler " * 110 for n in range(1200))
     await tree.create("a", title="t", body=body)
     await tree.create("b", title="t", body="common needle words " + "filler " * 110)
+    assert await searching.index.catch_up(10) == 1
     assert len(await searching.hits("common", limit=5000)) == 1201
     assert (await searching.ids("common words needle filler", limit=1)) == ["b"]
     few = await searching.hits("number7 number9 needle filler common", limit=3)
@@ -576,6 +577,7 @@ async def test_many_vectors_that_come_and_go(tree: Tree, embedding: Embedding) -
         paragraphs = [f"n{n} " + "filler " * 105 + str((n * 37 + turn) % 360) for n in range(200)]
         change = changed("a", content__body="\n\n".join(paragraphs))
         await (tree.do(change) if turn else tree.create("a", title="t", body="\n\n".join(paragraphs)))
+        await embedding.index.catch_up(10)
         await embedding.embed()
         hits = await embedding.hits(turn, limit=400)
         assert len(hits) == 200

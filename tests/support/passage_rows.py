@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from dragoman.knowledge.indexing import IndexEntry, entries_of
+from dragoman.knowledge.indexing import IndexEntry, entries_of, whole_text
 from dragoman.knowledge.passages import passages_of
 from dragoman.search.words import all_words_in
 
@@ -44,7 +44,7 @@ def _problems(connection: sqlite3.Connection) -> Iterator[str]:
             yield f"document {id} has other passages than it should have"
         space = tenants.get(tenant, 0)
         tags |= {(space, tag, number) for tag in msgspec.json.decode(tagged)}
-        for words in map(_words, entries):
+        for words in ([*_each(entry)] for entry in entries):
             terms.update(f"{space:08x}{word}" for word in set(words))
             counts.setdefault(space, [0, 0])[0] += 1
             counts[space][1] += len(words)
@@ -62,5 +62,6 @@ def _problems(connection: sqlite3.Connection) -> Iterator[str]:
             yield f"a {kind} of a passage is left that is gone"
 
 
-def _words(entry: IndexEntry) -> list[str]:
-    return all_words_in(entry.text)
+def _each(entry: IndexEntry) -> Iterator[str]:
+    """Each word as often as it occurs; those of rare texts that occur more than eight times would be counted less."""
+    return iter(all_words_in(whole_text(entry.title, entry.passage)))

@@ -52,6 +52,9 @@ class FewPassages:
     async def catch_up(self, limit: int) -> int:
         return 0
 
+    async def unindexed(self, tenant: str) -> int:
+        return 0
+
 
 class Held:
     """An embedder and a model: each waits for the gate, and then answers, or fails."""

@@ -64,9 +64,9 @@ class SqliteDatabase:
         self.version = SqliteVersion(path, saw=self.trouble.saw)
         """Tells whether something has changed; from the event loop alone."""
 
-    def write(self, function: Callable[[Transaction], T]) -> Awaitable[T]:
+    def write(self, function: Callable[[Transaction], T], weight: int = 1) -> Awaitable[T]:
         """As `SqliteWriter.run`."""
-        return self._writer.run(function)
+        return self._writer.run(function, weight)
 
     def write_together(self, together: Together, item: Any) -> Awaitable[Any]:
         """As `SqliteWriter.run_together`."""

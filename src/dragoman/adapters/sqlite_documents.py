@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +26,11 @@ from dragoman.adapters.sqlite_contents import (
 )
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_leaving import Gone, SqliteLeavingRows, tenants_with_work
-from dragoman.adapters.sqlite_passage_rows import index_changed, index_new
+from dragoman.adapters.sqlite_passage_rows import Missing, index_changed, index_missing, index_new
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import Clock
 from dragoman.knowledge import changing, leaving
-from dragoman.knowledge.indexing import CutAhead, is_found_otherwise
+from dragoman.knowledge.indexing import CutAhead, entries_of, is_found_otherwise
 from dragoman.knowledge.port import (
     KEPT_DELETED_SECONDS,
     PIECE_LENGTH,
@@ -37,13 +38,14 @@ from dragoman.knowledge.port import (
     ActionRequest,
     Applied,
     AuditEvent,
+    DeleteDocument,
     Document,
     DocumentChange,
     Outline,
     Revision,
     Usage,
 )
-from dragoman.knowledge.rows import MOST_ROWS, Receipt, Room
+from dragoman.knowledge.rows import MOST_BYTES, MOST_ROWS, Receipt, Room
 from dragoman.messaging.bus import BusMessage
 
 if TYPE_CHECKING:
@@ -99,7 +101,12 @@ _LAST_PLACE = "SELECT max(place) FROM document WHERE tenant = ? AND parent = ? A
 _PLACE_BEFORE = f"{_LAST_PLACE} AND place < ?"
 _ORDER = "SELECT id FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL ORDER BY place"
 _SET_PLACE = "UPDATE document SET place = ? WHERE tenant = ? AND id = ?"
-_MISSING = "SELECT tenant, id FROM passage_missing JOIN document ON document.number = passage_missing.document LIMIT ?"
+_NEXT_MISSING = "SELECT min(tenant) FROM passage_missing WHERE tenant > ?"
+_MISSING = """
+    SELECT document.id, document.number, passage_missing.revision
+    FROM passage_missing JOIN document ON document.number = passage_missing.document
+    WHERE passage_missing.tenant = ? ORDER BY is_found, passage_missing.document LIMIT ?
+    """
 _CHILDREN = (
     f"SELECT {_LISTED} FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL AND place > ? "
     "AND ifnull(delete_at > ?, 1) ORDER BY place LIMIT ?"
@@ -145,8 +152,9 @@ _FORGET = (
     "(SELECT tenant, principal, context_id FROM document_stream WHERE until <= ? LIMIT ?)",
 )
 _HIGHEST = 2**63 - 1
-_MOST_INDEXED = 262_144
-"""Characters of documents that are indexed in one transaction; of a longer document, all of them."""
+_ROWS = 10
+"""About as many are written by a change, besides those for its text."""
+_BYTES_OF_A_ROW = 128
 _MOST_LISTED = 4_194_304
 """Bytes of what a page of a list is read from."""
 
@@ -161,6 +169,8 @@ class SqliteDocuments:
     def __init__(self, database: SqliteDatabase, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._last = ""
+        """The last tenant whose documents were indexed."""
 
     async def recall(self, request: ActionRequest) -> Applied | None:
         return await self._database.read(lambda connection: changing.recall(self._rows(connection), request))
@@ -172,7 +182,7 @@ class SqliteDocuments:
             rows = self._rows(transaction, cut, text)
             return changing.carry_out(rows, change, request, rows.now)
 
-        return await self._database.write(write)
+        return await self._database.write(write, _weight_of(change, text))
 
     async def get(self, tenant: str, id: str) -> Document | None:
         def read(connection: sqlite3.Connection) -> Document | None:
@@ -246,24 +256,32 @@ class SqliteDocuments:
         now = self._clock.now().timestamp()
         tidied = 0
         for tenant in await self._database.read(lambda connection: tenants_with_work(connection, now)):
-            tidied += await self._database.write(partial(self._go_on, tenant, limit))
-        return tidied + await self._database.write(partial(self._purge, limit))
+            tidied += await self._database.write(partial(self._go_on, tenant, limit), MOST_ROWS)
+        return tidied + await self._database.write(partial(self._purge, limit), MOST_ROWS)
 
     async def catch_up(self, limit: int) -> int:
         """See `PassageIndex.catch_up`."""
+        found = await self._database.read(partial(self._missing, limit))
+        waiting: Sequence[Missing] = await asyncio.to_thread(_entries_of, found) if found else ()
+        while waiting:
+            waiting = await self._database.write(partial(_index_some, waiting), MOST_ROWS)
+        return len(found)
 
-        def write(transaction: Transaction) -> int:
-            rows = self._rows(transaction)
-            missing, indexed, size = transaction.execute(_MISSING, (limit,)).fetchall(), 0, 0
-            while indexed < len(missing) and size < _MOST_INDEXED:
-                found = rows.document(*missing[indexed])
-                assert found is not None
-                document = replace(found, body=rows.body(*missing[indexed]))
-                index_changed(transaction, document, document, CutAhead().passages_of(document))
-                indexed, size = indexed + 1, size + len(document.body)
-            return indexed
-
-        return await self._database.write(write)
+    def _missing(self, limit: int, connection: sqlite3.Connection) -> list[tuple[int, int, Document]]:
+        """Documents of the tenant whose turn it is, with their texts, a transaction's worth at most or a single one."""
+        (tenant,) = connection.execute(_NEXT_MISSING, (self._last,)).fetchone()
+        if tenant is None:
+            (tenant,) = connection.execute(_NEXT_MISSING, ("",)).fetchone()
+        self._last = tenant or ""
+        rows, found, size = self._rows(connection), list[tuple[int, int, Document]](), 0
+        for id, number, revision in connection.execute(_MISSING, (tenant, limit)):
+            document = rows.document(tenant, id)
+            assert document is not None
+            found.append((number, revision, replace(document, body=rows.body(tenant, id))))
+            size += len(found[-1][-1].body)
+            if size >= MOST_BYTES:
+                break
+        return found
 
     def _go_on(self, tenant: str, limit: int, transaction: Transaction) -> int:
         rows = self._rows(transaction)
@@ -284,6 +302,30 @@ class SqliteDocuments:
         self, connection: Transaction | sqlite3.Connection, cut: CutAhead | None = None, text: NewText = _NO_TEXT
     ) -> _Rows:
         return _Rows(connection, self._clock.now().timestamp(), cut or CutAhead(), text)
+
+
+def _weight_of(change: DocumentChange, text: NewText) -> int:
+    """About how many rows a change writes, as far as that is known before."""
+    return MOST_ROWS if isinstance(change, DeleteDocument) else _ROWS + text.size // _BYTES_OF_A_ROW
+
+
+def _entries_of(found: Iterable[tuple[int, int, Document]]) -> list[Missing]:
+    """What is to be in the index of each document: cutting a large one takes a second or two."""
+    missing = []
+    for number, revision, document in found:
+        is_there = document.deleted_at is None
+        entries = entries_of(document.title, CutAhead().passages_of(document)) if is_there else None
+        missing.append(Missing(number, document.tenant, revision, entries))
+    return missing
+
+
+def _index_some(waiting: Sequence[Missing], transaction: Transaction) -> Sequence[Missing]:
+    """Index as much as one transaction may; the documents of which something is left."""
+    room = Room()
+    for place, each in enumerate(waiting):
+        if not index_missing(transaction, each, room):
+            return waiting[place:]
+    return ()
 
 
 class SqliteAudit:
@@ -328,6 +370,7 @@ class _Rows:
     def __init__(self, connection: Transaction | sqlite3.Connection, now: float, cut: CutAhead, ahead: NewText) -> None:
         self.connection = connection
         self._ahead = ahead
+        self._lacks_passages = False
         self._execute = connection.execute
         self.leaving = SqliteLeavingRows(connection, self.note)
         self._cut = cut
@@ -335,7 +378,7 @@ class _Rows:
 
     @property
     def is_unfinished(self) -> bool:
-        return self.leaving.is_unfinished
+        return self._lacks_passages or self.leaving.is_unfinished
 
     @property
     def _writing(self) -> Transaction:
@@ -380,7 +423,7 @@ class _Rows:
         number = self._execute(_ADD, (document.tenant, document.id, *_changing(document), content)).lastrowid
         assert number is not None
         count(self._writing, document.tenant, documents=1)
-        index_new(self._writing, number, document, self._cut.passages_of(document))
+        self._lacks_passages = not index_new(self._writing, number, document, self._cut)
 
     def replace(self, document: Document, before: Document) -> bool:
         values = (*_changing(document), document.tenant, document.id, before.revision)
@@ -389,7 +432,7 @@ class _Rows:
         self._replace_text(document, before)
         if is_found_otherwise(document, before):
             document = replace(document, body=document.body or self.body(document.tenant, document.id))
-            index_changed(self._writing, document, before, self._cut.passages_of(document))
+            self._lacks_passages = not index_changed(self._writing, document, before, self._cut)
         return True
 
     def _replace_text(self, document: Document, before: Document) -> None:

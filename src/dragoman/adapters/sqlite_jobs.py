@@ -28,10 +28,13 @@ class Together(Protocol):
 class Job(Generic[C, T]):
     """A function, and who waits for what it returns. Made on the event loop of whoever waits."""
 
-    __slots__ = ("_loop", "_value", "awaited", "error", "function", "item", "together")
+    __slots__ = ("_loop", "_value", "awaited", "error", "function", "item", "together", "weight")
 
-    def __init__(self, function: Callable[[C], T], together: Together | None = None, item: Any = None) -> None:
+    def __init__(
+        self, function: Callable[[C], T], together: Together | None = None, item: Any = None, weight: int = 1
+    ) -> None:
         self.function = function
+        self.weight = weight
         self.together = together
         self.item = item
         self.error: BaseException | None = None

@@ -81,6 +81,9 @@ _NEWER = """
     WHERE model = ? AND tenant = ? AND number > ? AND length(vector) = ? ORDER BY number
     """
 _HAS_VECTOR = "SELECT number, passage FROM passage_vector WHERE number IN"
+_LACKS = "SELECT EXISTS (SELECT 1 FROM passage_missing WHERE tenant = ? AND is_found = 0)"
+_IS_LACKING = "SELECT EXISTS (SELECT 1 FROM passage_missing WHERE document = ? AND is_found = 0)"
+_LACKING = "SELECT count(*) FROM (SELECT 1 FROM passage_missing WHERE tenant = ? AND is_found = 0 LIMIT 1000)"
 _AT_ONCE = 500
 _MORE_TIMES = 8
 """As many hits are looked for if some of them are gone."""
@@ -116,24 +119,27 @@ class SqlitePassages:
     async def by_words(self, query: PassageQuery, text: str) -> list[Hit]:
         def read(connection: sqlite3.Connection) -> list[Hit]:
             words = TenantWords.find(connection, query)
-            return [] if words is None else _by_words(words, text, query.limit, self._gone(connection, query.tenant))
+            return [] if words is None else _by_words(words, text, query.limit, self._hidden(connection, query.tenant))
 
         return await self._database.read(read)
 
     async def by_vector(self, query: PassageQuery, model: str, vector: bytes) -> list[Hit]:
         def read(connection: sqlite3.Connection) -> list[Hit]:
-            return _by_vector(self._cache, query, model, vector, self._gone(connection, query.tenant), connection)
+            return _by_vector(self._cache, query, model, vector, self._hidden(connection, query.tenant), connection)
 
         return await self._database.read(read)
 
     async def read(self, tenant: str, numbers: Sequence[int]) -> list[FoundPassage]:
         def read(connection: sqlite3.Connection) -> list[FoundPassage]:
-            return [*_read(connection, tenant, numbers, self._gone(connection, tenant))]
+            return [*_read(connection, tenant, numbers, self._hidden(connection, tenant))]
 
         return await self._database.read(read)
 
     async def catch_up(self, limit: int) -> int:
         return await self._documents.catch_up(limit)
+
+    async def unindexed(self, tenant: str) -> int:
+        return await self._database.read(lambda connection: int(connection.execute(_LACKING, (tenant,)).fetchone()[0]))
 
     async def wanted(self, model: str, limit: int) -> list[WantedPassage]:
         if not await self._database.read(lambda connection: _number_of(connection, model)):
@@ -174,8 +180,20 @@ class SqlitePassages:
     async def forget(self, model: str, limit: int) -> int:
         return await self._database.write(partial(_forget, model, limit))
 
-    def _gone(self, connection: sqlite3.Connection, tenant: str) -> Gone:
-        return Gone(connection, tenant, self._clock.now().timestamp())
+    def _hidden(self, connection: sqlite3.Connection, tenant: str) -> _Hidden:
+        return _Hidden(connection, tenant, self._clock.now().timestamp())
+
+
+class _Hidden(Gone):
+    """Which documents of a tenant are not found: those that are gone, and those with passages of an earlier text."""
+
+    def __init__(self, connection: sqlite3.Connection, tenant: str, now: float) -> None:
+        super().__init__(connection, tenant, now)
+        self._lacks = bool(self._execute(_LACKS, (tenant,)).fetchone()[0])
+
+    def has(self, number: int) -> bool:
+        """Whether a document is not found, by its number."""
+        return super().has(number) or (self._lacks and bool(self._execute(_IS_LACKING, (number,)).fetchone()[0]))
 
 
 class TenantWords:
@@ -241,18 +259,18 @@ class TenantWords:
             )
 
 
-def _by_words(words: TenantWords, text: str, limit: int, gone: Gone) -> list[Hit]:
+def _by_words(words: TenantWords, text: str, limit: int, hidden: _Hidden) -> list[Hit]:
     most = limit
     while True:
         found = rank(words, text, most)
-        hits = [Hit(number, score) for number, score in found if not gone.has(number >> MADE_BITS)]
+        hits = [Hit(number, score) for number, score in found if not hidden.has(number >> MADE_BITS)]
         if len(hits) >= limit or len(found) < most:
             return hits[:limit]
         most *= _MORE_TIMES
 
 
 def _by_vector(
-    cache: VectorCache, query: PassageQuery, model: str, vector: bytes, gone: Gone, connection: sqlite3.Connection
+    cache: VectorCache, query: PassageQuery, model: str, vector: bytes, hidden: _Hidden, connection: sqlite3.Connection
 ) -> list[Hit]:
     words, number = TenantWords.find(connection, query), _number_of(connection, model)
     if words is None or number is None:
@@ -277,7 +295,7 @@ def _by_vector(
             some = vectors[begin : begin + _AT_ONCE]
             statement = f"{_HAS_VECTOR} ({', '.join('?' * len(some))})"
             rows = connection.execute(statement, some)
-            there.update([each for each, passage in rows if not gone.has(passage >> MADE_BITS)])
+            there.update([each for each, passage in rows if not hidden.has(passage >> MADE_BITS)])
         return there
 
     scores = cache.scores(key, vector, read_newer, words.texts)
@@ -301,9 +319,9 @@ def _wanted(
             tenants += [] if before is None else [before]
     waiting = []
     for tenant in tenants:
-        gone = Gone(connection, connection.execute(_TENANT_NAME, (tenant,)).fetchone()[0], now)
+        hidden = _Hidden(connection, connection.execute(_TENANT_NAME, (tenant,)).fetchone()[0], now)
         rows = connection.execute(_WANTED, (number, tenant, now))
-        waiting.append([*islice((row for row in rows if not gone.has(row[0] >> MADE_BITS)), limit)])
+        waiting.append([*islice((row for row in rows if not hidden.has(row[0] >> MADE_BITS)), limit)])
     return (tenants or [last])[-1], in_turns(waiting, limit)
 
 
@@ -333,11 +351,13 @@ def _forget(model: str, limit: int, writing: Transaction) -> int:
     return count
 
 
-def _read(connection: sqlite3.Connection, tenant: str, numbers: Sequence[int], gone: Gone) -> Iterator[FoundPassage]:
+def _read(
+    connection: sqlite3.Connection, tenant: str, numbers: Sequence[int], hidden: _Hidden
+) -> Iterator[FoundPassage]:
     paths: dict[str, tuple[str, ...]] = {}
     for number in numbers:
         row = connection.execute(_READ, (number, tenant)).fetchone()
-        if row is None or gone.has(number >> MADE_BITS):
+        if row is None or hidden.has(number >> MADE_BITS):
             continue
         id, parent, title, heading, text, revision, tags, is_human_readable = row
         if parent not in paths:

@@ -1,7 +1,7 @@
 """The one thread that writes to a database, and commits many writes at once.
 
 A commit waits for the disk, and the wait is the same for one write and for five hundred. So whatever has been asked for
-while the last commit was under way goes into the next one.
+while the last commit was under way goes into the next one, up to a weight: other processes want to write, too.
 
 1. Functions run inside their group's transaction, under one savepoint. If any of them fails, all are undone and run
    again, each under a savepoint of its own, so that only what fails is undone: a function may run twice, and must leave
@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 MOST_WAITING = 10_000
 MOST_IN_A_GROUP = 512
+MOST_WEIGHT = 2_000
+"""Of a group, unless it is one function: about as many rows as others should wait for."""
 MOST_FOR_LATER = 2048
 WRITES_BEFORE_TIDYING = 16
 QUIET_SECONDS = 0.1
@@ -88,14 +90,17 @@ class SqliteWriter:
         self._is_running = False
         self._is_closed = False
         self._writes_since_tidy = 0
+        self._held: Job[Transaction, Any] | None = None
+        """A job that was too much for the last group."""
         self._connection: sqlite3.Connection | None = None
 
-    def run(self, function: Callable[[Transaction], T]) -> Awaitable[T]:
+    def run(self, function: Callable[[Transaction], T], weight: int = 1) -> Awaitable[T]:
         """Run `function`, and return its result once that is committed. Functions run in the order of these calls.
 
+        The weight is about how many rows it writes, if they are many.
         Can be awaited on any event loop of any thread. If nobody waits any longer the function runs all the same.
         """
-        return self._put(Job(function))
+        return self._put(Job(function, weight=weight))
 
     def run_together(self, together: Together, item: Any) -> Awaitable[Any]:
         """As `run`, for an item that may be done at once with those before and behind it."""
@@ -128,8 +133,7 @@ class SqliteWriter:
     def _work(self) -> None:
         is_last = False
         while not is_last:
-            group = [self._next()]
-            group += [self._jobs.get() for _ in range(min(self._jobs.qsize(), MOST_IN_A_GROUP - 1))]
+            group = self._group(self._next())
             is_last = isinstance(group[-1], Farewell)
             self._write([job for job in group if not isinstance(job, Farewell)])
             if is_last:
@@ -137,8 +141,23 @@ class SqliteWriter:
             Job.deliver(group)
             del group  # While it waits for the next, the thread must not keep what the last one wrote.
 
+    def _group(self, first: Job[Transaction, Any]) -> list[Job[Transaction, Any]]:
+        """What goes into the next commit: what has been asked for, up to a number and a weight."""
+        group, weight = [first], first.weight
+        for _ in range(min(self._jobs.qsize(), MOST_IN_A_GROUP - 1)):
+            job = self._jobs.get()
+            weight += job.weight
+            if weight > MOST_WEIGHT:
+                self._held = job
+                break
+            group.append(job)
+        return group
+
     def _next(self) -> Job[Transaction, Any]:
         """The next job; until it comes, the database is tidied up."""
+        held, self._held = self._held, None
+        if held is not None:
+            return held
         quiet_seconds = QUIET_SECONDS
         while self._connection is not None and self._writes_since_tidy >= WRITES_BEFORE_TIDYING:
             try:

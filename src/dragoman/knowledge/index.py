@@ -1,7 +1,8 @@
 """The ports to the index of passages: pieces of documents, found by their words and by vectors.
 
 1. The words of a document, and the note that its passages want vectors, are written in the transaction of the change
-   itself: what is committed is found, and what is deleted is not.
+   itself: what is committed is found, and what is deleted is not. A text above 256 KB is noted as missing there, and
+   is indexed afterwards, in pieces; until that is done its document is not found, and a search can say so.
 2. Nothing of one tenant's has an influence on what another one finds, or on how it is scored.
 3. Vectors follow behind. One belongs to a model; vectors of different models are never compared.
 """
@@ -75,7 +76,14 @@ class PassageIndex(Protocol):
         ...
 
     async def catch_up(self, limit: int) -> int:
-        """Index documents from before there was an index, at most `limit`; how many those were."""
+        """Index documents that are missing, of one tenant and at most `limit`; how many those were.
+
+        They are written in pieces, each in a transaction of its own.
+        """
+        ...
+
+    async def unindexed(self, tenant: str) -> int:
+        """How many documents are not found because they are missing; a thousand if there are more."""
         ...
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, islice, zip_longest
 from typing import Final, TypeVar
@@ -11,8 +13,11 @@ from typing import Final, TypeVar
 import msgspec
 
 from dragoman.knowledge.index import Passage
-from dragoman.knowledge.passages import passages_of
+from dragoman.knowledge.passages import passages_of, size_of
 from dragoman.knowledge.port import CreateDocument, Document, DocumentChange, Documents, UpdateDocument
+from dragoman.knowledge.rows import MOST_BYTES
+from dragoman.search.ranking import MOST_COUNT
+from dragoman.search.words import all_words_in
 
 T = TypeVar("T")
 
@@ -26,17 +31,28 @@ _LARGE = 32_768
 _encode = msgspec.json.encode
 
 
-class IndexEntry(msgspec.Struct, frozen=True):
-    """A passage that is to be found, and what tells whether it was there before."""
+class IndexEntry:
+    """A passage that is to be found, what tells whether it was there before, and its words."""
 
-    hash: bytes
-    passage: Passage
-    title: str
+    def __init__(self, title: str, passage: Passage) -> None:
+        self.passage = passage
+        self.title = title
 
-    @property
-    def text(self) -> str:
-        """All that it is found by: the title, the headings and the text."""
-        return whole_text(self.title, self.passage)
+    @cached_property
+    def hash(self) -> bytes:
+        return blake2b(_encode((self.title, self.passage.heading, self.passage.text)), digest_size=16).digest()
+
+    @cached_property
+    def words(self) -> tuple[int, str]:
+        """How many words it has, and these: a line for those that occur once, one for those that do twice, and so on.
+
+        They are those of all that it is found by: the title, the headings and the text.
+        """
+        found = all_words_in(whole_text(self.title, self.passage))
+        lines: list[list[str]] = [[] for _ in range(MOST_COUNT)]
+        for word, count in Counter(found).items():
+            lines[min(count, MOST_COUNT) - 1].append(word)
+        return len(found), "\n".join([" ".join(line) for line in lines]).rstrip("\n")
 
 
 def is_found_otherwise(document: Document, before: Document) -> bool:
@@ -48,14 +64,12 @@ def entries_of(title: str, passages: Iterable[Passage]) -> list[IndexEntry]:
     """What is kept of the passages of a document with this title, in order."""
     own = passages_of("text/plain", title) if len(title) > LONGEST_TITLE else ()
     title = title[:LONGEST_TITLE]
-    return [
-        IndexEntry(blake2b(_encode((title, each.heading, each.text)), digest_size=16).digest(), each, title)
-        for each in (*own, *passages)
-    ]
+    return [IndexEntry(title, each) for each in (*own, *passages)]
 
 
 class CutAhead:
-    """Passages of a large body, made before the transaction that needs them: a megabyte can take a second or two."""
+    """Passages of a large body, made before the transaction that needs them: that takes longer than
+    others should wait."""
 
     def __init__(self, mime_type: str = "", body: str = "", passages: Sequence[Passage] = ()) -> None:
         self._content = mime_type, body
@@ -68,8 +82,8 @@ class CutAhead:
             mime_type, body = change.document.mime_type, change.document.body
         elif isinstance(change, UpdateDocument):
             mime_type, body = change.fields.get("content.mime_type"), change.fields.get("content.body")
-        if not isinstance(body, str) or len(body) < _LARGE:
-            return cls()
+        if not isinstance(body, str) or not _LARGE <= size_of(body) <= MOST_BYTES:
+            return cls()  # A larger one is cut when it is indexed, after the commit.
         if mime_type is None and isinstance(change, UpdateDocument):
             document = await documents.get(tenant, change.id)
             mime_type = document.mime_type if document else ""

@@ -254,6 +254,25 @@ CREATE INDEX document_due_of_tenant ON document (tenant, delete_at)
 WHERE delete_at IS NOT NULL AND deleted_at IS NULL;
 """
 
+_UNINDEXED = """
+-- Documents whose passages are not those of their texts yet. The revision is that of the change which has left them
+-- so, 0 for documents from before there was an index. What passages there are is found only if `is_found`.
+CREATE TABLE passage_unindexed (
+  tenant TEXT NOT NULL,
+  is_found INTEGER NOT NULL,
+  document INTEGER NOT NULL UNIQUE,
+  revision INTEGER NOT NULL,
+  PRIMARY KEY (tenant, is_found, document)
+) WITHOUT ROWID;
+
+INSERT INTO passage_unindexed SELECT document.tenant, 0, document.number, 0
+FROM passage_missing JOIN document ON document.number = passage_missing.document;
+
+DROP TABLE passage_missing;
+
+ALTER TABLE passage_unindexed RENAME TO passage_missing;
+"""
+
 MIGRATIONS = (
     Migration(PART, 1, "sqlite", _TABLES),
     Migration(PART, 2, "sqlite", _PASSAGES),
@@ -261,4 +280,5 @@ MIGRATIONS = (
     Migration(PART, 4, "sqlite", _TURNS),
     Migration(PART, 5, "sqlite", _CONTENTS),
     Migration(PART, 6, "sqlite", _LEAVING),
+    Migration(PART, 7, "sqlite", _UNINDEXED),
 )

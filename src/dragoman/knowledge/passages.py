@@ -79,7 +79,7 @@ class _Joiner:
         text = text.strip("\n")
         if not text or text.isspace():
             return
-        size = _size(text)
+        size = size_of(text)
         if heading != self._heading or self._size + size > TARGET or self._begins_anew(text, size):
             self._flush()
             self._heading = heading
@@ -112,7 +112,8 @@ class _Joiner:
             self._waiting, self._size = [], 0
 
 
-def _size(text: str) -> int:
+def size_of(text: str) -> int:
+    """Bytes in UTF-8."""
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
@@ -121,8 +122,8 @@ def _split(text: str, most: int) -> Iterator[str]:
     waiting: list[str] = []
     total = 0
     for line in text.split("\n"):
-        for piece in (line,) if _size(line) <= most else _cut(line, most):
-            size = _size(piece) + 1
+        for piece in (line,) if size_of(line) <= most else _cut(line, most):
+            size = size_of(piece) + 1
             if total + size > most + 1:
                 yield "\n".join(waiting)
                 waiting, total = [], 0
@@ -184,7 +185,7 @@ def _add_markdown(joiner: _Joiner, body: str) -> None:
             path.pop()
         above = tuple(title for _, title in path[:_MOST_HEADINGS])
         text = "\n".join(lines[section.begin : section.end])
-        is_small = not section.blocks or _size(text) <= _SMALL_SECTION
+        is_small = not section.blocks or size_of(text) <= _SMALL_SECTION
         if section.level and is_small and not section.is_followed_by_deeper:
             joiner.add(above, text)
             continue
@@ -229,7 +230,7 @@ def _pieces(blocks: Sequence[Token], lines: Sequence[str]) -> Iterator[tuple[str
             continue
         begin, end = token.map
         text = "\n".join(lines[begin:end])
-        if not token.type.endswith("_list_open") or _size(text) <= TARGET:
+        if not token.type.endswith("_list_open") or size_of(text) <= TARGET:
             yield text, token.type in _WHOLE
             continue
         for item in _items(blocks, place + 1):

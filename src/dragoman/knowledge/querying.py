@@ -1,7 +1,8 @@
 """Questions to the documents: what is searched, in which time, and what is answered.
 
 1. A query has a budget. What is found within it is answered, and `missing` names what is not: `vectors` if the embedder
-   was too slow or failed, `answer` if the model was, `words` if the index itself was.
+   was too slow or failed, `answer` if the model was, `words` if the index itself was, `documents` if some are not
+   indexed yet.
 2. Words and vectors are searched at the same time, each for candidates, which are fused; see `fusing.py`.
 3. Only documents of the request's tenant are searched, and only those that are there when the passages are read.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -79,7 +80,7 @@ class _Answering(Struct):
     response: str = ""
     hits: int = 0
     took_part: set[QueryStep] = field(default_factory=set)
-    missing: list[QueryStep] = field(default_factory=list)
+    missing: list[QueryStep | Literal["documents"]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -154,6 +155,9 @@ class Queries:
         if self._get_embedder is not None:
             searches.append(self._by_vector(asked, query.query, self._get_embedder, budget, so_far))
         lists = [ranked for ranked in await asyncio.gather(*searches) if ranked is not None]
+        if unindexed := await self._index.unindexed(tenant):
+            so_far.missing.append("documents")
+            so_far.notes.append(f"documents that are not indexed yet were not searched: {unindexed}")
         named = {hit.number for ranked in lists if ranked.by_score for hit in ranked.hits}
         left = keep_few(fuse(*lists), named, query.top_k)
         so_far.hits = len(left)

@@ -17,7 +17,8 @@ MOST_BYTES: Final = 262_144
 class Room(Struct):
     """How much one transaction may still write."""
 
-    rows: int = MOST_ROWS
+    rows: int = MOST_ROWS - 100
+    """Less than there may be: a change has rows of its own."""
     bytes: int = MOST_BYTES
     documents: int = MOST_ROWS
     """Documents that may be marked as deleted."""
@@ -25,6 +26,14 @@ class Room(Struct):
     @property
     def is_left(self) -> bool:
         return self.rows > 0 and self.bytes > 0
+
+    def take(self, rows: int, bytes: int) -> bool:
+        """Whether there is room for so much, which is taken then."""
+        if rows > self.rows or bytes > self.bytes:
+            return False
+        self.rows -= rows
+        self.bytes -= bytes
+        return True
 
 
 class Unmarked(Struct, frozen=True):

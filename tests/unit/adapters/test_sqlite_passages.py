@@ -131,7 +131,7 @@ async def test_the_documents_of_an_older_database_are_indexed_step_by_step(tmp_p
     tables = [each for each in names if "_term_" not in each and not each.endswith("of_tenant")]
     for name in ("passage_term_count", *tables):
         connection.execute(f"DROP TABLE {name}")
-    connection.execute("DELETE FROM migration WHERE part = 'knowledge' AND version IN (2, 4)")
+    connection.execute("DELETE FROM migration WHERE part = 'knowledge' AND version IN (2, 4, 7)")
     row = "INSERT INTO document SELECT NULL, tenant, ?, parent, 0, 1, title, mime_type, '[\"x\"]', NULL, NULL, 1, 0, 0, NULL, ?, ?, NULL FROM document WHERE id = 'other'"  # noqa: E501
     for number in range(25):
         connection.execute(row, (f"d{number}", 1.0 if number == 7 else None, f"needle number{number}"))
@@ -150,7 +150,7 @@ async def test_the_documents_of_an_older_database_are_indexed_step_by_step(tmp_p
     connection = sqlite3.connect(tmp_path / FILE_NAME)
     for number in range(3):
         connection.execute(row, (f"long{number}", None, "word " * 40_000))
-    connection.execute("INSERT INTO passage_missing SELECT number FROM document WHERE id LIKE 'long%'")
+    connection.execute("INSERT INTO passage_missing SELECT tenant, 0, number, 0 FROM document WHERE id LIKE 'long%'")
     connection.commit()
     connection.close()
     assert [await index.catch_up(10) for _ in range(3)] == [2, 1, 0], "others can write in between"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.adapters.sqlite_writer import SqliteWriter, Transaction
+from dragoman.adapters.sqlite_writer import MOST_WEIGHT, SqliteWriter, Transaction
 from dragoman.errors import (
     NotFound,
     OverQuota,
@@ -129,6 +129,18 @@ async def as_one_group(writer: SqliteWriter, *functions: Callable[[Transaction],
     await asyncio.sleep(0)  # Each of them puts its function into the queue.
     await held.release()
     return await asyncio.gather(*jobs, return_exceptions=True)
+
+
+async def test_a_group_ends_before_it_writes_too_much(writer: SqliteWriter, database: Database) -> None:
+    held = Held(writer)
+    await held.begun()
+    heavy = [asyncio.ensure_future(writer.run(insert(f"n{n}"), MOST_WEIGHT // 2)) for n in range(5)]
+    heaviest = asyncio.ensure_future(writer.run(insert("heaviest"), 9 * MOST_WEIGHT))
+    light = [asyncio.ensure_future(writer.run(insert(f"light{n}"))) for n in range(9)]
+    await held.release()
+    await asyncio.gather(*heavy, heaviest, *light)
+    assert database.items() == [*(f"n{n}" for n in range(5)), "heaviest", *(f"light{n}" for n in range(9))]
+    assert database.commits == 1 + 3 + 1 + 1
 
 
 async def test_a_function_gets_the_connection_and_its_result_comes_back(

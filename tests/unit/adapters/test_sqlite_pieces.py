@@ -1,0 +1,79 @@
+"""No transaction writes much for documents, so that nobody waits for long to write."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from dragoman.adapters.sqlite_storage import SqliteStorage
+from dragoman.knowledge.index import PassageIndex, PassageVectors
+from dragoman.knowledge.migrations import MIGRATIONS
+from dragoman.knowledge.part import catch_up, tidy
+from dragoman.knowledge.port import KEPT_DELETED_SECONDS, ROOT, Documents, UpdateDocument
+from dragoman.knowledge.rows import MOST_BYTES, MOST_ROWS
+from dragoman.storage.settings import StorageConfig
+from dragoman.testing import ManualClock
+from tests.support.document_entries import Tree
+from tests.support.large_texts import large_text
+
+INDEXED = "INSERT INTO passage ("
+
+
+class Counted(sqlite3.Connection):
+    """Counts the rows of each transaction, those that the index of words writes for itself included."""
+
+    begun = 0
+    indexed = 0
+    rows: ClassVar[list[int]] = []
+    bytes: ClassVar[list[int]] = []
+
+    def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
+        if statement.startswith("BEGIN"):
+            self.begun, self.indexed = self.total_changes, 0
+        elif statement.startswith(INDEXED):
+            self.indexed += len(values[-1].encode())
+        elif statement == "COMMIT" and self.total_changes > self.begun:
+            self.rows.append(self.total_changes - self.begun)
+            self.bytes.append(self.indexed)
+        return super().execute(statement, values)
+
+
+@pytest.mark.slow
+async def test_no_transaction_writes_more_than_2000_rows_or_indexes_more_than_256_kilobytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Counted))
+    clock = ManualClock()
+    storage = SqliteStorage(StorageConfig(data_dir=str(tmp_path)), clock, MIGRATIONS)
+    documents, index = storage.port(Documents), storage.port(PassageIndex)
+    tree = Tree(documents)
+    await storage.port(PassageVectors).wanted("model", 1)
+    many_words = " ".join(f"w{number} " * (number % 9 + 1) for number in range(7_000))
+    small_pieces = "\n".join(f"# Heading {number}\n\n{'text ' * 20}" for number in range(2_000))
+    texts = large_text("first", 1_500), large_text("second", 1_500), many_words, small_pieces, large_text("small", 240)
+    await tree.create("top")
+    for number, text in enumerate(texts):
+        await tree.create(f"d{number}", "top", body=text, mime_type="text/markdown")
+        await catch_up(index)
+    for number, text in enumerate(reversed(texts)):
+        await tree.do(UpdateDocument(id=f"d{number}", fields={"content.body": text}))
+        await catch_up(index)
+    for number in range(400):
+        await tree.create(f"e{number}", "top" if number % 2 else f"e{number - 1}" if number else ROOT)
+    paragraphs = large_text("many", 50)
+    await asyncio.gather(*(tree.create(f"m{number}", body=paragraphs) for number in range(20)))
+    await asyncio.gather(*(tree.delete(f"m{number}") for number in range(20)))
+    await tree.delete("top")
+    await tidy(documents)
+    clock.advance(KEPT_DELETED_SECONDS)
+    await tidy(documents)
+    await storage.close()
+    assert len(Counted.rows) > 40
+    assert max(Counted.rows) <= MOST_ROWS
+    assert max(Counted.bytes) <= MOST_BYTES
+    assert sum(Counted.bytes) > 6_000_000, "all has been indexed"

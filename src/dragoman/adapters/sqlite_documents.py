@@ -364,26 +364,13 @@ class SqliteAudit:
         return await self._database.read(read)
 
 
-class _Rows:
-    """Implements `DocumentRows`."""
+class _RequestRows:
+    """Implements `RequestRows`."""
 
-    def __init__(self, connection: Transaction | sqlite3.Connection, now: float, cut: CutAhead, ahead: NewText) -> None:
+    def __init__(self, connection: Transaction | sqlite3.Connection, now: float) -> None:
         self.connection = connection
-        self._ahead = ahead
-        self._lacks_passages = False
         self._execute = connection.execute
-        self.leaving = SqliteLeavingRows(connection, self.note)
-        self._cut = cut
         self.now = now
-
-    @property
-    def is_unfinished(self) -> bool:
-        return self._lacks_passages or self.leaving.is_unfinished
-
-    @property
-    def _writing(self) -> Transaction:
-        assert isinstance(self.connection, Transaction)
-        return self.connection
 
     def receipt(self, request: ActionRequest) -> Receipt | None:
         row = self._execute(_RECEIPT, (*_receipt_key(request), self.now)).fetchone()
@@ -403,6 +390,26 @@ class _Rows:
         assert request.stream is not None
         stream = request.stream
         self._execute(_SET_SEQ, (request.tenant, request.principal, stream.context_id, stream.seq, until))
+
+
+class _Rows(_RequestRows):
+    """Implements `DocumentRows`."""
+
+    def __init__(self, connection: Transaction | sqlite3.Connection, now: float, cut: CutAhead, ahead: NewText) -> None:
+        super().__init__(connection, now)
+        self._ahead = ahead
+        self._lacks_passages = False
+        self.leaving = SqliteLeavingRows(connection, self.note)
+        self._cut = cut
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self._lacks_passages or self.leaving.is_unfinished
+
+    @property
+    def _writing(self) -> Transaction:
+        assert isinstance(self.connection, Transaction)
+        return self.connection
 
     def document(self, tenant: str, id: str) -> Document | None:
         return next(_documents(self.connection, _ONE, tenant, id), None)

@@ -67,13 +67,8 @@ class Receipt(Struct, frozen=True):
     hits: int = 0
 
 
-class DocumentRows(Protocol):
-    """The tables of one engine, within a transaction. Deleted documents are rows like others, but nobody's child."""
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether something of the change is left to be done in further transactions."""
-        ...
+class RequestRows(Protocol):
+    """What is kept of requests, within a transaction."""
 
     def receipt(self, request: ActionRequest) -> Receipt | None: ...
 
@@ -84,6 +79,15 @@ class DocumentRows(Protocol):
         ...
 
     def set_seq(self, request: ActionRequest, until: float) -> None: ...
+
+
+class DocumentRows(RequestRows, Protocol):
+    """The tables of one engine, within a transaction. Deleted documents are rows like others, but nobody's child."""
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether something of the change is left to be done in further transactions."""
+        ...
 
     def document(self, tenant: str, id: str) -> Document | None:
         """A document without its body."""

@@ -733,7 +733,7 @@ def _http_parts(
         from dragoman.knowledge_page.part import knowledge_page_part
 
         has_answers = config.knowledge.answers_url is not None
-        yield knowledge_page_part(runtime.edge.services, has_answers=has_answers)
+        yield knowledge_page_part(runtime.edge.services, config.gateway, has_answers=has_answers)
 
 
 def _agent_views(runtime: Runtime) -> AgentViews | None:

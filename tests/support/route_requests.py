@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from dragoman.access.callers import ANONYMOUS, Caller
@@ -16,9 +17,14 @@ def request_to(
     headers: dict[bytes, bytes] | None = None,
     **scope: Any,
 ) -> HttpRequest:
-    """A request without a body."""
+    """A request without a body, of a client that stays."""
+    is_read = False
 
     async def receive() -> dict[str, Any]:
+        nonlocal is_read
+        if is_read:
+            await asyncio.get_running_loop().create_future()
+        is_read = True
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def body() -> bytes:

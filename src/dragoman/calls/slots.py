@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from dragoman.calls.limits import encode_arguments
+from dragoman.calls.places import AwaitedPlaces, Release
 from dragoman.calls.settings import ResourcesConfig
 from dragoman.clock import Clock, SystemClock
 from dragoman.errors import NoFreeSlot, PayloadTooLarge, ToolError
@@ -17,7 +15,6 @@ from dragoman.sections import ValidationResult
 from dragoman.telemetry.load import LagMonitor, process_memory
 from dragoman.tools.settings import ToolsConfig
 
-Release: TypeAlias = Callable[[], None]
 HealthStatus: TypeAlias = Literal["healthy", "degraded", "unhealthy"]
 
 DEGRADED_LAG_MS = 100
@@ -35,20 +32,18 @@ class Telemetry(msgspec.Struct, frozen=True, rename="camel"):
     max_concurrent_executions: int
 
 
-class Slots:
+class Slots(AwaitedPlaces):
     """A fixed number of slots, taken without waiting or not at all, and one reserved for `health`."""
 
     def __init__(
         self, config: ResourcesConfig | None = None, tools: ToolsConfig | None = None, clock: Clock | None = None
     ) -> None:
-        self.limit = (config or ResourcesConfig()).max_concurrent_executions
+        super().__init__((config or ResourcesConfig()).max_concurrent_executions)
         self.max_payload_bytes = (tools or ToolsConfig()).max_payload_bytes
         self.lag = LagMonitor(clock or SystemClock())
-        self.in_use = 0
         self.consecutive_refusals = 0
         """Calls turned away with RESOURCE_EXHAUSTED since one last ended otherwise."""
         self._reserved = 1
-        self.waiting: deque[asyncio.Future[None]] = deque()
 
     def take_reserved(self) -> None:
         """Take the slot that is kept free of ordinary work, and is not part of any count."""
@@ -61,33 +56,18 @@ class Slots:
         self._reserved = 1
 
     def give_back(self, _: object = None) -> None:
-        """Free a slot that is in use, and let the longest waiter try again."""
+        """Free a slot that is in use and nobody's share, and let the longest waiter try again."""
         self.in_use -= 1
-        if self.waiting:
+        if self.waiting.tenants:
             self.wake_next()
 
     def try_acquire_slot(self) -> Release | None:
         """A function that gives the slot back, however often it is called, or None when all are taken."""
-        if self.in_use >= self.limit:
-            return None
-        self.in_use += 1
-        return _Slot(self)
+        return self.take() if self.has_room() else None
 
     async def acquire_slot(self) -> Release:
         """Wait for a slot, first come first served; for work that can wait."""
-        queue = self.waiting.append
-        while self.in_use >= self.limit:
-            turn = asyncio.get_running_loop().create_future()
-            queue(turn)
-            queue = self.waiting.appendleft  # Whoever is overtaken after being woken keeps its place.
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self.wake_next()
-                raise
-        self.in_use += 1
-        return _Slot(self)
+        return await self.acquire()
 
     def validate_payload_size(self, payload: Any) -> ValidationResult:
         """Whether `payload` is JSON of at most `tools.max_payload_bytes`."""
@@ -118,23 +98,3 @@ class Slots:
         if self.is_approaching_limits() or lag > DEGRADED_LAG_MS:
             return "degraded"
         return "healthy"
-
-    def wake_next(self) -> None:
-        """Let whoever has waited longest for a slot try again."""
-        while self.waiting:
-            turn = self.waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-
-
-class _Slot(msgspec.Struct, eq=False):
-    """Gives a slot back the first time it is called, and never again."""
-
-    slots: Slots | None
-
-    def __call__(self) -> None:
-        slots = self.slots
-        if slots is not None:
-            self.slots = None
-            slots.give_back()

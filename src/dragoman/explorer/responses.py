@@ -22,14 +22,14 @@ HARDENED: tuple[Header, ...] = (
 DATA: tuple[Header, ...] = (JSON, (b"content-security-policy", b"default-src 'none'"), *HARDENED)
 
 
-def json_response(value: Any, status: int = 200) -> HttpResponse:
-    """A value as JSON."""
-    return HttpResponse(status, encode_json(value), DATA)
+def json_response(value: Any, status: int = 200, *more: Header) -> HttpResponse:
+    """A value as JSON, with more headers than all have."""
+    return HttpResponse(status, encode_json(value), (*DATA, *more))
 
 
-def error_response(status: int, message: str) -> HttpResponse:
+def error_response(status: int, message: str, *more: Header) -> HttpResponse:
     """An error, in the one form that all of them have."""
-    return json_response({"error": message}, status)
+    return json_response({"error": message}, status, *more)
 
 
 def load_page(path: Path, rules: str, styles: str = "") -> tuple[bytes, tuple[Header, ...]]:

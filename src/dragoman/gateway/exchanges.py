@@ -25,7 +25,7 @@ from dragoman.errors import (
 from dragoman.gateway.asking import AskedAction, caller_kind, requested_by
 from dragoman.gateway.credentials import Credential, Credentials, not_authentic
 from dragoman.gateway.envelope import Envelope22, is_trace, malformed, new_trace, trace_in
-from dragoman.gateway.rates import GatewayRates, Remaining
+from dragoman.gateway.rates import GatewayRates, Remaining, RequestRates, retry_after
 from dragoman.gateway.settings import GatewayConfig
 from dragoman.ids import Ids
 from dragoman.parts.route import HttpRequest, HttpResponse
@@ -104,7 +104,7 @@ class Exchanges:
     ) -> None:
         """No body that `admit` reads has more than `most_bytes`."""
         self.credentials = credentials
-        self._rates = rates
+        self._rates = RequestRates(rates, settings)
         self._settings = settings
         self._ids = ids
         self._logger = logger
@@ -156,19 +156,16 @@ class Exchanges:
     async def count(self, exchange: GatewayExchange) -> None:
         """Count a request of a principal, and of its tenant if it has but one. Raises `RateLimited`."""
         assert exchange.credential is not None
-        settings, caller = self._settings, exchange.credential.caller
-        buckets = [(f"principal {caller.principal}", settings.requests_per_minute_per_principal)]
-        if len(caller.tenants) == 1:
-            # First: whoever can choose its name freely is still of one tenant.
-            buckets.insert(0, (f"tenant {next(iter(caller.tenants))}", settings.requests_per_minute_per_tenant))
-        exchange.rate = await self._rates.take(*buckets)
+        caller = exchange.credential.caller
+        tenant = next(iter(caller.tenants)) if len(caller.tenants) == 1 else None
+        exchange.rate = await self._rates.take(caller.principal, tenant)
 
     async def count_tenant(self, exchange: GatewayExchange, tenant: str) -> None:
         """Count a request for one of several tenants that its caller has; others were counted before."""
         assert exchange.credential is not None
         if len(exchange.credential.caller.tenants) == 1:
             return
-        rate = await self._rates.take((f"tenant {tenant}", self._settings.requests_per_minute_per_tenant))
+        rate = await self._rates.take(tenant=tenant)
         if exchange.rate is None or rate.remaining < exchange.rate.remaining:
             exchange.rate = rate
 
@@ -207,9 +204,8 @@ class Exchanges:
         status, body = word_error(error, exchange.trace_id)
         headers = exchange.headers
         if isinstance(error, RateLimited):
-            after = -(-int((error.details or {}).get("retryAfterMs", 1000)) // 1000)
             limit = int((error.details or {}).get("limit", 0))
-            headers = (_JSON, *_rate_headers(Remaining(limit, 0)), (b"retry-after", str(after).encode()))
+            headers = (_JSON, *_rate_headers(Remaining(limit, 0)), retry_after(error))
         elif status in (429, 503):
             headers = (*headers, _RETRY_SOON)
         elif status == 401:

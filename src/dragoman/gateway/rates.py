@@ -16,6 +16,7 @@ from msgspec import Struct
 from dragoman.clock import Clock
 from dragoman.errors import RateLimited
 from dragoman.gateway.port import Quotas
+from dragoman.gateway.settings import GatewayConfig
 
 WINDOW_SECONDS = 60
 MOST_BUCKETS = 10_000
@@ -104,6 +105,28 @@ class GatewayRates:
             bucket.block *= 2
         finally:
             bucket.fetching = None
+
+
+class RequestRates:
+    """The rates of tenants and principals, which all addresses for documents share."""
+
+    def __init__(self, rates: GatewayRates, settings: GatewayConfig) -> None:
+        self._rates = rates
+        self._settings = settings
+
+    async def take(self, principal: str | None = None, tenant: str | None = None) -> Remaining:
+        """Count a request of a principal, of a tenant, or of both. Raises `RateLimited`, and counts it in none then."""
+        wanted = []
+        if tenant is not None:  # First: whoever can choose its name freely is still of one tenant.
+            wanted.append((f"tenant {tenant}", self._settings.requests_per_minute_per_tenant))
+        if principal is not None:
+            wanted.append((f"principal {principal}", self._settings.requests_per_minute_per_principal))
+        return await self._rates.take(*wanted)
+
+
+def retry_after(error: RateLimited) -> tuple[bytes, bytes]:
+    """The header of a refusal that says when to come back."""
+    return b"retry-after", b"%d" % -(-int((error.details or {}).get("retryAfterMs", 1000)) // 1000)
 
 
 def _look_at(task: asyncio.Task[None]) -> None:

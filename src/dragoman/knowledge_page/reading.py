@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Any, Final
 
+from dragoman.calls.places import Holder
 from dragoman.errors import NotFound
 from dragoman.knowledge.port import ROOT, Document, Documents, Revision
+from dragoman.knowledge_page import differences, rendering
 from dragoman.knowledge_page.differences import difference
 from dragoman.knowledge_page.rendering import render, visible
+from dragoman.knowledge_page.work import Workshop
 
 CHILDREN_AT_ONCE: Final = 100
 REVISIONS_AT_ONCE: Final = 20
 MOST_ABOVE: Final = 32
 """Documents above one that are named; the tree may be deeper."""
-_THREADS: Final = 2
-"""Texts that are rendered or compared at a time."""
 _FIELDS: Final = ("title", "tags", "mime_type", "parent", "delete_at", "is_human_readable")
 """What a revision may change besides the text."""
 
@@ -25,7 +26,7 @@ class Reading:
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
-        self._turns = asyncio.Semaphore(_THREADS)
+        self._workshop = Workshop()
 
     async def children(self, tenant: str, parent: str, after: int | None) -> dict[str, Any]:
         """Some of the documents below one; `next` is the `after` of the following ones, or null."""
@@ -60,34 +61,37 @@ class Reading:
             "deleteAt": found.delete_at,
         }
 
-    async def rendered(self, tenant: str, id: str) -> str:
+    async def rendered(self, holder: Holder, id: str) -> str:
         """The text of a document as HTML."""
-        found = await self._readable(tenant, id)
-        async with self._turns:
-            return await asyncio.to_thread(render, tenant, found.title, found.mime_type, found.body)
+        async with self._workshop.turn(holder) as run:
+            found = await self._readable(holder.tenant, id)
+            asked = holder.tenant, found.title, found.mime_type, found.body
+            return await run(rendering.MOST_STEPS, partial(render, *asked))
 
-    async def history(self, tenant: str, id: str, before: int | None) -> dict[str, Any]:
+    async def history(self, holder: Holder, id: str, before: int | None) -> dict[str, Any]:
         """Some of the revisions, the newest first; `next` is the `before` of the following ones, or null."""
-        await self._readable(tenant, id)
-        revisions: list[dict[str, Any]] = []
-        while (left := REVISIONS_AT_ONCE - len(revisions)) > 0:
-            found = await self._documents.history(tenant, id, left, before=before)
-            if not found:
-                return {"revisions": revisions, "next": None}
-            before = found[-1].document.revision
-            revisions += map(_worded, found)
-        return {"revisions": revisions, "next": before if before is not None and before > 1 else None}
+        async with self._workshop.turn(holder):
+            await self._readable(holder.tenant, id)
+            revisions: list[dict[str, Any]] = []
+            while (left := REVISIONS_AT_ONCE - len(revisions)) > 0:
+                found = await self._documents.history(holder.tenant, id, left, before=before)
+                if not found:
+                    return {"revisions": revisions, "next": None}
+                before = found[-1].document.revision
+                revisions += map(_worded, found)
+            return {"revisions": revisions, "next": before if before is not None and before > 1 else None}
 
-    async def compare(self, tenant: str, id: str, old: int | None, new: int | None) -> dict[str, Any]:
+    async def compare(self, holder: Holder, id: str, old: int | None, new: int | None) -> dict[str, Any]:
         """What has changed from one revision to another; the revision 0 is an empty one."""
-        await self._readable(tenant, id)
-        if old is None or new is None or not 0 <= old < new:
-            raise _unknown()
-        after = await self._revision(tenant, id, new)
-        before = None if old == 0 else await self._revision(tenant, id, old)
-        async with self._turns:
-            text = "" if before is None else before.document.body
-            found = await asyncio.to_thread(difference, text, after.document.body)
+        tenant = holder.tenant
+        async with self._workshop.turn(holder) as run:
+            await self._readable(tenant, id)
+            if old is None or new is None or not 0 <= old < new:
+                raise _unknown()
+            after = await self._revision(tenant, id, new)
+            before = None if old == 0 else await self._revision(tenant, id, old)
+            texts = "" if before is None else before.document.body, after.document.body
+            found = await run(differences.MOST_STEPS, partial(difference, *texts))
         return {"from": old, "to": _worded(after), "fields": _changed(before, after), **found}
 
     async def _find(self, tenant: str, id: str) -> Document:

@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from dragoman.knowledge.changing import PAGES
+from dragoman.knowledge_page.work import Work
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -93,11 +94,14 @@ class TooCostly(Exception):
     """The parser has taken more steps than it may, or gone deeper."""
 
 
-def render(tenant: str, title: str, mime_type: str, body: str) -> str:
-    """A document of a tenant as a page of HTML. It takes its time: run it in a thread."""
-    shown, note = None, ""
+def render(tenant: str, title: str, mime_type: str, body: str, work: Work | None = None) -> str:
+    """A document of a tenant as a page of HTML. It takes its time: run it in a thread.
+
+    Raises `Aborted` if nobody waits for it any longer.
+    """
+    shown, note, work = None, "", work or Work(MOST_STEPS)
     if mime_type == "text/markdown":
-        shown = _markdown(tenant, title, body)
+        shown = _markdown(tenant, title, body, work)
         note = "" if shown is not None else "This document is too long, or too complex, to be laid out. "
     if shown is None:
         text = _indented(body) if mime_type == "application/json" else body
@@ -134,12 +138,12 @@ def _indented(body: str) -> str:
         return body
 
 
-def _markdown(tenant: str, title: str, body: str) -> str | None:
+def _markdown(tenant: str, title: str, body: str, work: Work) -> str | None:
     """None for what would take too long."""
     if len(body) > MOST_MARKDOWN or body.count("\n") > MOST_LINES:
         return None
     try:
-        return str(_parser().render(visible(body), {"tenant": tenant, "title": title, "steps": 0}))
+        return str(_parser().render(visible(body), {"tenant": tenant, "title": title, "work": work}))
     except (TooCostly, RecursionError):
         return None
 
@@ -160,8 +164,7 @@ def _parser() -> MarkdownIt:
 
 
 def _spend(env: MutableMapping[str, Any]) -> bool:
-    env["steps"] += 1
-    if env["steps"] > MOST_STEPS:
+    if not env["work"].spend():
         raise TooCostly
     return False
 

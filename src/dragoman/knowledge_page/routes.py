@@ -5,25 +5,29 @@
 2. It asks for nothing elsewhere, and nothing in a document can run in it: a text is shown in a frame of its own, under
    a policy that allows less than the page's.
 3. A search is a call of `knowledge.query_knowledge` like any other, as the page's caller. There is no side door.
+4. What reads whole texts counts against the rates of tenant and principal, as requests to the gateway do. Nothing is
+   done any longer for a client that has left.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qs
 
 from msgspec import Struct
 
-from dragoman.access.callers import Caller, scope_of
+from dragoman.access.callers import LOCAL, Caller, scope_of
 from dragoman.calls.call import Call, Outcome
 from dragoman.calls.origin import Origin
+from dragoman.calls.places import Holder
 from dragoman.edge.connection import Services
-from dragoman.errors import NotFound, Refused, ResourceExhausted, StorageError
+from dragoman.errors import NotFound, RateLimited, Refused, ResourceExhausted, StorageError
 from dragoman.explorer.responses import HARDENED, error_response, json_response, load_page
 from dragoman.explorer.runs import answered_or_gone, by_leaving
+from dragoman.gateway.rates import RequestRates, retry_after
 from dragoman.knowledge.actions import QUERY
 from dragoman.knowledge.port import ROOT
 from dragoman.knowledge.standing import PASSAGES_KEY, TENANT_KEY, roles_of, tenants_of
@@ -54,6 +58,11 @@ class PageRequest(Struct, frozen=True):
     def id(self) -> str:
         return self.text("id").lower()
 
+    @property
+    def holder(self) -> Holder:
+        """Whose share of the server it takes: callers of the page are known by tokens, and not by names they chose."""
+        return Holder(self.tenant, self.request.caller.principal)
+
     def text(self, name: str) -> str:
         """The value of a parameter; empty without one."""
         return self.values.get(name, [""])[0]
@@ -65,15 +74,16 @@ class PageRequest(Struct, frozen=True):
         return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
 
 
-_Answer: TypeAlias = Callable[[PageRequest], Awaitable[HttpResponse]]
+_Answer: TypeAlias = Callable[[PageRequest], Coroutine[Any, Any, HttpResponse]]
 
 
 class KnowledgePage:
     """Answers the routes of the page."""
 
-    def __init__(self, reading: Reading, services: Services, *, has_answers: bool) -> None:
+    def __init__(self, reading: Reading, services: Services, rates: RequestRates, *, has_answers: bool) -> None:
         """`has_answers`: whether a model writes answers."""
         self._reading = reading
+        self._rates = rates
         self._intake = services.intake
         self._has_answers = has_answers
         self._name = services.identity.server_info["name"]
@@ -86,6 +96,7 @@ class KnowledgePage:
             "difference": self._difference,
             "search": self._search,
         }
+        self._counted = {self._document, self._rendered, self._history, self._difference}
 
     def routes(self) -> tuple[Route, ...]:
         """The addresses, for the application."""
@@ -113,9 +124,13 @@ class KnowledgePage:
         if answer is None or tenant not in tenants:
             return _NOT_FOUND
         try:
-            return await answer(PageRequest(request, tenant, values))
+            if answer in self._counted and request.caller is not LOCAL:
+                await self._rates.take(request.caller.principal, tenant)
+            return await answered_or_gone(answer(PageRequest(request, tenant, values)), request.receive)
         except NotFound:
             return _NOT_FOUND
+        except RateLimited as error:
+            return error_response(429, clean_message(error.message), retry_after(error))
         except StorageError:
             return error_response(503, "The documents cannot be read at the moment")
 
@@ -142,26 +157,25 @@ class KnowledgePage:
         return json_response(await self._reading.document(asked.tenant, asked.id))
 
     async def _rendered(self, asked: PageRequest) -> HttpResponse:
-        text = await self._reading.rendered(asked.tenant, asked.id)
+        text = await self._reading.rendered(asked.holder, asked.id)
         return HttpResponse(200, text.encode(errors="replace"), (*_FRAME, *HARDENED))
 
     async def _history(self, asked: PageRequest) -> HttpResponse:
-        return json_response(await self._reading.history(asked.tenant, asked.id, asked.number("before")))
+        return json_response(await self._reading.history(asked.holder, asked.id, asked.number("before")))
 
     async def _difference(self, asked: PageRequest) -> HttpResponse:
         numbers = asked.number("from"), asked.number("to")
-        return json_response(await self._reading.compare(asked.tenant, asked.id, *numbers))
+        return json_response(await self._reading.compare(asked.holder, asked.id, *numbers))
 
     async def _search(self, asked: PageRequest) -> HttpResponse:
-        """The passages for a question, and an answer if one is wanted. It is withdrawn when the page stops waiting."""
+        """The passages for a question, and an answer if one is wanted."""
         words, tags = asked.text("q")[:LONGEST_QUERY], [each for each in asked.values.get("tag", []) if each]
         arguments: dict[str, Any] = {"query": words, "top_k": MOST_FOUND, "context_hints": _PLAIN}
         if tags:
             arguments["filters"] = {"tags": tags}
-        request = asked.request
-        call = self._intake.make_local(QUERY, arguments, Origin(request.caller, "page"), None)
+        call = self._intake.make_local(QUERY, arguments, Origin(asked.request.caller, "page"), None)
         call.meta = {TENANT_KEY: asked.tenant, PASSAGES_KEY: not asked.text("answer")}
-        outcome = await answered_or_gone(self._intake.answer(call, _as_it_is, by_leaving), request.receive)
+        outcome = await self._intake.answer(call, _as_it_is, by_leaving)
         if outcome.error is None:
             return json_response(_shown(outcome.value))
         error = outcome.error

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from dragoman.access.callers import LOCAL
+from dragoman.gateway.rates import GatewayRates, RequestRates
+from dragoman.gateway.settings import GatewayConfig
 from dragoman.knowledge.actions import QUERY
+from dragoman.knowledge.changing import PAGES
 from dragoman.knowledge.port import UpdateDocument
 from dragoman.knowledge_page.reading import CHILDREN_AT_ONCE, MOST_ABOVE, REVISIONS_AT_ONCE, Reading
-from dragoman.knowledge_page.routes import KnowledgePage
+from dragoman.knowledge_page.routes import API, KnowledgePage
 from dragoman.parts.route import HttpResponse
 from tests.support.document_entries import BrokenDocuments, Tree, titled
 from tests.support.gateway import Signer
 from tests.support.gateway_serving import NOBODY, GatewayApp, internal, keep_keys, open_gateway
 from tests.support.http_wire import Response, request
+from tests.support.plain_quotas import PlainQuotas
 from tests.support.route_requests import request_to
+from tests.support.waiting import PATIENCE
 
 VIEWER, TWO, ROLELESS, STRANGER = (f"a-token-of-the-{each}" for each in ("viewer", "two", "roleless", "stranger"))
 CALLERS: dict[str, Any] = {
@@ -211,6 +219,47 @@ async def test_history_comes_in_pages_the_newest_first_and_differences_between_a
             assert (await ask(gateway, "difference", id="a", from_=wrong[0], to=wrong[1])).status == 404
 
 
+# What it may cost.
+
+
+async def test_whole_texts_count_against_the_rates_that_the_gateway_has() -> None:
+    rates = {"requests_per_minute_per_principal": 3, "requests_per_minute_per_tenant": 5}
+    async with open_gateway({**CALLERS, "gateway": rates}) as gateway:
+        for tenant in ("acme", "a/ü"):
+            await Tree(gateway.documents, tenant).create("a")
+        for what in ("rendered", "history"):
+            assert (await ask(gateway, what, id="a")).status == 200
+        assert (await gateway.get(f"{PAGES}/acme/a", token=VIEWER)).status == 200
+        refused = await ask(gateway, "difference", id="a", from_=0, to=1)
+        assert (refused.status, refused.json) == (429, {"error": "At most 3 calls a minute"})
+        assert 0 < int(refused.headers["retry-after"]) <= 60
+        for what in ("children", "search", "start"):
+            assert (await ask(gateway, what)).status == 200
+        statuses = [(await ask(gateway, "document", TWO, tenant="acme", id="a")).status for _ in range(3)]
+        assert statuses == [200, 200, 429]  # Of the tenant's five, the other one has had three.
+        assert (await ask(gateway, "document", TWO, tenant="a/ü", id="a")).status == 200
+
+
+async def test_nothing_is_made_for_a_client_that_has_left_while_it_waited() -> None:
+    async with open_gateway(CALLERS) as gateway:
+        await Tree(gateway.documents).create("a")
+        go_on, threads = threading.Event(), ThreadPoolExecutor(1)
+        asyncio.get_running_loop().set_default_executor(threads)
+        threads.submit(go_on.wait, PATIENCE)
+        headers = {"authorization": f"Bearer {VIEWER}"}
+        asked = [
+            gateway.driver.begin(request(None, headers, method="GET", path=f"{API}rendered?id=a")) for _ in range(2)
+        ]
+        await asyncio.sleep(0)
+        for each in asked:
+            each.leave()
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*(each.task for each in asked))
+        assert not any(each.sent for each in asked)
+        go_on.set()
+        assert (await ask(gateway, "rendered", id="a")).status == 200
+
+
 # Search.
 
 
@@ -257,7 +306,9 @@ async def test_a_caller_without_the_scope_of_the_query_has_no_tenant_to_read() -
 async def test_a_store_that_fails_is_told_without_its_path() -> None:
     broken: Any = BrokenDocuments()
     async with open_gateway(CALLERS) as gateway:
-        *_, fetched = KnowledgePage(Reading(broken), gateway.runtime.edge.services, has_answers=False).routes()
+        rates = RequestRates(GatewayRates(PlainQuotas(), gateway.clock), GatewayConfig())
+        page = KnowledgePage(Reading(broken), gateway.runtime.edge.services, rates, has_answers=False)
+        *_, fetched = page.routes()
         answered = await fetched.handler(request_to("/knowledge/api/document", caller=LOCAL))
         assert isinstance(answered, HttpResponse)
         assert (answered.status, b"secret" in answered.body) == (503, False)

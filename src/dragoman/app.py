@@ -369,6 +369,7 @@ def _tasks_part(options: ServerOptions, at_work: TasksAtWork) -> Part:
         config.resources,
         config.limits,
         lease_ms=config.aacp.lease_ms,
+        retry_seconds=config.aacp.retry_seconds,
         max_payload_bytes=config.tools.max_payload_bytes,
         server_info={"name": config.server.name, "version": config.server.version},
         is_owner=options.is_owner,

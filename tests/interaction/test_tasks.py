@@ -22,6 +22,7 @@ from dragoman.testing.connection import CLIENT_INFO
 from dragoman.tools.tool import tool_of
 from tests.support.answers import error_in, value_in
 from tests.support.http_serving import BOTH, Reply, message, open_session, request, serving
+from tests.support.keyed_calls import with_key
 from tests.support.task_peers import ABLE, AUTH, TASKS, TOKENS, TaskPeer, Transport, filled_in
 
 REQUIRED: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
@@ -377,6 +378,24 @@ async def test_a_task_is_there_for_its_time_to_live_and_not_for_longer(opened: O
         clock.advance(0.002)
         for method in sorted(TASK_METHODS):
             assert await peer.error(method, taskId=ended["taskId"], inputResponses={}) == NO_SUCH_TASK
+
+
+async def test_a_task_with_a_key_is_there_as_long_as_its_key(opened: Open) -> None:
+    clock = ManualClock()
+    async with opened(settings={"tasks": {"ttl_ms": 1_000}}, clock=clock) as peer:
+
+        async def created() -> dict[str, Any]:
+            return await peer.result("tools/call", name="add", arguments={"a": 2, "b": 3}, _meta=with_key())
+
+        first = await created()
+        ended = await peer.until(first["taskId"])
+        assert (first["ttlMs"], ended["ttlMs"]) == (86_400_000, 86_400_000)
+        for _ in range(4):
+            clock.advance(21_500)
+            assert await peer.get(first["taskId"]) == ended
+            assert (await created())["taskId"] == first["taskId"]
+        clock.advance(401)
+        assert await peer.error("tasks/get", taskId=first["taskId"]) == NO_SUCH_TASK
 
 
 async def test_a_task_that_runs_longer_than_its_time_to_live_is_kept(opened: Open) -> None:

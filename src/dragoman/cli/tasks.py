@@ -188,7 +188,8 @@ async def _cancel(books: Books, task_id: str) -> Run:
     if not run.is_open:
         refuse(f"task {sanitize(task_id)} is {_status(run)}: there is nothing to cancel", code=FAILED)
     now = books.drafts.now()
-    run = await books.runs.change(Cancelled(run.number, now, now + books.config.tasks.ttl_ms / 1000))
+    expires_at = now + books.config.tasks.kept_seconds(has_key=run.has_key)
+    run = await books.runs.change(Cancelled(run.number, now, expires_at))
     if run.is_open and not run.is_held:  # Nobody is there to ask: the next server would do the same.
         await books.runs.sweep(now, msgspec.json.encode(UNKNOWN_OUTCOME))
         run = await _found(books, task_id)

@@ -39,6 +39,7 @@ def tasks_part(
     limits: LimitsConfig,
     *,
     lease_ms: int,
+    retry_seconds: float,
     max_payload_bytes: int,
     server_info: Mapping[str, Any],
     is_owner: bool,
@@ -48,6 +49,7 @@ def tasks_part(
 ) -> Part:
     """The part; `at_work` is filled in when it is built. Without `runs`, the storage's own are used.
 
+    What has expired is kept for `retry_seconds` longer, which the messages of agents in the same ledger need.
     With `has_past`, a server before this one may have left runs.
     """
 
@@ -61,7 +63,7 @@ def tasks_part(
         keeping = Keeping(store, tasks, given.max_value_bytes, config.idempotency_ttl_ms)
         at_work.requests = TaskRequests(store, tasks, max_payload_bytes)
         at_work.feed = TaskFeed(at_work.requests, store, given.logger)
-        upkeep = TaskUpkeep(store, tasks, at_work.feed, given.logger)
+        upkeep = TaskUpkeep(store, tasks, at_work.feed, given.logger, retry_seconds)
         figures = TaskFigures(store, tasks, keeping, given.logger, is_owner=is_owner)
 
         async def start() -> None:

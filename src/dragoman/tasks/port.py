@@ -126,6 +126,11 @@ class Run(Struct, frozen=True, kw_only=True):
         return self.status in OPEN
 
     @property
+    def has_key(self) -> bool:
+        """Whether its request id is made of an idempotency key: that of a task without one is the task's own."""
+        return self.request_id != self.task_id
+
+    @property
     def waits_for_repeat(self) -> bool:
         """Whether it is a call whose process was lost, and whose next repeat is to begin it."""
         return self.task_id is None and self.status is EntryStatus.WAITING

@@ -104,7 +104,7 @@ class TaskRequests:
     async def cancel(self, run: Run) -> None:
         """Ask the handler to stop; a task that waits has ended at once, and one that has ended stays what it is."""
         now = self._store.now()
-        expires_at = now + self._tasks.config.ttl_ms / 1000
+        expires_at = now + self._tasks.kept_seconds(run)
         self._tasks.saw(await self._store.runs.change(Cancelled(run.number, now, expires_at)))
         self._store.tell_others()
 

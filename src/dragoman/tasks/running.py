@@ -136,7 +136,7 @@ class TaskRuns:
             owner,
             request_id or task_id,
             arguments,
-            self.config.ttl_ms / 1000,
+            self.config.kept_seconds(has_key=request_id is not None),
             begins=begins,
             task_id=task_id,
             capabilities=msgspec.json.encode({} if client is None else known_capabilities(client.capabilities)),
@@ -218,11 +218,15 @@ class TaskRuns:
             if run.is_cancelled:
                 here.call.cancellation.set("client")
 
+    def kept_seconds(self, run: Run) -> float:
+        """How long a task is kept after it has ended."""
+        return self.config.kept_seconds(has_key=run.has_key)
+
     def _ttl_of(self, run: Run) -> int:
         """From its creation; a task that runs for longer is kept as long again."""
         if not run.is_open:
             return round((run.expires_at - run.created_at) * 1000)
-        whole = self.config.ttl_ms
+        whole = round(self.kept_seconds(run) * 1000)
         return whole * (1 + int(max(0.0, self._store.now() - run.created_at) * 1000) // whole)
 
     async def _check_store(self) -> None:
@@ -291,7 +295,7 @@ class TaskRuns:
     def _reply(self, here: _Running, call: Call, outcome: Outcome) -> None:
         """The call is answered: store what the task has come to. Raises as a dialect does."""
         run, error, now = here.run, outcome.error, self._store.now()
-        end = partial(Ended, number=run.number, fence=run.fence, at=now, expires_at=now + self.config.ttl_ms / 1000)
+        end = partial(Ended, number=run.number, fence=run.fence, at=now, expires_at=now + self.kept_seconds(run))
         change: RunChange
         is_cut_short = isinstance(error, Interrupted) and call.cancellation.reason == "shutdown"
         if isinstance(error, Stopping | NoFreeSlot) and not call.ran:
@@ -316,7 +320,7 @@ class TaskRuns:
             number=run.number,
             fence=run.fence,
             at=now,
-            expires_at=now + self.config.ttl_ms / 1000,
+            expires_at=now + self.kept_seconds(run),
             status=EntryStatus.FAILED,
             error=msgspec.json.encode(error),
         )

@@ -25,10 +25,15 @@ class TasksConfig(Section, frozen=True):
         Count, about("How many tasks may wait to run. Half of them may be one caller's.", is_limit=True)
     ] = 1_000
     ttl_ms: Annotated[
-        Annotated[int, Meta(ge=1_000, le=_YEAR_MS)], about("How long the outcome of a task can be read.")
+        Annotated[int, Meta(ge=1_000, le=_YEAR_MS)],
+        about("How long the outcome of a task can be read; with an idempotency key, at least as long as the key."),
     ] = _DAY_MS
     poll_interval_ms: Annotated[Milliseconds, about("How often clients are asked to look at a task.")] = 1_000
     idempotency_ttl_ms: Annotated[
         Annotated[int, Meta(ge=_DAY_MS, le=_YEAR_MS)],
         about("How long a call that is repeated with the same idempotency key gets the first result."),
     ] = _DAY_MS
+
+    def kept_seconds(self, *, has_key: bool) -> float:
+        """How long a task is kept after it was created, and after it has ended: at least as long as its key."""
+        return max(self.ttl_ms, self.idempotency_ttl_ms if has_key else 0) / 1000

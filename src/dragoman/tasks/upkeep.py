@@ -22,11 +22,12 @@ _PURGED_AT_ONCE = 500
 class TaskUpkeep:
     """Does nothing until the store has been used."""
 
-    def __init__(self, store: RunStore, tasks: TaskRuns, feed: TaskFeed, logger: Logger) -> None:
+    def __init__(self, store: RunStore, tasks: TaskRuns, feed: TaskFeed, logger: Logger, retry_seconds: float) -> None:
         self._store = store
         self._tasks = tasks
         self._feed = feed
         self._logger = logger
+        self._retry_seconds = retry_seconds
 
     def on_change(self, change: Change) -> None:
         """Look at the store at once if another process of the server says so."""
@@ -87,7 +88,7 @@ class TaskUpkeep:
             if not self._store.is_open:
                 continue
             try:
-                while await self._store.admin.purge(self._store.now(), _PURGED_AT_ONCE):
+                while await self._store.admin.purge(self._store.now() - self._retry_seconds, _PURGED_AT_ONCE):
                     pass
             except StorageError as error:
                 self._logger.warn("the ledger cannot be purged", exception_facts(error, ErrorCode.INTERNAL))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import dragoman
-from dragoman import AgentContext, AgentMessage, agent
+from dragoman import AgentContext, AgentMessage, agent, tool
+from dragoman.agents.ledger import Query
 from dragoman.changes import Change, LedgerChanged
-from tests.support.waiting import until
+from dragoman.testing import ManualClock
+from tests.support.waiting import PATIENCE, until
 
 
 @agent("a", effects="ledger")
@@ -32,3 +36,33 @@ async def test_a_process_wakes_the_holder_of_an_agent_and_is_woken_when_there_is
         assert await holder.agents.send_request("a", 3) == 3
         holder.apply(LedgerChanged())  # Nothing to find is no harm.
     assert len(by_holder) == before  # Whoever waited for it is in the same process.
+
+
+@tool(task="optional")
+async def job() -> int:
+    """Does nothing."""
+    return 1
+
+
+async def test_a_server_with_tasks_forgets_no_request_of_an_agent_before_its_retries_are_over(tmp_path: Path) -> None:
+    clock = ManualClock()
+    config = {"storage": {"data_dir": str(tmp_path)}, "aacp": {"default_ttl_ms": 60_000}}  # Retries: 150 s.
+    async with asyncio.timeout(PATIENCE), dragoman.open([answer, job], config, clock=clock) as server:
+        await server.create_task("job", {})  # The store of tasks is open, and purged.
+        assert server.agents is not None
+
+        async def count() -> int:
+            return len(await server.agents.deliveries.admin.page(Query()))
+
+        await server.agents.send_request("a", 1)
+        for _ in range(6):
+            clock.advance(30.0)
+            for _ in range(3):
+                await server.call("job")  # The loops have had their turn.
+        assert await count() == 2
+        await until_read(count, 0, clock)
+
+
+async def until_read(count: Callable[[], Awaitable[int]], wanted: int, clock: ManualClock) -> None:
+    while await count() != wanted:
+        clock.advance(30.0)

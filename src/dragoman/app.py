@@ -323,9 +323,14 @@ def _coordinator(options: ServerOptions, agents: Iterable[Agent]) -> Coordinator
 def _agent_tools(config: Config, coordinator: Coordinator) -> AgentTools:
     from dragoman.agents.tools import AgentTools
 
+    cleaner, most_bytes = make_cleaner(config.logging), _most_value_bytes(config)
+    return AgentTools(coordinator, cleaner, most_bytes, config.tools.max_state_bytes)
+
+
+def _most_value_bytes(config: Config) -> int:
+    """What a tool's result may weigh, where the session adds to it."""
     info = {"name": config.server.name, "version": config.server.version}
-    most_bytes = config.response.max_value_bytes - bytes_added_later(info)
-    return AgentTools(coordinator, make_cleaner(config.logging), most_bytes, config.tools.max_state_bytes)
+    return config.response.max_value_bytes - bytes_added_later(info)
 
 
 def _agents_part(options: ServerOptions, coordinator: Coordinator, tools: AgentTools) -> Part:
@@ -393,8 +398,7 @@ def _own_parts(
     if coordinator is not None and agent_tools is not None:
         yield _agents_part(options, coordinator, agent_tools)
     if config.tools.memory_enabled or options.memory_tools:
-        info = {"name": config.server.name, "version": config.server.version}
-        yield memories_part(config.response.max_value_bytes - bytes_added_later(info), options.memories)
+        yield memories_part(_most_value_bytes(config), options.memories)
     if config.gateway.enabled:
         from dragoman.adapters.chat_answers import make_writer
         from dragoman.knowledge.part import knowledge_part
@@ -402,7 +406,8 @@ def _own_parts(
 
         writer = make_writer(config.knowledge, os.environ)
         yield slo_part(meter)
-        yield knowledge_part(config.gateway.public_url or "", _make_embedders(config, options.clock), writer)
+        embedders = _make_embedders(config, options.clock)
+        yield knowledge_part(config.gateway.public_url or "", _most_value_bytes(config), embedders, writer)
         yield _deliveries_part(config, meter)
     if scheduler is not None and (config.gateway.enabled or coordinator is not None):
         from dragoman.jobs.part import jobs_part

@@ -14,6 +14,7 @@ import pytest
 from dragoman.calls.repeats import IDEMPOTENCY_KEY
 from dragoman.knowledge.index import Hit, PassageIndex, PassageQuery, PassageVectors
 from dragoman.knowledge.standing import PASSAGES_KEY
+from tests.support.answers import value_in
 from tests.support.gateway import create_args
 from tests.support.gateway_serving import (
     TENANT,
@@ -374,3 +375,27 @@ async def test_a_client_over_mcp_is_told_how_far_the_answer_is() -> None:
         told = [each["params"] for each in events if each.get("method") == "notifications/progress"]
         assert [each["progress"] for each in told] == [0, 500]
         assert {each["message"] for each in told} == {"writing the answer"}
+
+
+@pytest.mark.requirement("FND-AGENT-11", "MC-QUERY-01")
+async def test_an_answer_over_mcp_has_as_many_passages_as_the_response_limit_has_room_for() -> None:
+    most = 16_384
+    async with open_gateway({"response": {"max_response_bytes": most}}) as gateway:
+        way, signer = OverMcp(gateway), await gateway.signer("owner")
+        for number in range(10):
+            content = {"mime_type": "text/plain", "body": f"vacation {number} " + '"quoted" words ' * 60}
+            metadata = {"title": f"T{number} " + "t" * 500}
+            assert (await way.do("create_document", create_args(content=content, metadata=metadata))).code is None
+        few = (await way.do("query_knowledge", {"query": "vacation", "top_k": 1})).data
+        assert few is not None
+        assert "truncated" not in few
+        params = {"name": "knowledge.query_knowledge", "arguments": {"query": "vacation", "top_k": 10}}
+        asked = modern("tools/call", params, {"authorization": f"Bearer {TOKEN}"})
+        raw = await gateway.driver.ask(asked)
+        data = value_in(raw.message["result"])
+        assert len(raw.body) <= most
+        assert data["truncated"] is True
+        assert 1 <= len(data["context"]) < 10
+        assert data["context"][0] == few["context"][0]
+        whole = await gateway.act(signer, "query_knowledge", params["arguments"])
+        assert "truncated" not in whole.json["data"]

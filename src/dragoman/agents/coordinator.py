@@ -97,14 +97,21 @@ class Coordinator(AgentHooks):
             told()
 
     def get_agent_state(self, agent_id: str) -> Mapping[str, Any] | None:
-        """The state of an agent that this process holds; None for an unknown agent."""
-        worker = None if self._attached is None else self._attached.workers.get(agent_id)
+        """The state of an agent; None for an unknown agent.
+
+        In the process that holds the agent it is the live one. Elsewhere it is a copy of what is stored, at most a
+        second old, and a `StorageError` is raised if that cannot be read; `read_state` waits for the newest.
+        """
+        host = self._attached
+        worker = None if host is None else host.workers.get(agent_id)
         if worker is not None:
             return worker.state
-        return {} if agent_id in self.agents else None
+        if agent_id not in self.agents:
+            return None
+        return {} if host is None or host.is_stopping else host.elsewhere.get(agent_id)
 
     async def read_state(self, agent_id: str) -> dict[str, Any]:
-        """An agent's state as it is stored, wherever the agent lives."""
+        """An agent's state as it is stored at this moment, wherever the agent lives."""
         stored = await self.deliveries.ledger.state(agent_id)
         return {key: msgspec.json.decode(value) for key, value in stored.items()}
 

@@ -11,6 +11,7 @@ import msgspec
 from dragoman.agents.agent import Agent
 from dragoman.agents.awaited import AwaitedOutcomes, stored_outcome
 from dragoman.agents.drafts import Drafts
+from dragoman.agents.elsewhere import StatesElsewhere
 from dragoman.agents.hooks import AgentHooks
 from dragoman.agents.ledger import EntryStatus, Ledger, LedgerAdmin, LedgerEntry, NewEntry, Settlement
 from dragoman.agents.outgoing import Outgoing
@@ -65,6 +66,7 @@ class Deliveries:
     ) -> None:
         self.ledger, self.admin, self.config, self.clock, self.logger = ledger, admin, config, clock, logger
         self.drafts, self.awaited = drafts, AwaitedOutcomes(clock)
+        self.elsewhere = StatesElsewhere(ledger, clock)
         self.max_state_bytes, self.timeout_ms = max_state_bytes, timeout_ms
         self.policy = RetryPolicy(
             max_attempts=config.max_attempts,
@@ -258,7 +260,8 @@ class Deliveries:
         else:
             self.dead_letters += settlement.status is EntryStatus.DEAD
             outcome = Outcome(error=error_in(settlement.error))
-            if self.hooks.on_message_failed is not None and settlement.error is not None:
+            has_failed = settlement.status is not EntryStatus.UNKNOWN  # AACP: what is unknown has not failed.
+            if has_failed and self.hooks.on_message_failed is not None and settlement.error is not None:
                 told = msgspec.json.decode(settlement.error, type=StructuredError)
                 self.tell("on_message_failed", entry.message_id, told)
         self.awaited.tell(entry.number, outcome)

@@ -14,6 +14,7 @@ from dragoman.agents.message import AgentMessage
 from dragoman.agents.senders import client_source, may_reach
 from dragoman.clock import iso_milliseconds
 from dragoman.errors import InvalidArgument, NotFound, ResourceExhausted
+from dragoman.replies.encoding import clean_message
 from dragoman.telemetry.clean import Cleaner
 from dragoman.tools.context import ToolContext
 from dragoman.tools.pages import ANSWER_FRAME, weight_in_answer
@@ -21,6 +22,10 @@ from dragoman.tools.storage_errors import words_storage_errors
 from dragoman.tools.tool import Handler, Hints, Tool, ToolDefinition
 
 MOST_PENDING = 100
+MOST_LIST_BYTES = 65_536
+"""Of an answer that is a list."""
+MOST_ERROR_BYTES = 4_096
+"""Of the error of a message in a list, or beside what had to be left out."""
 
 _ID = {"type": "string", "minLength": 1, "maxLength": 128}
 _MESSAGE = {
@@ -47,7 +52,10 @@ def outcome_of(entry: LedgerEntry) -> str:
 
 
 class AgentTools:
-    """The handlers. No result weighs more than `most_bytes`, and no state more than `max_state_bytes`."""
+    """The handlers. No result weighs more than `most_bytes`, no state more than `max_state_bytes`.
+
+    What an agent answers is not shortened: if it weighs more, the call fails, or the dialect shortens it.
+    """
 
     def __init__(self, coordinator: Coordinator, cleaner: Cleaner, most_bytes: int, max_state_bytes: int) -> None:
         self._coordinator = coordinator
@@ -101,7 +109,8 @@ class AgentTools:
             ),
             _tool(
                 "agent/listPending",
-                "Lists your requests that have no outcome yet, the oldest first.",
+                "Lists your requests that have no outcome yet, the oldest first. One whose outcome stays `unknown` is "
+                "handled again only if an operator says so.",
                 {"properties": {}},
                 self.list_pending,
                 category="query",
@@ -157,12 +166,17 @@ class AgentTools:
             result = await self._coordinator.deliveries.ledger.result(owner, entry.request_id or "")
             if result is not None:
                 status["response"] = msgspec.json.decode(result)
+        if weight_in_answer(status) + ANSWER_FRAME > self._most_bytes:
+            status.pop("response", None)
+            status = {**_brief(status), "truncated": True}
         return status
 
     async def list_pending(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-        query = Query(owner=client_source(context.caller), statuses=OPEN, kinds=("REQUEST",), limit=MOST_PENDING + 1)
+        statuses, owner = (*OPEN, EntryStatus.UNKNOWN), client_source(context.caller)
+        query = Query(owner=owner, statuses=statuses, kinds=("REQUEST",), limit=MOST_PENDING + 1)
         found = await self._coordinator.deliveries.admin.page(query)
-        answer = _within(self._most_bytes, "requests", [described(each) for each in found[:MOST_PENDING]])
+        listed = (_brief(described(each)) for each in found[:MOST_PENDING])
+        answer = _within(self._most_bytes, "requests", listed)
         answer["truncated"] |= len(found) > MOST_PENDING
         return answer
 
@@ -194,18 +208,27 @@ def described(entry: LedgerEntry) -> dict[str, Any]:
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
+def _brief(described: dict[str, Any]) -> dict[str, Any]:
+    """The same with no more of its error than a list has room for."""
+    error = described.get("error")
+    if error is None or len(msgspec.json.encode(error)) <= MOST_ERROR_BYTES:
+        return described
+    return {**described, "error": {"code": error["code"], "message": clean_message(error["message"], 1000)}}
+
+
 def iso(seconds: float) -> str:
     """Seconds of the epoch as text."""
     return iso_milliseconds(datetime.fromtimestamp(seconds, UTC))
 
 
 def _within(most_bytes: int, name: str, items: Iterable[Any]) -> dict[str, Any]:
-    """As many of the items, from the first on, as fit into an answer."""
+    """As many of the items, from the first on, as fit into an answer, and weigh no more than a list may."""
     kept: list[Any] = []
-    weight, truncated = ANSWER_FRAME, False
+    weight, weight_of_list, truncated = ANSWER_FRAME, len(msgspec.json.encode({name: [], "truncated": False})), False
     for item in items:
         weight += weight_in_answer(item) + 4
-        if weight > most_bytes:
+        weight_of_list += len(msgspec.json.encode(item)) + 1
+        if weight > most_bytes or weight_of_list > MOST_LIST_BYTES:
             truncated = True
             break
         kept.append(item)

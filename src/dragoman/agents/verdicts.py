@@ -23,7 +23,7 @@ def before_handling(
 ) -> HandlingVerdict | None:
     """The verdict on a message whose handler must not run; None if it may."""
     if entry.status is EntryStatus.RUNNING and not agent.may_repeat:
-        facts = {"reason": "unknown_outcome", "retryable": False}
+        facts = {"reason": "unknown_outcome", "outcome": "UNKNOWN", "retryable": False}
         return EntryStatus.UNKNOWN, TimedOut("The process ended while the message was handled", facts)
     if entry.expires_at <= now:
         return EntryStatus.EXPIRED, TimedOut("The message expired before it was handled", {"reason": "expired"})
@@ -36,7 +36,8 @@ def after_error(agent: Agent, error: BaseException, attempts: int, policy: Retry
     """The verdict on a message whose handler raised."""
     again = retried(attempts, policy)
     if isinstance(error, Aborted | asyncio.CancelledError):
-        interrupted = TimedOut("The handling was interrupted", {"reason": "interrupted"})
+        facts = {"reason": "interrupted"} if agent.may_repeat else {"reason": "interrupted", "outcome": "UNKNOWN"}
+        interrupted = TimedOut("The handling was interrupted", facts)
         return (again if agent.may_repeat else EntryStatus.UNKNOWN), interrupted
     if isinstance(error, ToolError):
         may_help = agent.may_repeat and policy.should_retry_error(error.structured())

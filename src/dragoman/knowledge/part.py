@@ -30,13 +30,18 @@ _INDEXED_AT_ONCE = 10
 _CONVERTED_AT_ONCE = 100
 
 
-def knowledge_part(web_base: str, embedders: Embedders | None = None, writer: AnswerWriter | None = None) -> Part:
-    """Documents have pages at `web_base`. Without embedders, passages are found by their words alone."""
+def knowledge_part(
+    web_base: str, most_bytes: int, embedders: Embedders | None = None, writer: AnswerWriter | None = None
+) -> Part:
+    """Documents have pages at `web_base`. No result of a tool weighs more than `most_bytes`.
+
+    Without embedders, passages are found by their words alone.
+    """
 
     def build(given: Facilities) -> Contribution:
         settings: KnowledgeConfig = given.settings
         documents, passages = given.storage.port(Documents), given.storage.port(PassageIndex)
-        repeats = ActionRepeats(documents)
+        repeats = ActionRepeats(documents, most_bytes)
         aliases = AliasUse(given.storage.port(Audit), given.clock)
         queries = Queries(
             documents,

@@ -16,7 +16,9 @@ from msgspec import Struct
 from dragoman.calls.call import Call, Service
 from dragoman.calls.repeats import key_conflict, until_told
 from dragoman.errors import ToolError
+from dragoman.knowledge.cutting import cut_to
 from dragoman.knowledge.port import ActionRequest, Applied, Documents
+from dragoman.knowledge.standing import ActionOrigin
 from dragoman.tools.storage_errors import words_storage_errors
 
 
@@ -30,8 +32,10 @@ class _Flight(Struct, eq=False):
 class ActionRepeats:
     """A repeat that comes while the first one is under way waits for it, and takes no slot."""
 
-    def __init__(self, documents: Documents) -> None:
+    def __init__(self, documents: Documents, most_bytes: int) -> None:
+        """A tool's answer weighs at most `most_bytes`. One to an envelope is bounded where it is worded."""
         self._documents = documents
+        self._most_bytes = most_bytes
         self._flights: dict[tuple[str, ...], _Flight] = {}
 
     def join(self, call: Call, proceed: Service) -> Awaitable[Any]:
@@ -44,7 +48,7 @@ class ActionRepeats:
         return self._keep(call, proceed)
 
     async def _keep(self, call: Call, proceed: Service) -> Any:
-        return _told(call, await proceed(call))
+        return self._told(call, await proceed(call))
 
     async def _join(self, call: Call, request: ActionRequest, key: str, proceed: Service) -> Any:
         scope = request.tenant, request.action, request.subject, key
@@ -59,7 +63,7 @@ class ActionRepeats:
             earlier = None if call.ran else await self._recall(request)
             if earlier is None:
                 raise
-            return _told(call, earlier)
+            return self._told(call, earlier)
         finally:
             del self._flights[scope]
             flight.ended.set_result(None)
@@ -69,10 +73,8 @@ class ActionRepeats:
     async def _recall(self, request: ActionRequest) -> Applied | None:
         return await self._documents.recall(request)
 
-
-def _told(call: Call, applied: Applied) -> dict[str, Any]:
-    call.repeated = applied.is_repeated
-    call.usage = {**call.usage, "qdrant_hits": applied.hits}
-    if applied.took_part is not None:
-        call.usage["took_part"] = applied.took_part
-    return applied.data
+    def _told(self, call: Call, applied: Applied) -> dict[str, Any]:
+        took_part = {} if applied.took_part is None else {"took_part": applied.took_part}
+        call.usage = {**call.usage, "qdrant_hits": applied.hits, **took_part}
+        call.repeated = applied.is_repeated
+        return applied.data if isinstance(call.origin, ActionOrigin) else cut_to(applied.data, self._most_bytes)

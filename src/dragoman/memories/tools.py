@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable
+from itertools import accumulate
+from typing import Annotated, Any, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 from dragoman.errors import InvalidArgument, NotFound, ResourceExhausted
 from dragoman.memories.cursors import HIGHEST, ListCursor, SearchCursor, read_cursor, write_cursor
@@ -22,6 +24,11 @@ DEFAULT_ITEMS = 20
 DEFAULT_NAMESPACE = "default"
 
 
+_Truncated = Annotated[
+    bool, Meta(description="Whether the page has fewer entries than `limit` allows, as an answer must not weigh more.")
+]
+
+
 class MemoryListing(Struct, frozen=True, rename="camel"):
     """A page of entries by key."""
 
@@ -29,6 +36,7 @@ class MemoryListing(Struct, frozen=True, rename="camel"):
     limit: int
     offset: Annotated[int, Meta(description="How many entries came before this page.")]
     has_more: bool
+    truncated: _Truncated
     total: (
         Annotated[int, Meta(description="Entries in the namespace; left out when a prefix was given.")] | UnsetType
     ) = UNSET
@@ -41,6 +49,7 @@ class Found(Struct, frozen=True, rename="camel"):
     items: tuple[Item, ...]
     limit: int
     has_more: bool
+    truncated: _Truncated
     next_cursor: Annotated[str, Meta(description="Pass it on to get the next page.")] | UnsetType = UNSET
 
 
@@ -56,6 +65,7 @@ class DeletedCount(Struct, frozen=True):
     deleted: int
 
 
+P = TypeVar("P", MemoryListing, Found)
 _Name = Annotated[str, Meta(min_length=1, max_length=256)]
 EntryKey = Annotated[_Name, Meta(description="What the entry is called.")]
 Namespace = Annotated[_Name, Meta(description="Keeps entries apart that have nothing to do with each other.")]
@@ -66,7 +76,8 @@ Cursor = Annotated[str, Meta(max_length=4096, description="The `nextCursor` of t
 class MemoryTools:
     """The handlers of the six tools, which keep their entries in `memories`.
 
-    Where no answer may weigh more than `most_bytes`, nothing is taken that could not be read back.
+    Where no answer may weigh more than `most_bytes`, nothing is taken that could not be read back, and pages have no
+    more entries than an answer has room for.
     """
 
     def __init__(self, memories: Memories, most_bytes: int | None = None) -> None:
@@ -116,14 +127,19 @@ class MemoryTools:
         if not words:
             raise InvalidArgument("The query has no word to look for", {"reason": "no_words"})
         resume = read_cursor(cursor, SearchCursor).resume if cursor is not None else None
-        matches = await self._memories.search(_space(context, namespace), words, limit, resume=resume)
-        following = matches.resume
-        return Found(
-            matches.items,
-            limit,
-            following is not None,
-            UNSET if following is None else write_cursor(SearchCursor(following)),
-        )
+
+        async def answer(most: int) -> Found:
+            matches = await self._memories.search(_space(context, namespace), words, most, resume=resume)
+            following = matches.resume
+            return Found(
+                matches.items,
+                limit,
+                following is not None,
+                following is not None and most < limit,
+                UNSET if following is None else write_cursor(SearchCursor(following)),
+            )
+
+        return await self._cut(answer, limit)
 
     async def memory_list(
         self,
@@ -138,10 +154,13 @@ class MemoryTools:
         Answers with previews: read whole values with memory_retrieve.
         """
         start = ListCursor(0, "") if cursor is None else read_cursor(cursor, ListCursor)
-        page = await self._memories.list(
-            _space(context, namespace), limit, prefix=prefix, after=start.after if cursor else None
-        )
-        return _listing(page, limit, start.offset, is_filtered=bool(prefix))
+
+        async def answer(most: int) -> MemoryListing:
+            after = start.after if cursor else None
+            page = await self._memories.list(_space(context, namespace), most, prefix=prefix, after=after)
+            return _listing(page, limit, start.offset, is_filtered=bool(prefix), is_cut=most < limit)
+
+        return await self._cut(answer, limit)
 
     async def memory_delete(
         self, key: EntryKey, context: ToolContext, namespace: Namespace = DEFAULT_NAMESPACE
@@ -157,6 +176,22 @@ class MemoryTools:
     ) -> DeletedCount:
         """Deletes the entries of many keys, all together or not at all; says how many of them there were."""
         return DeletedCount(await self._memories.delete(_space(context, namespace), keys))
+
+    async def _cut(self, make: Callable[[int], Awaitable[P]], limit: int) -> P:
+        """The answer with at most `limit` entries, or with as many as an answer has room for: one at least."""
+        answer = await make(limit)
+        if self._most_bytes is None:
+            return answer
+        room = self._most_bytes - ANSWER_FRAME
+        while (weight := weight_in_answer(answer)) > room and len(answer.items) > 1:
+            weights = [weight_in_answer(item) for item in answer.items]
+            room_of_items = room - (weight - sum(weights))
+            fit = sum(total <= room_of_items for total in accumulate(weights))
+            answer = await make(min(max(1, fit), len(answer.items) - 1))
+        if weight > room:  # The key alone may be most of it.
+            items = tuple(replace(item, preview="") for item in answer.items)
+            answer = replace(answer, items=items, truncated=True)
+        return answer
 
 
 def memory_tools(memories: Memories, most_bytes: int | None = None) -> tuple[Tool, ...]:
@@ -196,7 +231,7 @@ def _check_readable(key: str, value: Any, limit: int) -> None:
         )
 
 
-def _listing(page: Page, limit: int, offset: int, *, is_filtered: bool) -> MemoryListing:
+def _listing(page: Page, limit: int, offset: int, *, is_filtered: bool, is_cut: bool = False) -> MemoryListing:
     """The answer to a list, in which `hasMore` is exactly `offset + len(items) < total`.
 
     The offset comes with the cursor. If entries before it came or went in the meantime it is no longer right, and is
@@ -210,6 +245,7 @@ def _listing(page: Page, limit: int, offset: int, *, is_filtered: bool) -> Memor
         limit,
         offset,
         page.has_more,
+        page.has_more and is_cut,
         UNSET if is_filtered else page.total,
         write_cursor(ListCursor(offset + count, page.items[-1].key)) if page.has_more else UNSET,
     )

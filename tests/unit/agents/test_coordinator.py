@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from dragoman.access.callers import LOCAL
 from dragoman.agents.aacp import AACPEnvelope
 from dragoman.agents.agent import make_agent
 from dragoman.agents.coordinator import Coordinator
+from dragoman.agents.elsewhere import StatesElsewhere
 from dragoman.errors import (
     Conflict,
     DuplicateAgent,
@@ -25,7 +28,7 @@ from dragoman.errors import (
     TimedOut,
 )
 from tests.support.aacp import uuid
-from tests.support.agents import Gate, agents_served, all_held, quiet
+from tests.support.agents import FailingLedger, Gate, agents_served, all_held, quiet
 from tests.support.waiting import until
 
 REQUEST = uuid(1)
@@ -164,6 +167,48 @@ async def test_the_state_can_be_read_and_its_changes_are_told() -> None:
         assert await coordinator.read_state("a") == {"x": [2]}
         assert await coordinator.read_state("nobody") == {}
     assert told == [("a", {"x": 1}), ("a", {"x": [2]})]
+
+
+@pytest.mark.requirement("FND-AGENT-05")
+async def test_a_process_that_does_not_hold_an_agent_has_its_state_as_it_was_last_stored(tmp_path: Any) -> None:
+    told: list[tuple[str, Any]] = []
+
+    @agent("a", effects="ledger")
+    async def handle(message: AgentMessage, ctx: AgentContext) -> Any:
+        ctx.state["x"] = message.payload
+
+    class Counted(FailingLedger):
+        reads = 0
+
+        async def state(self, agent: str) -> Any:
+            self.reads += 1
+            assert threading.current_thread() is not threading.main_thread(), "read beside the event loop"
+            return await self._ledger.state(agent)
+
+    async with agents_served(handle, folder=tmp_path) as holder:
+        await all_held(holder, "a")
+        async with agents_served(handle, folder=tmp_path) as other:
+            assert "a" not in other.deliveries.workers
+            counted = Counted(other.deliveries.ledger)
+            other.deliveries.elsewhere = StatesElsewhere(counted, other.clock)
+            for name, served in (("holder", holder), ("other", other)):
+                hook = partial(lambda name, id, state: told.append((name, dict(state))), name)
+                served.coordinator.on_state_change = hook
+            get = other.coordinator.get_agent_state
+            assert get("a") == {}
+            await holder.coordinator.send_message("a", {"type": "t", "payload": [1]})
+            other.clock.advance(1.001)
+            assert get("a") == {"x": [1]}
+            await holder.coordinator.send_message("a", {"type": "t", "payload": 2})
+            assert [get("a") for _ in range(100)] == [{"x": [1]}] * 100
+            assert counted.reads == 2
+            assert await other.coordinator.read_state("a") == {"x": 2}
+            assert holder.coordinator.get_agent_state("a") == {"x": 2}
+            other.clock.advance(1.001)
+            assert get("a") == {"x": 2}
+            assert get("nobody") is None
+            await other.coordinator.send_request("a", 3)
+    assert told == [("holder", {"x": value}) for value in ([1], 2, 3)]
 
 
 @pytest.mark.requirement("FND-AGENT-05")

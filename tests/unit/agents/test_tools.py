@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -11,15 +12,17 @@ from dragoman import AgentContext, AgentMessage, agent, tool
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.agents.agent import agents_apart, make_agent
 from dragoman.agents.coordinator import Coordinator
+from dragoman.agents.ledger import EntryStatus
 from dragoman.agents.senders import as_caller, client_source, kept_caller, may_reach
 from dragoman.agents.settings import AacpConfig
 from dragoman.config import make_config
-from dragoman.errors import ConfigError, InvalidArgument
+from dragoman.errors import ConfigError, InternalFailure, InvalidArgument
 from dragoman.testing import SequentialIds, open_server
 from dragoman.tools.builtin.admin import CANONICAL_SCHEMAS
 from tests.support.aacp import uuid
-from tests.support.agents import Gate, agents_served
+from tests.support.agents import AgentServer, Gate, agents_served
 from tests.support.answers import error_in, value_in
+from tests.support.waiting import PATIENCE
 
 REQUEST_ID = "aaaaaaaa-1111-4111-8111-111111111111"
 TOOLS = ["getState", "getStatus", "list", "listPending", "sendMessage", "sendRequest"]
@@ -91,9 +94,10 @@ async def test_a_message_that_is_too_large_is_refused(name: str) -> None:
         assert len(await served.page()) == (0 if name == "agent/sendMessage" else 2)
 
 
-@pytest.mark.requirement("FND-AGENT-09", "FND-AGENT-11")
-async def test_a_long_list_of_agents_is_cut_off_at_the_same_place_each_time() -> None:
-    async with agents_served(echo, config={"response": {"max_response_bytes": 65_536}}) as served:
+@pytest.mark.requirement("FND-AGENT-09", "FND-AGENT-11", "FND-AGENT-13")
+@pytest.mark.parametrize("most", [1_048_576, 16_384])
+async def test_a_long_list_of_agents_is_cut_off_at_the_same_place_each_time(most: int) -> None:
+    async with agents_served(echo, config={"response": {"max_response_bytes": most}}) as served:
         client = await served.server.client()
         assert value_in(await client.call_tool("agent/list")) == {"agentIds": ["echo"], "truncated": False}
         names = [f"{number:04}{'x' * 120}" for number in range(2000)]
@@ -104,9 +108,10 @@ async def test_a_long_list_of_agents_is_cut_off_at_the_same_place_each_time() ->
         found = answers[0]["agentIds"]
         assert answers[0]["truncated"] is True
         assert found == names[: len(found)]
-        assert 100 < len(found) < 2000
-        raw = await client.call_tool("agent/list")
-        assert len(str(raw)) < 2 * 65_536
+        assert found
+        (text,) = (await client.call_tool("agent/list"))["content"]
+        assert len(text["text"]) <= min(most, 65_536)
+        assert len(text["text"]) > min(most, 65_536) // 4
 
 
 def _named(name: str) -> Any:
@@ -185,6 +190,106 @@ async def test_requests_that_are_under_way_are_listed_for_their_caller_the_oldes
         gate.opened.set()
         await asyncio.gather(*asked)
         assert value_in(await ada.call_tool("agent/listPending")) == {"requests": [], "truncated": False}
+
+
+@pytest.mark.requirement("FND-AGENT-11", "FND-AGENT-13")
+async def test_a_list_of_pending_requests_is_cut_to_the_response_limit_and_says_so() -> None:
+    gate, big = Gate(), "x" * 100_000
+
+    @agent("slow")
+    async def slow(message: AgentMessage, ctx: AgentContext) -> Any:
+        await gate()
+
+    @agent("failing", effects="ledger")
+    async def failing(message: AgentMessage, ctx: AgentContext) -> Any:
+        raise InternalFailure(big, {"retryable": True})
+
+    limited = {"response": {"max_response_bytes": 8_192}, "resources": {"max_concurrent_executions": 200}}
+    async with agents_served(slow, failing, config=limited) as served:
+        send, client = served.coordinator.send_request, await served.server.client()
+        retried = asyncio.ensure_future(send("failing", 0, request_id=uuid(0)))
+        await until_retried(served)
+        asked = [asyncio.ensure_future(send("slow", n, request_id=uuid(n))) for n in range(1, 30)]
+        await gate.arrived.wait()
+        raw = await client.call_tool("agent/listPending")
+        listed = value_in(raw)
+        assert len(json.dumps(raw)) <= 8_192
+        assert (listed["requests"][0]["requestId"], listed["requests"][0]["status"]) == (uuid(0), "retrying")
+        found = [each["requestId"] for each in listed["requests"]]
+        assert found == [uuid(n) for n in range(len(found))]
+        assert listed["truncated"] is True
+        assert 1 < len(found) < 30
+        assert value_in(await client.call_tool("agent/listPending")) == listed
+        gate.opened.set()
+        await asyncio.gather(*asked)
+        retried.cancel()
+
+
+async def until_retried(served: AgentServer) -> None:
+    """Wait until a message is due to be tried again."""
+    async with asyncio.timeout(PATIENCE):
+        while not await served.page(statuses=(EntryStatus.RETRYING,)):  # noqa: ASYNC110 - no event tells of it
+            await asyncio.sleep(0.002)
+
+
+@pytest.mark.requirement("FND-AGENT-13")
+async def test_no_agent_tool_answers_with_more_than_the_response_limit() -> None:
+    @agent("big")
+    async def big(message: AgentMessage, ctx: AgentContext) -> Any:
+        if message.payload == "fail":
+            raise InvalidArgument("m" * 20_000, {"why": "x" * 20_000})
+        ctx.state["a"] = "x" * 20_000
+        return "x" * 20_000
+
+    limited = {"response": {"max_response_bytes": 8_192}}
+    async with agents_served(big, config=limited) as served:
+        client = await served.server.client()
+        for payload, request_id, code in ((1, uuid(1), "RESULT_TOO_LARGE"), ("fail", uuid(2), "INVALID_ARGUMENT")):
+            for name, more in (("agent/sendMessage", {}), ("agent/sendRequest", {"requestId": request_id})):
+                for _ in range(2):  # The same answer to a repeat.
+                    raw = await client.call_tool(name, to("big", payload, **more))
+                    assert len(json.dumps(raw)) <= 8_192
+                    error = error_in(raw)
+                    assert code in (error["code"], (error.get("details") or {}).get("reason", "").upper())
+            raw = await client.call_tool("agent/getStatus", {"requestId": request_id})
+            assert len(json.dumps(raw)) <= 8_192
+            status = value_in(raw)
+            assert status["requestId"] == request_id
+            assert "response" not in status
+        raw = await client.call_tool("agent/getState", {"agentId": "big"})
+        assert error_in(raw)["details"]["reason"] == "state_too_large"
+
+
+@pytest.mark.requirement("FND-AACP-16", "FND-AGENT-11")
+async def test_a_request_whose_outcome_stays_unknown_is_listed_as_such_until_an_operator_redrives_it() -> None:
+    runs: list[Any] = []
+
+    @agent("worker")
+    async def worker(message: AgentMessage, ctx: AgentContext) -> Any:
+        runs.append(message.payload)
+        if len(runs) == 1:
+            raise asyncio.CancelledError
+        return "done"
+
+    asked = to("worker", 1, requestId=uuid(1))
+    async with agents_served(worker) as served:
+        failed: list[str] = []
+        served.coordinator.on_message_failed = lambda id, error: failed.append(id)
+        client = await served.server.client()
+        for _ in range(2):  # The same request gets the same answer, and runs nothing.
+            error = error_in(await client.call_tool("agent/sendRequest", asked))
+            assert (error["code"], error["details"]["outcome"]) == ("TIMEOUT", "UNKNOWN")
+            (listed,) = value_in(await client.call_tool("agent/listPending"))["requests"]
+            assert (listed["requestId"], listed["status"], listed["outcome"]) == (uuid(1), "unknown", "UNKNOWN")
+            status = value_in(await client.call_tool("agent/getStatus", {"requestId": uuid(1)}))
+            assert (status["status"], status["outcome"]) == ("unknown", "UNKNOWN")
+        assert (runs, failed) == ([1], [])
+        (entry,) = await served.page(kinds=("REQUEST",))
+        assert await served.coordinator.redrive(entry.number) is not None
+        await served.settled()
+        assert value_in(await client.call_tool("agent/listPending")) == {"requests": [], "truncated": False}
+        assert value_in(await client.call_tool("agent/sendRequest", asked)) == "done"
+        assert runs == [1, 1]
 
 
 async def test_an_agent_out_of_scope_does_not_exist_for_a_caller() -> None:

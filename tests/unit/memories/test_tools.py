@@ -368,3 +368,37 @@ async def test_where_answers_are_shortened_any_value_can_be_stored() -> None:
         assert not stored["isError"]
         read = await client.call_tool("memory_retrieve", {"key": "k"})
         assert read["_meta"]["dragoman/nextCursor"]
+
+
+@pytest.mark.requirement("FND-AGENT-11")
+@pytest.mark.parametrize("most", [4_096, 16_384])
+async def test_pages_are_cut_to_the_response_limit_and_say_so_and_nothing_is_missed(most: int) -> None:
+    config = {"tools": {"memory_enabled": True}, "storage": {"engine": "memory"}}
+    async with open_server([], {**config, "response": {"max_response_bytes": most}}) as server:
+        keys = [f"{number:03}{chr(233) * 120}" for number in range(50)]
+        for key in keys:
+            await call(server, "memory_store", key=key, value="word " * 30)
+        client = await server.client()
+        for name, arguments in (("memory_list", {}), ("memory_search", {"query": "word"})):
+            found: list[str] = []
+            answer: dict[str, Any] = {"hasMore": True}
+            while answer["hasMore"]:
+                again = {"cursor": answer["nextCursor"]} if found else {}
+                raw = await client.call_tool(name, {**arguments, "limit": 40, **again})
+                assert len(json.dumps(raw, ensure_ascii=False).encode()) <= most
+                answer = raw["structuredContent"]
+                assert answer["items"]
+                assert answer["truncated"] is (answer["hasMore"] and len(answer["items"]) < 40)
+                assert answer["limit"] == 40
+                if name == "memory_list":
+                    assert (answer["offset"], answer["total"]) == (len(found), 50)
+                found += [each["key"] for each in answer["items"]]
+            assert sorted(found) == keys, name
+
+
+@pytest.mark.requirement("FND-AGENT-11")
+async def test_a_page_that_fits_is_not_cut(server: TestServer) -> None:
+    await fill(server, 5)
+    for name, arguments in (("memory_list", {}), ("memory_search", {"query": "word"})):
+        answer = await call(server, name, limit=3, **arguments)
+        assert (len(answer["items"]), answer["hasMore"], answer["truncated"]) == (3, True, False)

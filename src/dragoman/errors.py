@@ -20,6 +20,7 @@ DragomanError
 │   │       ├── NoFreeSlot
 │   │       ├── RateLimited
 │   │       ├── BusFull
+│   │       ├── QuotaExceeded
 │   │       ├── MemoryPressure
 │   │       └── Stopping
 │   └── Failed              the handler ran, or is running still
@@ -140,6 +141,7 @@ __all__ = [
     "PartFailed",
     "PayloadTooLarge",
     "ProtocolError",
+    "QuotaExceeded",
     "RateLimited",
     "Refused",
     "RegistrationError",
@@ -368,6 +370,16 @@ class BusFull(ResourceExhausted):
             f"{limit} {what} wait already; retry later",
             {"reason": "bus_full", "limit": limit, "retryable": True, "retryAfterMs": 1000},
         )
+
+
+class QuotaExceeded(ResourceExhausted):
+    """A tenant would keep more than it may; `details.quota` names the quota. Repeating as is cannot help."""
+
+    is_servers_own = False
+
+    def __init__(self, message: str, reason: str, quota: str, limit: int, actual: int) -> None:
+        details = {"reason": reason, "quota": quota, "limit": limit, "actual": actual, "retryable": False}
+        super().__init__(message, details)
 
 
 class MemoryPressure(ResourceExhausted):

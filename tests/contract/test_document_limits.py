@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from dragoman.errors import InvalidArgument
+from dragoman.errors import Conflict, InvalidArgument, QuotaExceeded
 from dragoman.knowledge import changing
 from dragoman.knowledge.changing import LONGEST_LINE, LONGEST_TAG, MOST_DEPTH, MOST_TAGS
-from dragoman.knowledge.port import ROOT, DocumentChange, Documents, UpdateDocument
+from dragoman.knowledge.port import (
+    KEPT_DELETED_SECONDS,
+    ROOT,
+    CreateDocument,
+    DeleteDocument,
+    DocumentChange,
+    DocumentQuota,
+    Documents,
+    MoveDocument,
+    UpdateDocument,
+)
 from dragoman.storage.port import Storage
-from tests.support.document_entries import Tree
+from dragoman.testing import ManualClock
+from tests.support.document_entries import ACME, OTHER, PLENTY, Tree, draft, titled
 
 LONG, LONG_TAG = "é" * (LONGEST_LINE // 2), "é" * (LONGEST_TAG // 2)
 
@@ -31,10 +43,6 @@ async def chain(tree: Tree, name: str, length: int, parent: str = ROOT) -> None:
     for number in range(1, length + 1):
         await tree.create(f"{name}{number}", parent)
         parent = f"{name}{number}"
-
-
-def updated(**fields: Any) -> DocumentChange:
-    return UpdateDocument(id="a", fields={name.replace("__", "."): value for name, value in fields.items()})
 
 
 def refused_at(error: pytest.ExceptionInfo[InvalidArgument]) -> tuple[str, str]:
@@ -119,3 +127,88 @@ async def test_a_deeper_tree_from_before_the_limit_can_be_read_and_moved_up(
         await tree.move("a3", "a2")
     await tree.move("a15", ROOT)
     await tree.delete(lowest)
+
+
+# What a tenant may keep.
+
+
+class Limited(Tree):
+    """The documents of a tenant with a quota."""
+
+    quota: DocumentQuota = DocumentQuota(3, 100_000)
+
+    async def do(self, change: DocumentChange, **fields: Any) -> Any:
+        return await super().do(change, quota=self.quota, **fields)
+
+
+def quota_in(error: pytest.ExceptionInfo[QuotaExceeded]) -> tuple[str, int, int]:
+    details = error.value.details or {}
+    assert (details["reason"], details["retryable"]) == ("document_quota", False)
+    return details["quota"], details["limit"], details["actual"]
+
+
+async def test_a_tenant_has_at_most_so_many_documents_and_deleted_ones_do_not_count(documents: Documents) -> None:
+    tree = Limited(documents)
+    await chain(tree, "a", 3)
+    before = await documents.usage(ACME)
+    with pytest.raises(QuotaExceeded) as error:
+        await tree.create("b")
+    assert quota_in(error) == ("documents_per_tenant", 3, 4)
+    assert await documents.usage(ACME) == before
+    assert not await tree.is_there("b")
+    await Limited(documents, OTHER).create("b")
+    await tree.do(titled("a1", "New"))
+    await tree.delete("a2")
+    await chain(tree, "b", 2)
+    with pytest.raises(QuotaExceeded):
+        await tree.create("c")
+
+
+async def test_beyond_its_bytes_a_tenant_can_delete_and_move_and_nothing_else(
+    documents: Documents, clock: ManualClock
+) -> None:
+    tree = Limited(documents, quota=DocumentQuota(99, 100_000))
+    for id in "ab":
+        await tree.create(id, body=id * 45_000)
+    before = await documents.usage(ACME)
+    text = "c" * 20_000
+    refused: list[DocumentChange] = [
+        CreateDocument(document=draft("c", body=text)),
+        UpdateDocument(id="a", fields={"content.body": text}),
+    ]
+    for change in refused:
+        with pytest.raises(QuotaExceeded) as error:
+            await tree.do(change)
+        quota, limit, actual = quota_in(error)
+        assert (quota, limit) == ("document_bytes_per_tenant", 100_000)
+        assert before.size + 20_000 < actual < before.size + 22_000
+    assert await documents.usage(ACME) == before
+    await tree.create("c", body="b" * 45_000)  # The tenant has this text.
+    with pytest.raises(Conflict):
+        await tree.do(UpdateDocument(id="a", fields={"content.body": text}, last_known_revision=9))
+    full = Limited(documents, quota=DocumentQuota(1, before.size - 1))
+    for change in (titled("a", "New"), CreateDocument(document=draft("d"))):
+        with pytest.raises(QuotaExceeded):
+            await full.do(change)
+    await full.move("b", "a")
+    await full.delete("c", clock.now().timestamp() + 60)
+    await full.delete("a")
+    assert (await documents.usage(ACME)).documents == 1
+    clock.advance(KEPT_DELETED_SECONDS)
+    while await documents.tidy(PLENTY):
+        pass
+    await tree.create("e", body="e" * 45_000)
+
+
+async def test_moves_and_deletions_put_off_do_not_go_on_without_end(documents: Documents, clock: ManualClock) -> None:
+    tree = Tree(documents)
+    await tree.create("a", body="x" * 20_000)
+    await tree.create("b")
+    later = clock.now().timestamp() + 60
+    endless: tuple[DocumentChange, ...] = (MoveDocument(id="b", parent=ROOT), DeleteDocument(id="b", delete_at=later))
+    for change in endless:
+        full = Limited(documents, quota=DocumentQuota(2, (await documents.usage(ACME)).size))
+        await full.do(change)
+        with pytest.raises(QuotaExceeded):
+            await asyncio.gather(*(full.do(change) for _ in range(20)))
+    await full.delete("b")

@@ -44,6 +44,7 @@ async def test_capabilities_list_what_works_and_nothing_else(max_concurrent: int
                 for action, limit in zip(ACTIONS, limits, strict=True)
             ],
             "transports": ["http-sync", "pubsub-async"],
+            "quotas": {"documents_per_tenant": 100_000, "document_bytes_per_tenant": 1_073_741_824},
         },
     )
 

@@ -12,10 +12,12 @@ from msgspec.structs import replace
 
 from dragoman.adapters.sqlite_bus import SqliteBus
 from dragoman.adapters.sqlite_contents import (
+    REVISION_BYTES,
     NewText,
     convert,
     count,
     encode_bare,
+    find_text,
     forget_revisions,
     is_converted,
     keep_text,
@@ -424,6 +426,14 @@ class _Rows(_RequestRows):
         if found is None or self.is_gone(found):
             return None
         return replace(found, body=self.body(tenant, id))
+
+    def usage_with(self, document: Document, before: Document | None) -> Usage:
+        usage = usage_of(self.connection, document.tenant)
+        size = usage.size + len(encode_bare(document)) + REVISION_BYTES
+        if before is None or document.body != before.body:
+            new = self._new(document.body)
+            size += new.size if find_text(self.connection, document.tenant, new) is None else 0
+        return Usage(usage.documents + (before is None), size)
 
     def add(self, document: Document) -> None:
         content = keep_text(self._writing, document.tenant, self._new(document.body))

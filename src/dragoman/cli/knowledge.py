@@ -80,13 +80,16 @@ def import_files(
         from dragoman.cli.knowledge_import import Import
         from dragoman.cli.progress import progress_bar
         from dragoman.gateway.keeping import open_objects
+        from dragoman.knowledge.port import DocumentQuota
 
         documents, settings = _documents(stored), stored.config.gateway
         bucket = find_bucket(settings, stored.folder, stored.clock)
         objects = open_objects(stored.storage, settings, stored.clock, bucket).objects
         if parent != _ROOT:
             await _found(documents, tenant, parent)
-        run = Import(documents, objects, tenant, parent, listed, stored.now, settings.max_artifact_bytes)
+        most = stored.config.knowledge
+        quota = DocumentQuota(most.documents_per_tenant, most.document_bytes_per_tenant)
+        run = Import(documents, objects, tenant, parent, listed, stored.now, settings.max_artifact_bytes, quota)
         try:
             with progress_bar("importing", sum(map(len, tree.levels))) as advance:
                 await run.run(tree, advance)

@@ -26,7 +26,7 @@ from dragoman.gateway.keeping import Objects
 from dragoman.ids import RandomIds
 from dragoman.knowledge.actions import ACTIONS, CHANGES
 from dragoman.knowledge.changing import check_content
-from dragoman.knowledge.port import ActionRequest, Document, Documents
+from dragoman.knowledge.port import ActionRequest, Document, DocumentQuota, Documents
 from dragoman.knowledge.roles import OWNER
 
 _AT_ONCE = 64
@@ -85,11 +85,13 @@ class Import:
         listed: DocumentList,
         now: Callable[[], float],
         most_bytes: int,
+        quota: DocumentQuota,
     ) -> None:
         """Arguments that are too large for a message pass through an artifact of at most `most_bytes`."""
         self.came_to = Imported()
         self._objects = objects
         self._most_bytes = max(most_bytes, _LARGEST_MESSAGE)
+        self._quota = quota
         self._documents = documents
         self._tenant = tenant
         self._parent = parent
@@ -188,6 +190,7 @@ class Import:
             roles=frozenset((OWNER,)),
             action=action,
             correlation_id=self._ids.correlation_id(),
+            quota=self._quota,
         )
         try:
             if writing.is_large:

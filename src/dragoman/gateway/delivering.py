@@ -17,7 +17,7 @@ from typing import Any
 
 from dragoman.calls.intake import Intake
 from dragoman.clock import Clock
-from dragoman.errors import Abandoned, InternalFailure, NotFound, Stopping, ToolError
+from dragoman.errors import Abandoned, InternalFailure, NotFound, QuotaExceeded, Stopping, ToolError
 from dragoman.gateway.accepting import Acceptance, acceptance_in
 from dragoman.gateway.answers import ActionAnswers
 from dragoman.gateway.asking import AskedAction, as_it_is, call_for, requested_by
@@ -138,7 +138,8 @@ class Deliverer:
     ) -> None:
         record = error_record(error, exchange.trace_id, delivery.attempt, self._clock)
         code = code_in_contract(error)
-        if code in RETRYABLE and self._policy.has_attempt_left(delivery.attempt - 1):
+        may_pass = code in RETRYABLE and not isinstance(error, QuotaExceeded)
+        if may_pass and self._policy.has_attempt_left(delivery.attempt - 1):
             wait = backoff_ms(self._policy, delivery.attempt - 1, self._random) / 1000
             wait = max(wait, retry_after_seconds(error))
             settled = Settled(

@@ -19,7 +19,7 @@ from dragoman.errors import (
     NotAuthentic,
     NotFound,
     OverQuota,
-    ResourceExhausted,
+    QuotaExceeded,
     StorageBusy,
     StorageCorrupt,
     StorageError,
@@ -101,7 +101,7 @@ class Objects:
         """Keep content while it comes, and link to it. `base` is how clients reach the server, if that is known.
 
         Raises `MalformedEnvelope` for a type that is not allowed and for too many bytes, `InvalidArgument` for content
-        that does not fit its type, `NotAuthentic` for another hash than expected, and `ResourceExhausted`.
+        that does not fit its type, `NotAuthentic` for another hash than expected, and `QuotaExceeded`.
         """
         entry, _ = await self._keep(tenant, mime, pieces, expected_sha256)
         return await self.link_to(entry, base)
@@ -293,8 +293,6 @@ def _is_shallow(value: Any) -> bool:
     return False
 
 
-def _no_room(error: OverQuota) -> ResourceExhausted:
+def _no_room(error: OverQuota) -> QuotaExceeded:
     said = f"At most {error.limit} bytes of artifacts are kept for a tenant; each ends a day after it was sent"
-    return ResourceExhausted(
-        said, {"reason": "artifact_quota", "limit": error.limit, "actual": error.actual, "retryable": False}
-    )
+    return QuotaExceeded(said, "artifact_quota", "artifact_bytes_per_tenant", error.limit, error.actual)

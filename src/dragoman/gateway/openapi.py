@@ -14,6 +14,7 @@ from dragoman.knowledge.actions import ACTIONS, Action
 from dragoman.knowledge.arguments import LONGEST_IGNORED, MOST_IGNORED
 from dragoman.knowledge.port import QUERY_STEPS
 from dragoman.knowledge.roles import ALIASES, ROLES
+from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.replies.vocabulary import STATUSES, ContractCode
 from dragoman.version import __version__
 
@@ -28,7 +29,7 @@ _KEY_HEADER = {
 }
 
 
-def capabilities(max_concurrent: int) -> dict[str, Any]:
+def capabilities(knowledge: KnowledgeConfig) -> dict[str, Any]:
     """What `GET /mcp/capabilities` answers. It lists what works, and nothing else."""
     return {
         "envelope_versions": list(VERSIONS),
@@ -37,11 +38,15 @@ def capabilities(max_concurrent: int) -> dict[str, Any]:
                 "action": action.name,
                 "action_version": action.version,
                 **({} if action.max_payload_bytes is None else {"max_payload_bytes": action.max_payload_bytes}),
-                "max_concurrent": max_concurrent,
+                "max_concurrent": knowledge.max_concurrent,
             }
             for action in ACTIONS.values()
         ],
         "transports": ["http-sync", "pubsub-async"],
+        "quotas": {
+            "documents_per_tenant": knowledge.documents_per_tenant,
+            "document_bytes_per_tenant": knowledge.document_bytes_per_tenant,
+        },
     }
 
 

@@ -73,7 +73,7 @@ class Gateway:
         self._settings = settings
         self._keep_seconds = knowledge.idempotency_ttl_ms / 1000
         self._clock = clock
-        self._capabilities = encode_json(capabilities(knowledge.max_concurrent))
+        self._capabilities = encode_json(capabilities(knowledge))
         self._openapi = encode_json(openapi(settings.public_url, settings.mime_types, settings.max_artifact_bytes))
 
     def routes(self) -> tuple[Route, ...]:

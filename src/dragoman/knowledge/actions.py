@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.access.callers import Caller
 from dragoman.clock import Clock
@@ -24,6 +25,7 @@ from dragoman.knowledge.port import (
     DeleteDocument,
     Document,
     DocumentChange,
+    DocumentQuota,
     Documents,
     MoveDocument,
     UpdateDocument,
@@ -225,11 +227,12 @@ CHANGES: Mapping[str, MakeChange] = {
 """By action, the change for arguments that fit the schema. Each raises `InvalidArgument`. Other actions only read."""
 
 
-def changing(make: MakeChange, documents: Documents, clock: Clock) -> Perform:
+def changing(make: MakeChange, documents: Documents, clock: Clock, quota: DocumentQuota) -> Perform:
     """Carries out an action by changing documents."""
 
     async def perform(arguments: dict[str, Any], request: ActionRequest, _: ToolContext) -> Applied:
-        return await documents.carry_out(make(arguments, request, clock.now().timestamp()), request)
+        change = make(arguments, request, clock.now().timestamp())
+        return await documents.carry_out(change, replace(request, quota=quota))
 
     return perform
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.calls.repeats import key_conflict
-from dragoman.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, Unauthorized
+from dragoman.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, QuotaExceeded, Unauthorized
 from dragoman.knowledge.leaving import leave
 from dragoman.knowledge.port import (
     KEPT_STREAM_SECONDS,
@@ -43,6 +43,8 @@ LONGEST_LINE = 2048
 MOST_TAGS = 100
 LONGEST_TAG = 256
 """Bytes of a tag."""
+_SPARE = 10
+"""Beyond its quota a tenant can move documents, and schedule deletions, until it keeps this part of it more."""
 _LINES, _TAGS = ("metadata.title", "metadata.source", "metadata.last_editor"), "metadata.tags"
 PAGES = "/knowledge/documents"
 
@@ -131,6 +133,7 @@ def _create(rows: DocumentRows, change: CreateDocument, request: ActionRequest, 
         facts = {"reason": "document_exists", "document_id": draft.id}
         raise AlreadyExists(f"There is a document with this id{gone}", facts)
     document = replace(draft, place=_behind_all(rows, request.tenant, draft.parent))
+    _check_room(rows, request, document)
     rows.add(document)
     _record(rows, document, request, now, "document.created")
     return _told(document, request)
@@ -142,6 +145,8 @@ def _update(rows: DocumentRows, change: UpdateDocument, request: ActionRequest, 
         before = replace(before, body=rows.body(request.tenant, change.id))
     expected = before.revision if change.last_known_revision is None else change.last_known_revision
     after = replace(_patched(before, change.fields), revision=before.revision + 1, updated_at=now)
+    if expected == before.revision:
+        _check_room(rows, request, after, before)
     if expected != before.revision or not rows.replace(after, before):
         facts = {"reason": "revision_conflict", "expected_revision": expected, "actual": before.revision}
         raise Conflict(f"The document has revision {before.revision}", facts)
@@ -158,6 +163,8 @@ def _delete(rows: DocumentRows, change: DeleteDocument, request: ActionRequest, 
         updated_at=now,
         delete_at=change.delete_at if is_later else before.delete_at,
     )
+    if is_later:  # Other than a deletion, it can be repeated without end.
+        _check_room(rows, request, after, before, spare=request.quota.size // _SPARE)
     rows.replace(after, before)
     details: dict[str, Any] = {} if change.reason is None else {"reason": change.reason}
     data: dict[str, Any] = {"id": after.id, "revision": after.revision, "deleted": not is_later}
@@ -178,6 +185,7 @@ def _move(rows: DocumentRows, change: MoveDocument, request: ActionRequest, now:
         if rows.is_within(request.tenant, change.parent, change.id):
             raise unfit("new_parent_id", "is the document itself, or below it", "cycle")
         _check_depth(rows, change, request.tenant)
+    _check_room(rows, request, before, before, spare=request.quota.size // _SPARE)
     place = _place_for(rows, change, request.tenant)
     after = replace(before, parent=change.parent, place=place, revision=before.revision + 1, updated_at=now)
     rows.replace(after, before)
@@ -205,6 +213,21 @@ def _standing(rows: DocumentRows, tenant: str, id: str, argument: str) -> Docume
     if document is None or rows.is_gone(document):
         raise NotFound("There is no such document", {"reason": "unknown_document", "argument": argument})
     return document
+
+
+def _check_room(
+    rows: DocumentRows, request: ActionRequest, document: Document, before: Document | None = None, *, spare: int = 0
+) -> None:
+    """Raise `QuotaExceeded` for a revision that its tenant may not keep: beyond its quota and `spare` bytes."""
+    quota, usage = request.quota, rows.usage_with(document, before)
+    if before is None and usage.documents > quota.documents:
+        raise _beyond("documents_per_tenant", f"{quota.documents} documents", quota.documents, usage.documents)
+    if usage.size > quota.size + spare:
+        raise _beyond("document_bytes_per_tenant", f"{quota.size} bytes of documents", quota.size, usage.size)
+
+
+def _beyond(quota: str, most: str, limit: int, actual: int) -> QuotaExceeded:
+    return QuotaExceeded(f"At most {most} are kept for a tenant", "document_quota", quota, limit, actual)
 
 
 def _check_depth(rows: DocumentRows, change: MoveDocument, tenant: str) -> None:

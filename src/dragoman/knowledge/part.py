@@ -15,7 +15,7 @@ from dragoman.knowledge.answering import AnswerWriter
 from dragoman.knowledge.embedding import Embedders
 from dragoman.knowledge.index import PassageIndex, PassageVectors
 from dragoman.knowledge.migrations import MIGRATIONS, PART
-from dragoman.knowledge.port import ActionRequest, Applied, Audit, Documents
+from dragoman.knowledge.port import ActionRequest, Applied, Audit, DocumentQuota, Documents
 from dragoman.knowledge.querying import Queries
 from dragoman.knowledge.repeats import ActionRepeats
 from dragoman.knowledge.settings import KnowledgeConfig
@@ -53,8 +53,9 @@ def knowledge_part(
             test_mode=settings.test_mode,
         )
         follow_up = FollowUp(documents, passages)
+        quota = DocumentQuota(settings.documents_per_tenant, settings.document_bytes_per_tenant)
         performs: dict[str, Perform] = {
-            **{name: follow_up.after(changing(make, documents, given.clock)) for name, make in CHANGES.items()},
+            **{name: follow_up.after(changing(make, documents, given.clock, quota)) for name, make in CHANGES.items()},
             QUERY: queries.perform,
         }
 

@@ -65,6 +65,16 @@ class Usage(Struct, frozen=True):
     """Bytes of texts, each counted once, and of revisions, until they are purged."""
 
 
+class DocumentQuota(Struct, frozen=True):
+    """The most that a tenant may keep: see `Usage`."""
+
+    documents: int
+    size: int
+
+
+UNLIMITED: Final = DocumentQuota(2**63, 2**63)
+
+
 class CreateDocument(Struct, frozen=True, kw_only=True):
     """Add a document behind the other children of its parent."""
 
@@ -141,6 +151,8 @@ class ActionRequest(Struct, frozen=True, kw_only=True):
     """Before the path of a document's page."""
     passages_only: bool = False
     """Whether a query is to find passages, and no answer is to be made of them."""
+    quota: DocumentQuota = UNLIMITED
+    """The most that the tenant may keep after the change. Deletes are carried out beyond it, and so are moves."""
     known_as: str | None = None
     """What the principal is called in the history and in the audit, if that is another name."""
 

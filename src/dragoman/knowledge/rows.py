@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from dragoman.knowledge.port import ActionRequest, Applied, AuditEvent, Document, Revision
+from dragoman.knowledge.port import ActionRequest, Applied, AuditEvent, Document, Revision, Usage
 
 MOST_ROWS: Final = 2_000
 """Rows that one transaction writes at most for documents that leave, or for passages."""
@@ -95,6 +95,10 @@ class DocumentRows(RequestRows, Protocol):
 
     def body(self, tenant: str, id: str) -> str:
         """The body of a document that there is."""
+        ...
+
+    def usage_with(self, document: Document, before: Document | None) -> Usage:
+        """What the tenant keeps, and what this state of a document would add: to none, or to the state before."""
         ...
 
     def add(self, document: Document) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from dragoman.access.settings import is_secure_url
-from dragoman.sections import Count, Problem, Section, about
+from dragoman.sections import Bytes, Count, Problem, Section, about
 
 _DAY_MS = 86_400_000
 _SECRETS = frozenset("@?#")
@@ -21,6 +21,17 @@ class KnowledgeConfig(Section, frozen=True):
     max_concurrent: Annotated[
         Count, about("How many requests of one action are carried out at the same time.", is_limit=True)
     ] = 10
+    documents_per_tenant: Annotated[
+        Count, about("How many documents one tenant may have; those that are deleted do not count.", is_limit=True)
+    ] = 100_000
+    document_bytes_per_tenant: Annotated[
+        Bytes,
+        about(
+            "The most that the documents of one tenant may weigh, with all revisions until they are purged; a text "
+            "that several have counts once.",
+            is_limit=True,
+        ),
+    ] = 1_073_741_824
     idempotency_ttl_ms: Annotated[
         Annotated[int, Meta(ge=_DAY_MS, le=365 * _DAY_MS)],
         about("How long an action that is repeated with the same idempotency key gets the first result."),

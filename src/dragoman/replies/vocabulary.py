@@ -103,6 +103,7 @@ VOCABULARY: Mapping[type[ToolError], Words] = {
         EnvelopeCode.RATE_LIMITED, ContractCode.RATE_LIMIT_EXCEEDED, "Call frequency limit exceeded"
     ),
     errors.BusFull: Words(EnvelopeCode.SERVICE_UNAVAILABLE, ContractCode.RATE_LIMIT_EXCEEDED),
+    errors.QuotaExceeded: Words(EnvelopeCode.SERVICE_UNAVAILABLE, ContractCode.RATE_LIMIT_EXCEEDED),
     errors.MemoryPressure: Words(EnvelopeCode.MEMORY_PRESSURE, ContractCode.UNAVAILABLE),
     errors.Stopping: Words(
         EnvelopeCode.SERVICE_UNAVAILABLE,

@@ -25,7 +25,7 @@ from dragoman.cli.knowledge_import import Import
 from dragoman.cli.storage_access import OpenStorage, with_storage
 from dragoman.gateway.keeping import open_objects
 from dragoman.knowledge.actions import CHANGES
-from dragoman.knowledge.port import ActionRequest, Documents
+from dragoman.knowledge.port import UNLIMITED, ActionRequest, Documents
 from tests.support.document_entries import draft
 from tests.support.gateway import create_args
 
@@ -178,6 +178,14 @@ def test_hidden_files_are_passed_over_and_links_and_other_files_are_listed(place
     assert (shown.exit_code, "  program.py: neither" in shown.stderr) == (0, True)
 
 
+def test_an_import_stops_at_the_quota_of_the_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_KNOWLEDGE__DOCUMENTS_PER_TENANT", "2")
+    write(a_md="a", b_md="b", c_md="c")
+    taken = take(code=1)
+    assert counts(taken) == (2, 0, 0)
+    assert taken["problems"] == [{"path": "c.md", "reason": "At most 2 documents are kept for a tenant"}]
+
+
 @pytest.mark.slow
 def test_what_cannot_be_a_document_is_listed_at_the_end_and_the_rest_is_imported(
     monkeypatch: pytest.MonkeyPatch,
@@ -309,7 +317,7 @@ def test_an_interrupted_import_goes_on_where_it_was(place: Path) -> None:
         found = find_documents(place / "files", DocumentList())
         objects = open_objects(stored.storage, stored.config.gateway, stored.clock).objects
         documents = stored.storage.port(Documents)
-        run = Import(documents, objects, "local", "root", DocumentList(), stored.now, LARGEST)
+        run = Import(documents, objects, "local", "root", DocumentList(), stored.now, LARGEST, UNLIMITED)
         with pytest.raises(asyncio.CancelledError):
             await run.run(found, interrupt)
         return run.came_to.created

@@ -18,6 +18,7 @@ from dragoman.knowledge.port import (
     DocumentChange,
     Documents,
     MoveDocument,
+    Outline,
     UpdateDocument,
 )
 
@@ -62,6 +63,9 @@ class BrokenDocuments:
     """Documents that cannot be read."""
 
     async def get(self, tenant: str, id: str) -> Document | None:
+        raise StorageFailed("/secret/path is broken")
+
+    async def outline(self, tenant: str, id: str) -> Outline | None:
         raise StorageFailed("/secret/path is broken")
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from dragoman.access.callers import scope_of
 from dragoman.clock import Clock
@@ -25,7 +25,8 @@ from dragoman.gateway.links import ARTIFACTS, ArtifactLink, SignedLinks, not_our
 from dragoman.gateway.objects import StoredObject
 from dragoman.gateway.settings import GatewayConfig
 from dragoman.knowledge.roles import AGENT, EDITOR, OWNER
-from dragoman.parts.route import HttpRequest, HttpResponse, Route, Stream
+from dragoman.parts.route import HttpRequest, HttpResponse, Route
+from dragoman.parts.streaming import StreamedResponse
 from dragoman.replies.contract import word_success
 
 MOST_UPLOADS: Final = 8
@@ -152,7 +153,7 @@ class ArtifactRoutes:
 
     # Reading one.
 
-    async def _download(self, request: HttpRequest) -> HttpResponse | Stream:
+    async def _download(self, request: HttpRequest) -> HttpResponse | StreamedResponse:
         exchange = self._exchanges.open(request)
         try:
             link = await self._opened(request)
@@ -168,7 +169,8 @@ class ArtifactRoutes:
         start, end, status = span
         if status == 206:
             headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, entry.size)))
-        return self._stream(link.tenant, entry, start, end, status, headers)
+        headers.append((b"content-length", b"%d" % (end - start)))
+        return StreamedResponse(status, partial(self._pieces, link.tenant, entry, start, end), tuple(headers))
 
     async def _opened(self, request: HttpRequest) -> ArtifactLink:
         """The object of a link that is valid now."""
@@ -179,19 +181,11 @@ class ArtifactRoutes:
             raise not_ours()
         return link
 
-    def _stream(
-        self, tenant: str, entry: StoredObject, start: int, end: int, status: int, headers: list[tuple[bytes, bytes]]
-    ) -> Stream:
-        async def answer(scope: Any, receive: Any, send: Any) -> None:
-            length = (b"content-length", b"%d" % (end - start))
-            with self._downloads.taken(tenant):
-                await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-                async with aclosing(self._objects.read(entry, start, end)) as pieces:
-                    async for piece in pieces:
-                        await send({"type": "http.response.body", "body": piece, "more_body": True})
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-        return answer
+    async def _pieces(self, tenant: str, entry: StoredObject, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        with self._downloads.taken(tenant):
+            async with aclosing(self._objects.read(entry, start, end)) as pieces:
+                async for piece in pieces:
+                    yield piece
 
 
 def _tenant_of(request: HttpRequest, exchange: GatewayExchange) -> str:

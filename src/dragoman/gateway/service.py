@@ -34,6 +34,7 @@ from dragoman.knowledge.port import Documents
 from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.knowledge.standing import check_time
 from dragoman.parts.route import HttpRequest, HttpResponse, Route
+from dragoman.parts.streaming import StreamedResponse
 from dragoman.replies.contract import word_success
 from dragoman.replies.vocabulary import ContractCode
 from dragoman.slo.meter import ABORTED
@@ -229,7 +230,7 @@ class Gateway:
         except REFUSALS as error:
             return self._exchanges.turned_away(exchange, error)
 
-    async def _show_document(self, request: HttpRequest) -> HttpResponse:
+    async def _show_document(self, request: HttpRequest) -> HttpResponse | StreamedResponse:
         """The page of a document."""
         exchange, caller = self._exchanges.open(request), request.caller
         is_named = self._exchanges.credentials.has_authenticator or b"authorization" in request.headers
@@ -240,8 +241,7 @@ class Gateway:
                 return self._exchanges.turned_away(exchange, error)
             assert exchange.credential is not None
             caller = exchange.credential.caller
-        page = await document_page(request, caller, self._documents)
-        return page._replace(headers=(*page.headers, *exchange.rate_headers))
+        return await document_page(request, caller, self._documents, exchange.rate_headers)
 
 
 def _prefers_later(request: HttpRequest) -> bool:

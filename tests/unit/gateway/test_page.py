@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dragoman.access.callers import ANONYMOUS, LOCAL, Caller
 from dragoman.gateway.page import document_page
-from dragoman.knowledge.port import Documents
+from dragoman.knowledge.port import PIECE_LENGTH, Documents, UpdateDocument
 from dragoman.parts.route import HttpResponse
+from dragoman.parts.streaming import StreamedResponse
 from tests.contract.engines import opened_storages
 from tests.support.document_entries import BrokenDocuments, Tree
 from tests.support.route_requests import request_to
 
 ADA = Caller("ada", frozenset(("viewer",)), tenants=frozenset(("acme", "a/ü", "local")))
+MOST_HELD = 6 * PIECE_LENGTH + 65_536
+"""Bytes of a piece of a page: each character may be escaped by six. The first also has the title and the tags."""
 EVIL = "</pre><script>alert(1)</script>&amp;\"'\0\U0001f600"
 
 
@@ -26,10 +29,28 @@ async def store(tmp_path: Path) -> AsyncIterator[Documents]:
         yield storage.port(Documents)
 
 
+class CountedPieces:
+    """Documents, and how many pieces of texts were asked for."""
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._documents, name)
+
+    async def piece(self, *asked: Any) -> str:
+        self.asked += 1
+        return await self._documents.piece(*asked)
+
+
 async def page(store: Documents, path: str, caller: Caller = ADA) -> tuple[int, str, dict[bytes, bytes]]:
-    response = await document_page(request_to(f"/knowledge/documents/{path}"), caller, store)
-    assert isinstance(response, HttpResponse)
-    return response.status, response.body.decode(), dict(response.headers)
+    answered = await document_page(request_to(f"/knowledge/documents/{path}"), caller, store)
+    if isinstance(answered, HttpResponse):
+        return answered.status, answered.body.decode(), dict(answered.headers)
+    pieces = [piece async for piece in answered.pieces()]
+    assert len(pieces[0]) < MOST_HELD
+    return answered.status, b"".join(pieces).decode(), dict(answered.headers)
 
 
 @pytest.mark.requirement("MC-RBAC-07")
@@ -48,6 +69,31 @@ async def test_a_page_shows_the_text_and_runs_nothing(store: Documents) -> None:
     assert not any(b"script" in each for each in policy)
     assert headers[b"x-content-type-options"] == b"nosniff"
     assert headers[b"cache-control"] == b"no-store"
+
+
+async def test_the_text_of_a_page_is_made_piece_by_piece_as_the_client_reads_it(store: Documents) -> None:
+    await Tree(store).create("a", body="'" * (10 * PIECE_LENGTH))
+    counted = CountedPieces(store)
+    answered = await document_page(request_to("/knowledge/documents/acme/a"), ADA, cast(Documents, counted))
+    assert isinstance(answered, StreamedResponse)
+    sizes = []
+    async for piece in answered.pieces():
+        sizes.append(len(piece))
+        assert counted.asked <= len(sizes)
+    assert max(sizes) < MOST_HELD
+    assert sum(sizes) > 60 * PIECE_LENGTH
+
+
+async def test_a_page_of_an_update_is_that_of_one_revision(store: Documents) -> None:
+    tree = Tree(store)
+    await tree.create("a", body="x" * (3 * PIECE_LENGTH))
+    answered = await document_page(request_to("/knowledge/documents/acme/a"), ADA, store)
+    assert isinstance(answered, StreamedResponse)
+    pieces = answered.pieces()
+    shown = [await anext(pieces)]
+    await tree.do(UpdateDocument(id="a", fields={"content.body": "y" * (3 * PIECE_LENGTH)}))
+    shown += [piece async for piece in pieces]
+    assert (b"".join(shown).count(b"x" * 1000), b"yyyy" in b"".join(shown)) == (3 * PIECE_LENGTH // 1000, False)
 
 
 @pytest.mark.requirement("MC-RBAC-07")

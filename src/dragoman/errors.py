@@ -221,6 +221,20 @@ class ToolError(DragomanError):
         self.message = message
         self.details = details
 
+    @property
+    def details(self) -> Mapping[str, Any] | None:
+        """Facts for the client. What a handler gives for them is left out if it is no mapping, or cannot be read."""
+        return self._details
+
+    @details.setter
+    def details(self, details: Mapping[str, Any] | None) -> None:
+        if details is not None and type(details) is not dict:
+            try:
+                details = dict(details) if isinstance(details, Mapping) else None
+            except Exception:  # Of a handler's own mapping.
+                details = None
+        self._details = details
+
     def structured(self, run_id: str | None = None, correlation_id: str | None = None) -> StructuredError:
         """This error as the client sees it, with the ids of the call that it answers."""
         return StructuredError(self.code, self.message, self.details, run_id, correlation_id)

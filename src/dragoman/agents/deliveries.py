@@ -16,7 +16,7 @@ from dragoman.agents.hooks import AgentHooks
 from dragoman.agents.ledger import EntryStatus, Ledger, LedgerAdmin, LedgerEntry, NewEntry, Settlement
 from dragoman.agents.outgoing import Outgoing
 from dragoman.agents.settings import AacpConfig
-from dragoman.agents.stored_errors import error_in
+from dragoman.agents.stored_errors import error_in, structured_in
 from dragoman.agents.worker import AgentWorker, Sending
 from dragoman.calls.call import Outcome
 from dragoman.calls.intake import Intake
@@ -35,7 +35,6 @@ from dragoman.errors import (
     StorageBusy,
     StorageError,
     StorageFull,
-    StructuredError,
 )
 from dragoman.messaging.retries import Random, RetryPolicy
 from dragoman.schemas.schema import ANY_OBJECT
@@ -262,7 +261,7 @@ class Deliveries:
             outcome = Outcome(error=error_in(settlement.error))
             has_failed = settlement.status is not EntryStatus.UNKNOWN  # AACP: what is unknown has not failed.
             if has_failed and self.hooks.on_message_failed is not None and settlement.error is not None:
-                told = msgspec.json.decode(settlement.error, type=StructuredError)
+                told = structured_in(settlement.error)
                 self.tell("on_message_failed", entry.message_id, told)
         self.awaited.tell(entry.number, outcome)
 

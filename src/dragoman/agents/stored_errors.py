@@ -15,6 +15,7 @@ from dragoman.errors import (
     ToolError,
     Unauthorized,
 )
+from dragoman.replies.encoding import clean_details, clean_message
 
 _CLASSES: dict[ErrorCode, type[ToolError]] = {
     ErrorCode.INVALID_ARGUMENT: InvalidArgument,
@@ -26,13 +27,26 @@ _CLASSES: dict[ErrorCode, type[ToolError]] = {
 
 
 def stored_error(error: ToolError, correlation_id: str | None) -> bytes:
-    """JSON of an error."""
-    return msgspec.json.encode(error.structured(None, correlation_id))
+    """JSON of an error, without details that have no such form."""
+    told = error.structured(None, correlation_id)
+    try:
+        return msgspec.json.encode(told)
+    except Exception:  # What a handler made up.
+        message, details = clean_message(told.message), clean_details(told.details)
+        return msgspec.json.encode(msgspec.structs.replace(told, message=message, details=details))
 
 
 def error_in(stored: bytes | None) -> ToolError:
     """The error that a message failed with."""
     if stored is None:
         return InternalFailure("The message failed")
-    told = msgspec.json.decode(stored, type=StructuredError)
+    told = structured_in(stored)
     return _CLASSES.get(told.code, InternalFailure)(told.message, told.details)
+
+
+def structured_in(stored: bytes) -> StructuredError:
+    """The error as clients see it. Earlier versions have stored details that are no mapping."""
+    told = msgspec.json.decode(stored)
+    if not isinstance(told.get("details"), dict):
+        told["details"] = None
+    return msgspec.convert(told, StructuredError)

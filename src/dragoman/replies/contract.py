@@ -67,8 +67,7 @@ def word_success(data: Any, latency_ms: int, usage: Mapping[str, Any] = _NO_USAG
 def word_error(error: ToolError, trace_id: str) -> tuple[int, bytes]:
     """The status and the body of an answer. Its details always have a hint and the trace."""
     code = code_in_contract(error)
-    details: Any = error.details
-    facts = dict(clean_details(details if isinstance(details, Mapping) else None, _MOST_DETAILS) or {})
+    facts = dict(clean_details(error.details, _MOST_DETAILS) or {})
     return STATUSES[code], _body(code, error.message, {**facts, "hint": _hint_for(code, facts), "trace_id": trace_id})
 
 
@@ -90,7 +89,6 @@ def _hint_for(code: ContractCode, facts: Mapping[str, Any]) -> str:
 
 def code_in_contract(error: ToolError) -> ContractCode:
     """The code of an error: its class's, or UNAVAILABLE for a failure that passes."""
-    details: Any = error.details
-    if isinstance(error, InternalFailure) and isinstance(details, Mapping) and details.get("reason") in _PASSING:
+    if isinstance(error, InternalFailure) and (error.details or {}).get("reason") in _PASSING:
         return ContractCode.UNAVAILABLE
     return words_for(type(error)).contract

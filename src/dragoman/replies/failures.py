@@ -100,9 +100,7 @@ def details_of(error: ToolError, call: Call) -> Mapping[str, Any] | None:
 
 
 def _facts(error: ToolError) -> Mapping[str, Any]:
-    """The details of an error; what a handler gave for them may be something else than a mapping."""
-    details: Any = error.details or {}
-    return details if isinstance(details, Mapping) else {"details": details}
+    return error.details or {}
 
 
 def _is_harmless(call: Call) -> bool:

@@ -57,7 +57,7 @@ def sentence_for(error: ToolError, call: Call) -> str:
     """The sentence for an error: its own, a more particular one where the error knows more, or that of its class."""
     if error.plain is not None:
         return error.plain
-    details: Any = error.details if isinstance(error.details, Mapping) else {}
+    details = error.details or {}
     match error:
         case NotFound() if not call.is_found or "module_id" in details:
             return f"Module not found: {details.get('module_id', call.name)}"

@@ -326,5 +326,4 @@ def _failure_in(error: BaseException, call: Call) -> tuple[bool, bytes | None]:
 
 
 def _is_retryable(error: ToolError | ProtocolError) -> bool:
-    details = error.details if isinstance(error, ToolError) else None
-    return isinstance(details, Mapping) and details.get("retryable") is True
+    return isinstance(error, ToolError) and (error.details or {}).get("retryable") is True

@@ -425,3 +425,20 @@ def test_aacp_settings_are_optional_and_bad_ones_are_named() -> None:
     assert "aacp" in named
     with pytest.raises(ConfigError, match="base_delay_ms"):
         make_config({"aacp": {"baseDelayMs": 20, "maxDelayMs": 10}})
+
+
+@pytest.mark.requirement("FR-EXEC-007")
+@pytest.mark.parametrize("details", [5, ["a"], {"a": object()}], ids=["number", "list", "object"])
+async def test_an_error_with_details_that_cannot_be_kept_ends_its_request_all_the_same(details: Any) -> None:
+    @agent("odd")
+    async def odd(message: AgentMessage, ctx: AgentContext) -> Any:
+        raise InvalidArgument("not so", details)
+
+    async with agents_served(odd) as served:
+        client = await served.server.client()
+        for _ in range(2):
+            raw = await client.call_tool("agent/sendRequest", to("odd", 1, requestId=uuid(1)))
+            error = error_in(raw)
+            assert (error["code"], error["message"]) == ("INVALID_ARGUMENT", "not so")
+        status = value_in(await client.call_tool("agent/getStatus", {"requestId": uuid(1)}))
+        assert (status["outcome"], status["error"]["message"]) == ("FAILED", "not so")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from dragoman import tool
 from dragoman.access.callers import Caller
+from dragoman.calls.repeats import IDEMPOTENCY_KEY
+from dragoman.errors import InvalidArgument, TimedOut
 from dragoman.replies.vocabulary import EnvelopeCode
 from dragoman.testing import ManualClock, MemoryClient, open_server
 from tests.support.calls import Held, begin
@@ -236,3 +239,45 @@ async def test_every_way_to_fail_has_a_code_and_says_why() -> None:
     }
     assert all(error["runId"] and error["correlationId"] and error["message"] for error in found.values())
     assert [what for what, error in found.items() if not error.get("details")] == ["unknown"]
+
+
+class Untouchable(Mapping[str, Any]):
+    """A mapping that does not let itself be read."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise RuntimeError("no")
+
+    def __iter__(self) -> Iterator[str]:
+        raise RuntimeError("no")
+
+    def __len__(self) -> int:
+        raise RuntimeError("no")
+
+
+@pytest.mark.requirement("FR-EXEC-007", "FND-CALL-12")
+@pytest.mark.parametrize("dialect", ["structured", "envelope", "plain"])
+@pytest.mark.parametrize(
+    "details", [5, "text", ["a"], ("a", 1), {"a"}, object(), Untouchable()], ids=lambda each: type(each).__name__
+)
+async def test_details_that_are_no_mapping_are_left_out_and_never_raise(dialect: str, details: Any) -> None:
+    @tool
+    def raises() -> str:
+        raise InvalidArgument("not so", details)
+
+    @tool
+    def sets() -> str:
+        error = TimedOut("not so")
+        error.details = details
+        raise error
+
+    async with open_server([raises, sets], {"response": {"dialect": dialect}}) as server:
+        client = await server.client()
+        for name in ("raises", "sets"):
+            result = await client.call_tool(name, meta={IDEMPOTENCY_KEY: f"the key of {name:>10}"})
+            again = await client.call_tool(name, meta={IDEMPOTENCY_KEY: f"the key of {name:>10}"})
+            assert (result["isError"], again["isError"]) == (True, True)
+            (text,) = result["content"]
+            if not isinstance(details, Mapping) and dialect == "structured":
+                assert "details" not in json.loads(text["text"])
+        assert len(server.records) == 4
+        assert all(record["outcome"] == "tool_error" for record in server.records)

@@ -32,7 +32,7 @@ TARGET ?= test-plain
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo test budget test-fast test-plain test-whole nightly test-minilm retrieval test-pythons test-langroid browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node promtool nginx clients clean
+.PHONY: run demo test budget test-fast test-plain test-whole nightly test-minilm retrieval test-pythons test-sdk test-langroid browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node promtool nginx clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -171,6 +171,9 @@ nginx: $(STAMP)  ## nginx, from Debian's package, for the tests of servers behin
 	rm $(VENV)/nginx_*.deb
 
 clients: $(BENCH_STAMP)  ## FastMCP, for the tests that drive its client.
+
+test-sdk: $(STAMP)  ## What the SDK does, on the lowest and the newest version that is allowed; seconds if they are the locked one.
+	@$(BIN)/python tests/sdks.py
 
 lock:  ## Pin every dependency anew.
 	$(BIN)/pip install -q uv

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,15 @@ from dragoman.storage.settings import StorageConfig, data_directory
 
 OLDEST_PYTHON = (3, 11)
 _SLOW_START = 2.0
-_REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:\[[^]]*\])?\s*(?:(>=|~=)\s*([\d.]+))?")
+_REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:\[[^]]*\])?(.*)")
+_BOUND = re.compile(r"(>=|~=|<)\s*([\d.]+)")
 
 
 def all_findings(config: Path | None) -> Iterator[Finding]:
     """Every check in turn; what depends on settings that cannot be used is left out."""
     yield python(sys.version_info[:3])
     yield from packages()
+    yield from sdk()
     settings, finding = settings_in_force(config)
     yield finding
     if settings is not None:
@@ -79,6 +82,18 @@ def packages() -> Iterator[Finding]:
         yield Finding("packages", "ok", ", ".join(f"{name} {metadata.version(name)}" for name in names))
 
 
+def sdk() -> Iterator[Finding]:
+    """Whether the SDK has what is used of its insides; nothing without an SDK, which `packages` finds."""
+    if find_spec("mcp") is None:
+        return
+    from dragoman.edge.sdk.fit import SdkDoesNotFit, check_sdk
+
+    try:
+        check_sdk()
+    except SdkDoesNotFit as error:
+        yield Finding("mcp", "problem", str(error), "Install Dragoman again: pip install --upgrade dragoman mcp")
+
+
 def _applies(marker: str) -> bool:
     """Whether `sys_platform == 'x'` or `sys_platform != 'x'`, the only markers there are, holds here."""
     named = re.search(r"(==|!=)\s*['\"](\w+)['\"]", marker)
@@ -88,16 +103,22 @@ def _applies(marker: str) -> bool:
 def _missing(specifier: str) -> list[str]:
     parts = _REQUIREMENT.match(specifier.strip())
     assert parts is not None
-    name, operator, wanted = parts.groups()
+    name, bounds = parts.groups()
     try:
         there = metadata.version(name)
     except metadata.PackageNotFoundError:
         return [f"{name} is not installed"]
-    if wanted is None:
-        return []
+    wanted = [
+        (operator, version) for operator, version in _BOUND.findall(bounds) if not _is_met(there, operator, version)
+    ]
+    return [f"{name} {there} is installed; {''.join(bound)} is needed" for bound in wanted]
+
+
+def _is_met(there: str, operator: str, wanted: str) -> bool:
     has, needs = ([int(part) for part in re.findall(r"\d+", version)] for version in (there, wanted))
-    is_same_line = operator != "~=" or has[: len(needs) - 1] == needs[:-1]
-    return [] if has >= needs and is_same_line else [f"{name} {there} is installed; {operator}{wanted} is needed"]
+    if operator == "<":
+        return has < needs
+    return has >= needs and (operator != "~=" or has[: len(needs) - 1] == needs[:-1])
 
 
 def settings_in_force(config: Path | None) -> tuple[Settings | None, Finding]:

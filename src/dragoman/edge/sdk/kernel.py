@@ -2,7 +2,8 @@
 
 The SDK takes about a second to import. `kernel.py` and `sessions.py` are what the rest of the server needs before then;
 every other module of this package imports the SDK, and is imported when the first request needs it, on a thread, while
-the lane goes on answering. The SDK's internals are touched in this package alone; they are those of mcp 2.3.
+the lane goes on answering. The SDK's internals are touched in this package alone; `fit.py` lists them,
+and names a version of the SDK that has others.
 """
 
 from __future__ import annotations
@@ -88,6 +89,9 @@ class SdkKernel:
 
 
 def _import_server() -> type[SdkServer]:
+    from dragoman.edge.sdk.fit import check_sdk
+
+    check_sdk()
     from dragoman.edge.sdk.server import SdkServer
 
     return SdkServer

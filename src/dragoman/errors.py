@@ -65,6 +65,7 @@ DragomanError
 │       ├── StorageCorrupt
 │       ├── StorageUnavailable
 │       ├── StorageUnsupported
+│       ├── StorageUncertain
 │       └── StorageClosed
 ├── MessageError            a message between agents that was not sent, not taken, or not answered with a result
 │   ├── InvalidEnvelope
@@ -159,6 +160,7 @@ __all__ = [
     "StorageFailed",
     "StorageFull",
     "StorageUnavailable",
+    "StorageUncertain",
     "StorageUnsupported",
     "StructuredError",
     "TargetError",
@@ -746,6 +748,13 @@ class StorageUnsupported(StorageFailed):
     """The engine, or the form of the data, is one that this version cannot use."""
 
 
+class StorageUncertain(StorageFailed):
+    """A commit failed with an I/O error: it is unknown whether its changes are stored. A restart may show them.
+
+    Only what the storage itself recognises may be tried again: by an id, a key, a fence or a version.
+    """
+
+
 class StorageClosed(StorageFailed):
     """The server has closed its storage."""
 
@@ -795,7 +804,10 @@ class RequestFailed(MessageError):
 
 
 class OutcomeUnknown(MessageError):
-    """There was no answer to a request in time. It may have been carried out, and its outcome may still arrive."""
+    """There was no answer to a request in time, or its record is uncertain.
+
+    It may have been carried out, and its outcome may still arrive.
+    """
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"The outcome of the request {request_id} is unknown")

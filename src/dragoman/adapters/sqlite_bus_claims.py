@@ -40,6 +40,7 @@ _IS_TIMED = (
 _HOLDERS = "SELECT DISTINCT holder FROM bus_message WHERE state = 'held'"
 _RENEW = "UPDATE bus_message SET until = ? WHERE state = 'held' AND subscription = ?"
 _PUT_BACK = f"{PUT_BACK} WHERE number = ? AND fence = ? AND state = 'held'"
+_PUT_BACK_DOUBTFUL = f"{PUT_BACK} WHERE state = 'held' AND subscription = ? AND until = ?"
 
 
 class Outlook(NamedTuple):
@@ -76,6 +77,10 @@ class SqliteClaims:
         self._id = uuid4().hex
         self._last = ""
         """The subject that had the last turn."""
+        self._until = 0.0
+        """Until when the last claim holds its messages."""
+        self.doubtful: list[float] = []
+        """The same of claims that may be stored, and whose messages nobody has."""
         self.is_closed = False
 
     def look(self, connection: sqlite3.Connection) -> Outlook:
@@ -102,7 +107,9 @@ class SqliteClaims:
         """Hold up to so many messages, one of each subject in turn; and whether there is more to do at once."""
         if self.is_closed:
             return [], False
+        self._put_back_doubtful(writing)
         execute, now = writing.execute, self._now()
+        self._until = self._boot_clock() + self.ack_seconds
         has_more = remove_expired(execute, now, MOST_AT_ONCE) == MOST_AT_ONCE
         if has_more:  # What is left may have expired as well.
             return [], True
@@ -112,14 +119,24 @@ class SqliteClaims:
             row = next_in_turn(execute, self.pattern, self._last, self._most_per_subject)
             if row is None:
                 return claimed, has_more
-            until = self._boot_clock() + self.ack_seconds
-            claimed.append(deliver(execute, row, self._process.member(writing), self._id, until))
+            claimed.append(deliver(execute, row, self._process.member(writing), self._id, self._until))
             self._last = claimed[-1].message.subject
         return claimed, True
 
     def renew(self, writing: Transaction) -> int:
         """Hold for longer what is held; how many messages that is."""
+        self._put_back_doubtful(writing)
         return writing.execute(_RENEW, (self._boot_clock() + self.ack_seconds, self._id)).rowcount
+
+    def doubt(self) -> None:
+        """It is unknown whether the last claim is stored: let its messages wait again before anything else is done."""
+        self.doubtful.append(self._until)
+
+    def _put_back_doubtful(self, writing: Transaction) -> None:
+        if self.doubtful:
+            for until in self.doubtful:
+                writing.execute(_PUT_BACK_DOUBTFUL, (self._id, until))
+            writing.on_commit.append(self.doubtful.clear)
 
     def put_back(self, deliveries: Sequence[BusDelivery], writing: Transaction) -> None:
         """Undo deliveries that nobody has seen."""

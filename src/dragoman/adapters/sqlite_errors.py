@@ -10,6 +10,7 @@ from dragoman.errors import (
     StorageFailed,
     StorageFull,
     StorageUnavailable,
+    StorageUncertain,
     StorageUnsupported,
 )
 
@@ -37,14 +38,32 @@ def storage_error(error: BaseException) -> BaseException:
     if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.InterfaceError):
         return error
     if isinstance(error, sqlite3.Error):
-        # Extended codes say more than anybody needs to know here: SQLITE_IOERR_FSYNC is a SQLITE_IOERR.
-        name = "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
         default = StorageUnsupported if isinstance(error, sqlite3.NotSupportedError) else StorageFailed
-        return _caused_by(error, _KINDS.get(name, default))
+        return _caused_by(error, _KINDS.get(_name_of(error), default))
     if isinstance(error, OSError):
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         return _caused_by(error, StorageFull if is_full else StorageUnavailable)
     return error
+
+
+def commit_error(error: BaseException) -> BaseException:
+    """The same, of a COMMIT.
+
+    After an I/O error the transaction is undone for the processes that run, and may all the same be whole in the log,
+    where the process that recovers it finds it. Of one for which there is no room, the last page is missing.
+    """
+    known = storage_error(error)
+    is_io = isinstance(known, StorageFailed) and _name_of(error) in ("SQLITE_IOERR", "")
+    if not is_io:
+        return known
+    uncertain = StorageUncertain(f"whether the change was stored is unknown: {error}")
+    uncertain.__cause__ = error
+    return uncertain
+
+
+def _name_of(error: BaseException) -> str:
+    """Without what extended codes say besides: SQLITE_IOERR_FSYNC is a SQLITE_IOERR."""
+    return "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
 
 
 def _caused_by(cause: BaseException, kind: type[StorageFailed]) -> StorageFailed:

@@ -10,7 +10,7 @@ from functools import partial
 from dragoman.adapters.sqlite_bus_claims import SqliteClaims
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.clock import Clock, Timer
-from dragoman.errors import StorageError
+from dragoman.errors import StorageError, StorageUncertain
 from dragoman.messaging.bus import BusDelivery
 from dragoman.messaging.takers import Takers
 
@@ -127,7 +127,7 @@ class SqliteSubscription:
             del self._unwanted[: len(unwanted)]
         if not self._takers:
             return bool(self._unwanted)
-        if self._is_likely and self._clock.monotonic() < self._look_at:
+        if self._claims.doubtful or (self._is_likely and self._clock.monotonic() < self._look_at):
             await self._claim()
             return True
         outlook = await self._database.read(self._claims.look)
@@ -142,7 +142,11 @@ class SqliteSubscription:
 
     async def _claim(self) -> None:
         self._is_likely, self._has_claimed = False, True
-        claimed, has_more = await self._database.write(partial(self._claims.claim, len(self._takers)))
+        try:
+            claimed, has_more = await self._database.write(partial(self._claims.claim, len(self._takers)))
+        except StorageUncertain:
+            self._claims.doubt()
+            raise
         self._is_likely = self._is_likely or has_more
         self._unwanted += self._takers.hand_out(claimed)
         if claimed and self._renew_timer is None and not self._claims.is_closed:

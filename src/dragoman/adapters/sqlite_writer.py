@@ -9,7 +9,8 @@ while the last commit was under way goes into the next one, up to a weight: othe
    not for those that failed. Work of one kind that was asked for in a row may be done by fewer statements.
 2. Nobody is told of success before the commit has succeeded.
 3. When the transaction itself fails (disk full, file unreadable, locked by another process for too long) nothing of the
-   group has happened, and everybody in it is told so. SQLite gives a transaction up when the disk is full.
+   group has happened, and everybody in it is told so. SQLite gives a transaction up when the disk is full. When the
+   COMMIT fails with an I/O error the group may be there after a restart: everybody in it gets `StorageUncertain`.
 4. After any failure of the database the connection is made anew: what was wrong may be right the next time.
 5. When too many wait already, one more is refused at once instead of being queued.
 6. When there is nothing to write, the database is tidied up, in steps so small that a write need not wait for long,
@@ -25,7 +26,7 @@ from operator import attrgetter, itemgetter
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dragoman.adapters.sqlite_errors import storage_error
+from dragoman.adapters.sqlite_errors import commit_error, storage_error
 from dragoman.adapters.sqlite_jobs import Farewell, Job, Together
 from dragoman.errors import StorageClosed, StorageFailed, TooManyWrites
 
@@ -184,7 +185,7 @@ class SqliteWriter:
             for together, jobs in groupby(group, attrgetter("together")):
                 _run(together, list(jobs), connection, transaction)
             transaction.finish()
-            connection.execute("COMMIT")
+            _commit(connection)
             self._check()
             for step in transaction.on_commit:
                 step()
@@ -213,6 +214,13 @@ class SqliteWriter:
         if connection is not None:
             self._closing()
             connection.close()
+
+
+def _commit(connection: sqlite3.Connection) -> None:
+    try:
+        connection.execute("COMMIT")
+    except Exception as error:
+        raise commit_error(error) from error
 
 
 def _run(

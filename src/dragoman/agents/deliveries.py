@@ -35,6 +35,7 @@ from dragoman.errors import (
     StorageBusy,
     StorageError,
     StorageFull,
+    StorageUncertain,
 )
 from dragoman.messaging.retries import Random, RetryPolicy
 from dragoman.schemas.schema import ANY_OBJECT
@@ -103,7 +104,7 @@ class Deliveries:
         for agent in tuple(self.agents.values()):
             try:
                 await self.hold(agent)
-            except (StorageFull, StorageBusy) as error:  # That passes, and `Upkeep` tries again.
+            except (StorageFull, StorageBusy, StorageUncertain) as error:  # That passes, and `Upkeep` tries again.
                 self.logger.warn("an agent cannot be held", exception_facts(error, ErrorCode.INTERNAL))
 
     async def stop(self) -> None:

@@ -9,7 +9,8 @@ from dragoman.agents.drafts import Drafts
 from dragoman.agents.ledger import LedgerEntry, NewEntry
 from dragoman.calls.call import Outcome
 from dragoman.calls.stages.take_slot import TakeSlot
-from dragoman.errors import InvalidArgument, ResourceExhausted, StorageError
+from dragoman.errors import InvalidArgument, ResourceExhausted, StorageError, StorageUncertain
+from dragoman.tools.storage_errors import tool_error
 
 
 class Accepting(Protocol):
@@ -56,6 +57,8 @@ class Outgoing:
         self._take_slot.let_go(call)
         try:
             outcome = await self._accepting.outcome_of(await self._accepting.accept(made), timeout_ms)
+        except StorageUncertain as error:
+            raise tool_error(error) from error
         except StorageError as error:
             facts = {"reason": "storage_failed", "retryable": True}
             raise ResourceExhausted("The request cannot be stored now", facts) from error

@@ -8,8 +8,17 @@ from typing import Protocol
 
 from dragoman.agents.ledger import Hold, Ledger, LedgerEntry, Settlement
 from dragoman.clock import Clock, sleep
-from dragoman.errors import ErrorCode, InternalFailure, LeaseLost, StorageClosed, StorageError
+from dragoman.errors import (
+    ErrorCode,
+    InternalFailure,
+    LeaseLost,
+    StorageClosed,
+    StorageError,
+    StorageUncertain,
+    ToolError,
+)
 from dragoman.telemetry.log import Logger, exception_facts
+from dragoman.tools.storage_errors import tool_error
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0
 """Seconds between attempts to store."""
@@ -46,7 +55,7 @@ class Settling:
     def settle(self, settlement: Settlement) -> Awaitable[list[LedgerEntry]]:
         """Store a settlement; returns what it sends. They are queued in the order of these calls.
 
-        Raises `LeaseLost` when it is awaited.
+        Raises `LeaseLost` when it is awaited; `StorageUncertain` if it may have been stored before that.
         """
         self.version += 1
         first: Awaitable[list[LedgerEntry]] | StorageError
@@ -99,16 +108,23 @@ class Settling:
         self, settlement: Settlement, error: StorageError, before: asyncio.Future[bool] | None
     ) -> list[LedgerEntry]:
         delay = _FIRST_DELAY
+        uncertain: StorageUncertain | None = None
         while True:
-            if before is not None:  # It may have failed only because the one before it had.
-                if not await asyncio.shield(before):
-                    raise LeaseLost(self._hold.agent)
-                before = None
-            elif isinstance(error, LeaseLost):
-                raise error
-            else:
-                await self._wait(error, delay)
-                delay = min(2 * delay, _LONGEST_DELAY)
+            if isinstance(error, StorageUncertain):
+                uncertain = error
+            try:
+                if before is not None:  # It may have failed only because the one before it had.
+                    if not await asyncio.shield(before):
+                        raise LeaseLost(self._hold.agent)
+                    before = None
+                elif isinstance(error, LeaseLost):
+                    raise error
+                else:
+                    await self._wait(error, delay)
+                    delay = min(2 * delay, _LONGEST_DELAY)
+            except LeaseLost as lost:
+                # Its version was counted before: by another holder, or by this settlement, which was stored then.
+                raise uncertain or lost from None
             try:
                 return await self._host.ledger.settle(settlement)
             except StorageError as failure:
@@ -124,6 +140,8 @@ class Settling:
         await sleep(self._host.clock, delay)
 
 
-def taken_over() -> InternalFailure:
-    """The error of a handling whose agent has another holder by now: nothing of it was stored."""
+def taken_over(error: StorageError) -> ToolError:
+    """The error of a handling whose agent has another holder by now: nothing of it was stored, if that is known."""
+    if isinstance(error, StorageUncertain):
+        return tool_error(error)
     return InternalFailure("The agent was taken over by another process", {"reason": "lease_lost"})

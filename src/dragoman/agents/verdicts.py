@@ -14,6 +14,7 @@ from dragoman.agents.agent import Agent
 from dragoman.agents.ledger import EntryStatus, LedgerEntry
 from dragoman.errors import Aborted, InternalFailure, TimedOut, ToolError
 from dragoman.messaging.retries import RetryPolicy
+from dragoman.tools.storage_errors import is_uncertain
 
 HandlingVerdict: TypeAlias = tuple[EntryStatus, ToolError]
 
@@ -40,7 +41,8 @@ def after_error(agent: Agent, error: BaseException, attempts: int, policy: Retry
         interrupted = TimedOut("The handling was interrupted", facts)
         return (again if agent.may_repeat else EntryStatus.UNKNOWN), interrupted
     if isinstance(error, ToolError):
-        may_help = agent.may_repeat and policy.should_retry_error(error.structured())
+        # What a handler asks for has the same id when it is handled again: it is not asked for twice.
+        may_help = agent.may_repeat and (policy.should_retry_error(error.structured()) or is_uncertain(error))
         return (again if may_help else EntryStatus.FAILED), error
     failure = InternalFailure("The agent failed", {"reason": "handler_exception"})
     failure.__cause__ = error

@@ -41,6 +41,7 @@ from dragoman.errors import (
     ProtocolError,
     ResourceExhausted,
     Stopping,
+    StorageUncertain,
     ToolError,
 )
 from dragoman.messaging.retries import Random, RetryPolicy, backoff_ms
@@ -267,11 +268,11 @@ class AgentWorker:
                 verdict = await self._begin(item, item.entry)
             if verdict is None:
                 value, changes = await self._run(item)
-        except LeaseLost:
+        except LeaseLost as lost:
             self.running = item.call = None
             self._host.lost(self)
             self._check_rest()
-            raise taken_over() from None
+            raise taken_over(lost) from None
         except BaseException as raised:  # One that exits ends its message, not the server.
             if isinstance(raised, GeneratorExit) or is_interrupt(raised):
                 raise
@@ -385,9 +386,9 @@ class AgentWorker:
         """Wait until a settlement is stored, and then tell whoever is concerned."""
         try:
             sent = await storing
-        except LeaseLost:
+        except (LeaseLost, StorageUncertain) as lost:
             self._host.lost(self)
-            raise taken_over() from None
+            raise taken_over(lost) from None
         if item.entry is not None and settlement.status is not EntryStatus.RETRYING:
             self._host.tell_ended(item.entry, settlement)
         self._host.deliver(sent)
@@ -396,8 +397,8 @@ class AgentWorker:
         """Wait until what other handlings did is stored."""
         try:
             await self._settling.wait()
-        except LeaseLost:
-            raise taken_over() from None
+        except LeaseLost as lost:
+            raise taken_over(lost) from None
 
     def _hold_back_if_retried(self, item: Delivery, settlement: Settlement) -> None:
         """Before the next one starts: it may be of the same pair."""

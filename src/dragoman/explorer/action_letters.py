@@ -18,7 +18,7 @@ import msgspec
 from dragoman.access.callers import LOCAL
 from dragoman.clock import iso_milliseconds
 from dragoman.errors import Conflict, StorageError, ToolError
-from dragoman.explorer.responses import error_response, json_response
+from dragoman.explorer.responses import error_response, json_response, unusable
 from dragoman.gateway.dead_letters import ActionLetters, DeadAction, content_of, described, errors_of
 from dragoman.knowledge.actions import ACTIONS
 from dragoman.knowledge.roles import OWNER, canonical
@@ -62,8 +62,8 @@ class ActionLetterViews:
                 asked = parse_qs(request.scope.get("query_string", b"").decode("latin-1"))
                 return await self._page(request, _number_in(asked.get("after", [""])[0]) or 0)
             letter = await self._find(request, rest)
-        except StorageError:
-            return _unreadable()
+        except StorageError as error:
+            return unusable("bus", error)
         return _not_found() if letter is None else json_response({"letter": self._whole(letter)})
 
     async def post(self, rest: str, request: HttpRequest) -> HttpResponse | None:
@@ -76,8 +76,8 @@ class ActionLetterViews:
             if letter is None:
                 return _not_found()
             made = await self._letters.redrive(letter, request.caller.principal)
-        except StorageError:
-            return _unreadable()
+        except StorageError as error:
+            return unusable("bus", error)
         except Conflict as error:
             return error_response(409, clean_message(error.message))
         except ToolError as error:
@@ -161,7 +161,3 @@ def _number_in(text: str) -> int | None:
 
 def _not_found() -> HttpResponse:
     return error_response(404, "No such dead letter is known, or not any longer")
-
-
-def _unreadable() -> HttpResponse:
-    return error_response(503, "The bus cannot be used now")

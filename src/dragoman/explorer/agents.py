@@ -20,7 +20,7 @@ from dragoman.agents.ledger import AgentQueue, EntryStatus, LedgerEntry, Query
 from dragoman.agents.senders import as_caller, client_source, may_reach
 from dragoman.agents.tools import described
 from dragoman.errors import ProtocolError, StorageError, ToolError
-from dragoman.explorer.responses import error_response, json_response
+from dragoman.explorer.responses import error_response, json_response, unusable
 from dragoman.parts.route import HttpRequest, HttpResponse
 from dragoman.protocol.jsonrpc import decode_object
 from dragoman.replies.encoding import clean_details, clean_message
@@ -71,8 +71,8 @@ class AgentViews:
                     return await self._message(request, _number_in(rest))
                 case "dead" if is_whole:
                     return await self._dead(request, _number_in(given.get("after")) or 0)
-        except StorageError:
-            return _unreadable()
+        except StorageError as error:
+            return unusable("ledger", error)
         return None
 
     async def redrive(self, request: HttpRequest) -> HttpResponse:
@@ -86,8 +86,8 @@ class AgentViews:
             if not found or not _may_see(request, found[0]):
                 return _not_found()
             entry = await self._coordinator.redrive(given.number)
-        except StorageError:
-            return _unreadable()
+        except StorageError as error:
+            return unusable("ledger", error)
         except ToolError as error:
             return error_response(503, clean_message(error.message))
         if entry is None:
@@ -261,7 +261,3 @@ def _number_in(text: str | None) -> int | None:
 
 def _not_found() -> HttpResponse:
     return error_response(404, "No such message is known, or not any longer")
-
-
-def _unreadable() -> HttpResponse:
-    return error_response(503, "The ledger cannot be used now")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.edge.asgi import JSON, Header
+from dragoman.errors import StorageError, StorageUncertain
 from dragoman.parts.route import HttpResponse
 from dragoman.tools.content import encode_json
 
@@ -30,6 +31,13 @@ def json_response(value: Any, status: int = 200, *more: Header) -> HttpResponse:
 def error_response(status: int, message: str, *more: Header) -> HttpResponse:
     """An error, in the one form that all of them have."""
     return json_response({"error": message}, status, *more)
+
+
+def unusable(what: str, error: StorageError) -> HttpResponse:
+    """The answer while something that is stored cannot be used."""
+    if isinstance(error, StorageUncertain):
+        return error_response(500, "The storage failed, and whether the change was stored is unknown: look again")
+    return error_response(503, f"The {what} cannot be used now")
 
 
 def load_page(path: Path, rules: str, styles: str = "") -> tuple[bytes, tuple[Header, ...]]:

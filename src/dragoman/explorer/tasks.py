@@ -29,7 +29,7 @@ from dragoman.errors import (
     ToolError,
 )
 from dragoman.explorer.explained import fields_of
-from dragoman.explorer.responses import error_response, json_response
+from dragoman.explorer.responses import error_response, json_response, unusable
 from dragoman.parts.route import HttpRequest, HttpResponse
 from dragoman.protocol.jsonrpc import decode_object
 from dragoman.protocol.session import correlation_id_in
@@ -91,8 +91,8 @@ class TaskViews:
             return json_response({"task": self._whole(await self._requests.find(request.caller, rest))})
         except InvalidParams:
             return _not_found()
-        except StorageError:
-            return _unreadable()
+        except StorageError as error:
+            return unusable("ledger", error)
 
     async def post(self, rest: str, request: HttpRequest) -> HttpResponse | None:
         """The answer to a POST; None for an address that takes none."""
@@ -106,8 +106,8 @@ class TaskViews:
             run = await self._requests.find(request.caller, task_id)
         except InvalidParams:
             return _not_found()
-        except StorageError:
-            return _unreadable()
+        except StorageError as error:
+            return unusable("ledger", error)
         return await self._change(run, what, request)
 
     async def _page(self, caller: Caller, before: str) -> HttpResponse:
@@ -155,8 +155,8 @@ class TaskViews:
             return error_response(400, f"Input validation failed: {clean_message(said)}")
         except LeaseLost:
             return _not_found()
-        except StorageError:
-            return _unreadable()
+        except StorageError as error:
+            return unusable("ledger", error)
 
     def _brief(self, run: Run) -> dict[str, Any]:
         """A task in a list."""
@@ -219,7 +219,3 @@ def _refusal(error: ToolError | ProtocolError) -> HttpResponse:
 
 def _not_found() -> HttpResponse:
     return error_response(404, "No such task is known, or not any longer")
-
-
-def _unreadable() -> HttpResponse:
-    return error_response(503, "The ledger cannot be used now")

@@ -46,6 +46,7 @@ from dragoman.messaging.retries import Random, RetryPolicy, backoff_ms
 from dragoman.messaging.subjects import accepted_subject, actions_subject
 from dragoman.replies.contract import code_in_contract
 from dragoman.replies.vocabulary import RETRYABLE
+from dragoman.tools.storage_errors import is_uncertain
 
 PUBLISH: Final = "PUBLISH"
 """The `htm` of a token for a message."""
@@ -275,7 +276,7 @@ class BusAcceptor:
         exchange.trace_id = trace_in(delivery.message.body) or exchange.trace_id
         record = error_record(error, exchange.trace_id, delivery.attempt, self._clock)
         is_young = self._clock.now().timestamp() - delivery.published_at < LONGEST_TTL
-        if code_in_contract(error) in RETRYABLE and is_young:
+        if (code_in_contract(error) in RETRYABLE or is_uncertain(error)) and is_young:
             # However often: waiting is no attempt. A backlog spreads, so that not all of it comes again each minute.
             wait = backoff_ms(_POLICY, delivery.attempt - 1, self._random) / 1000
             wait += retry_after_seconds(error)

@@ -3,7 +3,8 @@
 1. Key, roles and TTL are checked again before a request is carried out. Its call takes the same way as any other.
 2. A request that fails in a way that may pass is retried, with growing delays. After the last attempt, or a refusal
    that cannot change, it is a dead letter with every error.
-3. However often a request is delivered, it has its effect once: its idempotency key sees to that.
+3. However often a request is delivered, it has its effect once: its idempotency key sees to that. So one after whose
+   attempt it is unknown what was stored is retried as well.
 4. Requests with a `seq` are carried out one after the other, those of each stream in the order of their acceptance. One
    that is retried holds up no other.
 """
@@ -34,6 +35,7 @@ from dragoman.replies.contract import code_in_contract
 from dragoman.replies.vocabulary import RETRYABLE
 from dragoman.slo.meter import Requested
 from dragoman.telemetry.log import Logger, exception_facts
+from dragoman.tools.storage_errors import is_uncertain
 
 
 class Deliverer:
@@ -138,7 +140,7 @@ class Deliverer:
     ) -> None:
         record = error_record(error, exchange.trace_id, delivery.attempt, self._clock)
         code = code_in_contract(error)
-        may_pass = code in RETRYABLE and not isinstance(error, QuotaExceeded)
+        may_pass = (code in RETRYABLE or is_uncertain(error)) and not isinstance(error, QuotaExceeded)
         if may_pass and self._policy.has_attempt_left(delivery.attempt - 1):
             wait = backoff_ms(self._policy, delivery.attempt - 1, self._random) / 1000
             wait = max(wait, retry_after_seconds(error))

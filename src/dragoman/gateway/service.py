@@ -15,7 +15,7 @@ from typing import Any, Final
 from dragoman.access.callers import LOCAL, scope_of
 from dragoman.calls.intake import Intake
 from dragoman.clock import Clock
-from dragoman.errors import NotFound
+from dragoman.errors import NotFound, StorageUncertain
 from dragoman.gateway.accepting import Acceptor
 from dragoman.gateway.answers import ActionAnswers
 from dragoman.gateway.asking import AskedAction, as_it_is, asked_for, call_for
@@ -170,8 +170,9 @@ class Gateway:
             try:
                 asked = await self._asked(request, exchange)
                 kept = await self._acceptor.accept(asked, exchange, nonce)
-            except REFUSALS:
-                await credentials.spend(exchange.credential)  # Whatever else is wrong, the nonce comes first.
+            except REFUSALS as error:
+                if not isinstance(error, StorageUncertain):  # Or else it may have been used, by this very request.
+                    await credentials.spend(exchange.credential)  # Whatever else is wrong, the nonce comes first.
                 raise
         except REFUSALS as error:
             return self._exchanges.turned_away(exchange, error)

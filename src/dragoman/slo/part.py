@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dragoman.clock import Clock
-from dragoman.errors import StorageError
+from dragoman.errors import StorageError, StorageUncertain
 from dragoman.parts.part import Contribution, Facilities, Part, ScheduledJob
 from dragoman.slo.counting import CountActions
 from dragoman.slo.meter import ActionMeter
@@ -48,11 +48,16 @@ class LevelKeeping:
         self._clock = clock
 
     async def keep(self) -> dict[str, Any]:
-        """Store what was counted since the last time. If that fails, it is stored the next time."""
+        """Store what was counted since the last time. If that fails, it is stored the next time.
+
+        What may have been stored all the same is not stored again: it would be counted twice.
+        """
         counts = self._meter.take()
         if counts:
             try:
                 await self._levels.add(self._minute(), counts)
+            except StorageUncertain:
+                raise
             except StorageError:
                 self._meter.put_back(counts)
                 raise

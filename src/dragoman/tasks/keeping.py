@@ -41,6 +41,7 @@ from dragoman.tasks.port import Ended, NewRun, Released, Run, encoded_arguments
 from dragoman.tasks.running import TaskRuns
 from dragoman.tasks.store import RunStore, stored_now
 from dragoman.tasks.stored import encode_error, encode_value, outcome_in, unknown_outcome
+from dragoman.tools.storage_errors import is_uncertain
 
 _WAITING = (LOCAL_TRANSPORT, "explorer")
 """Transports without a client of MCP: Python code and the explorer wait for any call."""
@@ -320,10 +321,14 @@ def _failure_in(error: BaseException, call: Call) -> tuple[bool, bytes | None]:
     At a stop, or an interrupt, it has not: `RunStore.close` looks after it.
     """
     meaning = meaning_of(error, call) if call.ran else error
-    if call.ran and isinstance(meaning, ToolError | ProtocolError) and not _is_retryable(meaning):
+    if call.ran and isinstance(meaning, ToolError | ProtocolError) and not _is_retryable(meaning, call):
         return True, encode_error(meaning)
     return isinstance(meaning, Exception), None
 
 
-def _is_retryable(error: ToolError | ProtocolError) -> bool:
-    return isinstance(error, ToolError) and (error.details or {}).get("retryable") is True
+def _is_retryable(error: ToolError | ProtocolError, call: Call) -> bool:
+    if not isinstance(error, ToolError):
+        return False
+    if is_uncertain(error):
+        return call.tool.definition.hints.are_harmless
+    return (error.details or {}).get("retryable") is True

@@ -16,7 +16,7 @@ from msgspec import Raw
 from dragoman.access.callers import Caller
 from dragoman.agents.ledger import EntryStatus
 from dragoman.agents.senders import client_source
-from dragoman.errors import InternalError, InvalidParams, StorageError
+from dragoman.errors import InternalError, InvalidParams, StorageError, StorageUncertain
 from dragoman.protocol.session import Request
 from dragoman.protocol.versions import CAPABILITIES_KEY
 from dragoman.tasks.keeping import declares_tasks, missing_extension
@@ -57,7 +57,7 @@ class TaskRequests:
                 case "tasks/cancel":
                     await self.cancel(run)
         except StorageError as error:
-            raise InternalError("The server's storage failed") from error
+            raise storage_failure(error) from error
         return {}
 
     async def find(self, caller: Caller, task_id: Any) -> Run:
@@ -130,6 +130,12 @@ class TaskRequests:
         elif task["status"] == "failed":
             task["error"] = Raw(run.error or msgspec.json.encode(UNKNOWN_OUTCOME))
         return task
+
+
+def storage_failure(error: StorageError) -> InternalError:
+    """The error of a request that the storage fails."""
+    is_uncertain = isinstance(error, StorageUncertain)
+    return InternalError("The server's storage failed", {"outcome": "UNKNOWN"} if is_uncertain else None)
 
 
 def _check_shape(key: str, method: str, response: Any) -> None:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TypeVar
 
 import msgspec
 
-from dragoman.agents.ledger import LedgerAdmin
+from dragoman.agents.ledger import EntryStatus, LedgerAdmin
 from dragoman.agents.pulse import LoopPulse, on_running_loop
 from dragoman.agents.senders import kept_caller
 from dragoman.calls.call import Call
 from dragoman.changes import LedgerChanged, Publish
 from dragoman.clock import Clock, Timer, sleep
-from dragoman.errors import ErrorCode, LeaseLost, ResourceExhausted, StorageClosed, StorageError
+from dragoman.errors import ErrorCode, LeaseLost, ResourceExhausted, StorageClosed, StorageError, StorageUncertain
 from dragoman.ids import Ids
-from dragoman.tasks.port import Begin, NewRun, Run, RunChange, Runs, StoredQuestion
+from dragoman.tasks.port import Begin, NewRun, Released, Run, RunChange, RunQuery, Runs, StoredQuestion
 from dragoman.tasks.stored import UNKNOWN_OUTCOME
 from dragoman.telemetry.log import Logger, exception_facts
+from dragoman.tools.storage_errors import tool_error
 
 T = TypeVar("T")
 
@@ -134,14 +136,30 @@ class RunStore:
 
     async def add(self, new: NewRun) -> Run:
         """As `Runs.add`, which may raise before it is awaited: a writer that is closed, or has too much to do."""
-        return await self.runs.add(new)
+        try:
+            return await self.runs.add(new)
+        except StorageUncertain:
+            mark = new.owner, new.request_id, new.correlation_id, new.at
+            await self._let_go(lambda run: (run.owner, run.request_id, run.correlation_id, run.updated_at) == mark)
+            raise
 
     async def begin(self, number: int) -> Run | None:
         """Begin a run that waits; None if another process was faster, or it has ended."""
+        change = Begin(number, self.now())
         try:
-            return await self.runs.change(Begin(number, self.now()))
+            return await self.runs.change(change)
         except LeaseLost:
             return None
+        except StorageUncertain:
+            await self._let_go(lambda run: (run.number, run.updated_at) == (number, change.at))
+            raise
+
+    async def _let_go(self, is_it: Callable[[Run], bool]) -> None:
+        """Give back a run that was begun after all, and that nobody runs: its caller was told that this is unknown."""
+        query = RunQuery(statuses=(EntryStatus.RUNNING,), tasks_only=False, limit=10_000)
+        with suppress(StorageError):
+            for run in filter(is_it, await self.runs.page(query)):
+                await self.change_at_last(Released(run.number, run.fence, self.now()))
 
     async def change_at_last(self, change: RunChange) -> Run | None:
         """Store what has happened, as soon as that is possible; None if the run belongs to another by now."""
@@ -180,9 +198,14 @@ class RunStore:
 
 
 async def stored_now(awaited: Awaitable[T]) -> T:
-    """What the store answers; raises `ResourceExhausted` if it cannot be used now."""
+    """What the store answers; raises `ResourceExhausted` if it cannot be used now.
+
+    Raises `InternalFailure` if it is unknown whether something was stored.
+    """
     try:
         return await awaited
+    except StorageUncertain as error:
+        raise tool_error(error) from error
     except StorageError as error:
         facts = {"reason": "storage_failed", "retryable": True}
         raise ResourceExhausted("The call cannot be stored now", facts) from error

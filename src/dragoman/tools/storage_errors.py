@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from dragoman.errors import (
     InternalFailure,
@@ -16,10 +16,14 @@ from dragoman.errors import (
     StorageError,
     StorageFull,
     StorageUnavailable,
+    StorageUncertain,
     StorageUnsupported,
     ToolError,
     TooManyWrites,
 )
+
+UNCERTAIN = "storage_uncertain"
+"""The reason of a failure after which it is unknown whether a change was stored."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,4 +64,15 @@ def tool_error(error: StorageError) -> ToolError:
             "Too many writes are waiting",
             {"reason": "storage_busy", "limit": error.limit, "actual": error.actual, "retryable": True},
         )
+    if isinstance(error, StorageUncertain):
+        return InternalFailure(
+            "The server's storage failed, and whether the change was stored is unknown",
+            {"reason": UNCERTAIN, "outcome": "UNKNOWN", "retryable": False},
+        )
     return InternalFailure("The server's storage failed", {"reason": _REASONS.get(type(error), "storage_failed")})
+
+
+def is_uncertain(error: ToolError) -> bool:
+    """Whether a change may have been stored all the same: only with its id or key may it be tried again."""
+    details: Any = error.details
+    return isinstance(error, InternalFailure) and isinstance(details, Mapping) and details.get("reason") == UNCERTAIN

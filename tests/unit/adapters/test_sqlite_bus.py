@@ -21,7 +21,7 @@ from dragoman.adapters.sqlite_ledger_process import SqliteProcess
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.agents.migrations import MIGRATIONS as AGENTS
 from dragoman.clock import Timer
-from dragoman.errors import BusFull, StorageBusy, StorageClosed
+from dragoman.errors import BusFull, StorageBusy, StorageClosed, StorageUncertain
 from dragoman.messaging import bus as limits
 from dragoman.messaging.bus import BusDelivery
 from dragoman.messaging.migrations import MIGRATIONS
@@ -39,12 +39,18 @@ class CountedDatabase(SqliteDatabase):
 
     writes = 0
     is_busy = False
+    is_uncertain = False
+    """Whether what is written is stored, and nobody knows."""
 
     def write(self, function: Callable[[Transaction], T]) -> Awaitable[T]:
         self.writes += 1
         if self.is_busy:
             raise StorageBusy("another process writes")
-        return super().write(function)
+        return self._unknown(super().write(function)) if self.is_uncertain else super().write(function)
+
+    async def _unknown(self, writing: Awaitable[T]) -> T:
+        await writing
+        raise StorageUncertain("disk I/O error")
 
 
 class CountedClock(ManualClock):
@@ -286,6 +292,21 @@ async def test_an_error_of_the_storage_ends_a_take_and_the_next_one_succeeds(mac
         await taken(subscription)
     one.database.is_busy = False
     assert await taken_ids(subscription) == ["m1"]
+
+
+async def test_a_message_that_was_claimed_and_nobody_knows_is_claimed_again(machine: Machine) -> None:
+    one = machine.one
+    subscription = subscribed(one.bus)
+    await publish(one.bus, "m1", "m2")
+    (first,) = await taken(subscription)
+    one.database.is_uncertain = True
+    machine.run(1)
+    with pytest.raises(StorageUncertain):
+        await taken(subscription)
+    one.database.is_uncertain = False
+    (second,) = await taken(subscription)
+    assert (first.message.id, second.message.id, second.attempt) == ("m1", "m2", 1)
+    assert [await one.bus.ack(each) for each in (first, second)] == [True, True]
 
 
 async def test_a_message_of_a_cancelled_take_is_put_back_when_the_storage_works_again(machine: Machine) -> None:

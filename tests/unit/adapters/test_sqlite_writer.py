@@ -23,6 +23,7 @@ from dragoman.errors import (
     StorageFailed,
     StorageFull,
     StorageUnavailable,
+    StorageUncertain,
     TooManyWrites,
 )
 from tests.support.waiting import PATIENCE
@@ -310,6 +311,44 @@ async def test_when_the_commit_fails_nobody_is_told_of_success_and_nothing_has_h
     assert database.items() == []
     assert await writer.run(insert("d")) == "d"
     assert opened == [FailsToCommit, sqlite3.Connection]
+    await writer.close()
+
+
+class CommitsWithAnError(sqlite3.Connection):
+    """Does what a disk does that reports an error after the last page was written, or before."""
+
+    is_stored = True
+
+    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        done = super().execute(sql if self.is_stored or sql != "COMMIT" else "ROLLBACK", *arguments)
+        if sql == "COMMIT":
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+            raise error
+        return done
+
+
+class LosesCommits(CommitsWithAnError):
+    is_stored = False
+
+
+@pytest.mark.parametrize("kind", [CommitsWithAnError, LosesCommits])
+async def test_after_an_io_error_of_the_commit_it_is_unknown_what_is_stored(
+    database: Database, kind: type[CommitsWithAnError]
+) -> None:
+    kinds: list[type[sqlite3.Connection]] = [kind, sqlite3.Connection]
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(database.path, isolation_level=None, check_same_thread=False, factory=kinds.pop(0))
+
+    writer = SqliteWriter(connect)
+    results = await asyncio.gather(
+        writer.run(insert("a")), writer.run(insert_and_raise("b", ValueError("its own"))), return_exceptions=True
+    )
+    assert [type(result) for result in results] == [StorageUncertain, ValueError]
+    assert database.items() == (["a"] if kind.is_stored else [])
+    assert await writer.run(insert("d")) == "d"  # On another connection; nothing was tried again.
+    assert database.items() == (["a", "d"] if kind.is_stored else ["d"])
     await writer.close()
 
 

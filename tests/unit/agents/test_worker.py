@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman import AgentContext, AgentMessage, agent
-from dragoman.agents.ledger import EntryStatus
+from dragoman.agents.ledger import EntryStatus, LedgerEntry, Settlement
 from dragoman.errors import (
     InternalFailure,
     InvalidArgument,
@@ -18,12 +19,13 @@ from dragoman.errors import (
     ResourceExhausted,
     StorageBusy,
     StorageFull,
+    StorageUncertain,
     TimedOut,
     ToolError,
 )
 from tests.support.aacp import uuid
 from tests.support.agents import FailingLedger, Gate, agents_served, quiet
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 REQUEST = uuid(1)
 
@@ -493,6 +495,50 @@ async def test_what_was_begun_after_a_refused_settlement_is_undone_with_it(tmp_p
         await until(lambda: "a" in served.deliveries.workers)  # Held again, with what is stored.
         assert await send("a", {"type": "add", "payload": 1000}) == 1001
         assert len(await served.page(target="b")) == 2
+
+
+class Uncertain(FailingLedger):
+    """A ledger whose next settlement is stored, and nobody knows."""
+
+    left = 1
+
+    def settle(self, settlement: Settlement) -> Awaitable[list[LedgerEntry]]:
+        return self._settle(super().settle(settlement))
+
+    async def _settle(self, storing: Awaitable[list[LedgerEntry]]) -> list[LedgerEntry]:
+        sent = await storing
+        self.left -= 1
+        if self.left == 0:
+            raise StorageUncertain("disk I/O error")
+        return sent
+
+
+@pytest.mark.parametrize("is_reliable", [True, False], ids=["request", "simple"])
+async def test_what_an_agent_did_is_stored_once_though_nobody_knew_that_it_was(
+    tmp_path: Path, is_reliable: bool
+) -> None:
+    @agent("a", effects="ledger")
+    async def handle(message: AgentMessage, ctx: AgentContext) -> Any:
+        ctx.state["sum"] = ctx.state.get("sum", 0) + message.payload
+        return ctx.state["sum"]
+
+    async with asyncio.timeout(PATIENCE), agents_served(handle, folder=tmp_path) as served:
+        served.deliveries.ledger = Uncertain(served.deliveries.ledger)  # type: ignore[assignment]
+        if is_reliable:
+            asking = asyncio.ensure_future(served.coordinator.send_request("a", 1))
+        else:
+            asking = asyncio.ensure_future(served.coordinator.send_message("a", {"type": "add", "payload": 1}))
+        while not asking.done():
+            served.clock.advance(0.1)
+            await asyncio.sleep(0.002)
+        if is_reliable:
+            assert await asking == 1
+        else:
+            with pytest.raises(InternalFailure) as failed:
+                await asking
+            assert (failed.value.details or {})["outcome"] == "UNKNOWN"
+        assert await served.coordinator.read_state("a") == {"sum": 1}
+        assert await served.deliveries.admin.verify() == []
 
 
 async def test_messages_of_other_processes_are_not_queued_before_earlier_ones_of_their_pair() -> None:

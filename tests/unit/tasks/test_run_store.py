@@ -12,17 +12,28 @@ import pytest
 
 from dragoman.agents.ledger import LedgerAdmin
 from dragoman.changes import Change, LedgerChanged
-from dragoman.errors import LeaseLost, ResourceExhausted, StorageBusy, StorageClosed, StorageError, StorageFull
+from dragoman.errors import (
+    InternalFailure,
+    LeaseLost,
+    ResourceExhausted,
+    StorageBusy,
+    StorageClosed,
+    StorageError,
+    StorageFull,
+    StorageUncertain,
+)
 from dragoman.ids import Ids, RandomIds
 from dragoman.storage.port import Storage
-from dragoman.tasks.port import Note, Run, RunChange, Runs
+from dragoman.tasks.port import NewRun, Note, Run, RunChange, Runs
 from dragoman.tasks.store import RunStore, stored_now
 from dragoman.telemetry.log import Entry, StructuredLogger
 from dragoman.testing import ManualClock, SequentialIds
 from tests.contract.engines import opened_storages
 from tests.support.agents import quiet, raising
+from tests.support.answers import error_in
+from tests.support.keyed_calls import Effect, Kept, call, is_repeat
 from tests.support.run_entries import ended, keyed, stored
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 
 class FailingRuns:
@@ -39,6 +50,30 @@ class FailingRuns:
     def change(self, change: RunChange) -> Awaitable[Run]:
         self.tries += 1
         return raising(self.errors.pop(0)) if self.errors else self._runs.change(change)
+
+
+class Uncertain:
+    """Runs whose next write is stored, and nobody knows."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self.left = 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runs, name)
+
+    async def add(self, new: NewRun) -> Run:
+        return await self._tell(self._runs.add(new))
+
+    async def change(self, change: RunChange) -> Run:
+        return await self._tell(self._runs.change(change))
+
+    async def _tell(self, storing: Awaitable[Run]) -> Run:
+        run = await storing
+        self.left -= 1
+        if self.left == 0:
+            raise StorageUncertain("disk I/O error")
+        return run
 
 
 class Failing:
@@ -141,3 +176,38 @@ async def test_message_ids_are_uuids_in_the_order_of_time(failing: Failing) -> N
 async def test_message_ids_differ_whatever_ids_are_made_of(failing: Failing) -> None:
     store = failing.store
     assert len({store.message_id() for _ in range(3)}) == 3
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_a_key_is_free_for_its_repeat_though_its_call_was_stored_and_nobody_knows(
+    tmp_path: Path, idempotent: bool
+) -> None:
+    pay = Effect(idempotent=idempotent)
+    async with opened_storages("memory", tmp_path) as (storage,):
+        runs = Uncertain(storage.port(Runs))
+        async with Kept(None).serve(pay.tool, runs=(runs, storage.port(LedgerAdmin))) as server:
+            client = await server.client()
+            assert error_in(await call(client))["details"]["outcome"] == "UNKNOWN"
+            assert [is_repeat(await call(client)) for _ in range(2)] == [False, True]
+    assert pay.count == 1
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["added", "begun"])
+async def test_a_task_that_was_stored_and_nobody_knows_runs_once(tmp_path: Path, begins: bool) -> None:
+    first, pay = Effect("first", task="optional"), Effect(task="optional")
+    first.gate.set() if begins else first.gate.clear()
+    async with asyncio.timeout(PATIENCE), opened_storages("memory", tmp_path) as (storage,):
+        runs = Uncertain(storage.port(Runs))
+        runs.left = 1 if begins else 4  # Of two tasks, one begins at once and ends, and then the other begins.
+        config = {"tasks": {"max_concurrent": 1}}
+        options: dict[str, Any] = {"runs": (runs, storage.port(LedgerAdmin)), "config": config}
+        async with Kept(None).serve(first.tool, pay.tool, **options) as server:
+            if begins:
+                with pytest.raises(InternalFailure):
+                    await server.runtime.create_task("pay", {})
+            else:
+                await server.runtime.create_task("first", {})
+                await server.runtime.create_task("pay", {})
+                first.gate.set()
+            await until(pay.ended.is_set)
+    assert pay.count == 1

@@ -16,11 +16,12 @@ from dragoman.errors import (
     StorageFailed,
     StorageFull,
     StorageUnavailable,
+    StorageUncertain,
     StorageUnsupported,
     ToolError,
     TooManyWrites,
 )
-from dragoman.tools.storage_errors import words_storage_errors
+from dragoman.tools.storage_errors import is_uncertain, words_storage_errors
 
 
 async def worded(error: Exception) -> ToolError:
@@ -53,6 +54,18 @@ async def test_a_failure_is_named_and_its_particulars_are_for_the_log(kind: type
     assert told.__cause__ is failed
     failed.__cause__ = cause
     assert (await worded(failed)).__cause__ is cause
+
+
+async def test_a_change_that_may_be_stored_is_no_refusal() -> None:
+    told = await worded(StorageUncertain("/secret/place"))
+    assert type(told) is InternalFailure
+    assert told.message == "The server's storage failed, and whether the change was stored is unknown"
+    assert told.details == {"reason": "storage_uncertain", "outcome": "UNKNOWN", "retryable": False}
+    assert [is_uncertain(each) for each in (told, await worded(StorageFull("full")), NotFound("no"))] == [
+        True,
+        False,
+        False,
+    ]
 
 
 async def test_a_refusal_says_which_limit_was_reached_and_whether_to_repeat_the_call() -> None:

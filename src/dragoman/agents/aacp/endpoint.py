@@ -45,6 +45,7 @@ from dragoman.errors import (
     LinkDown,
     OutcomeUnknown,
     RequestFailed,
+    StorageUncertain,
     StructuredError,
 )
 from dragoman.messaging.retries import Random
@@ -85,7 +86,10 @@ class AACPEndpoint:
         self._making_request = asyncio.Lock()
 
     async def send_event(self, target: str, payload: Any) -> str:
-        """Send a message that is not answered; returns its `messageId`. Raises `InvalidEnvelope` and `WindowFull`."""
+        """Send a message that is not answered; returns its `messageId`. Raises `InvalidEnvelope` and `WindowFull`.
+
+        Raises `StorageUncertain` when it is unknown whether the message was recorded, and will be sent.
+        """
         if is_reserved(payload):
             raise InvalidEnvelope("payload", "is reserved for the protocol")
         self._check_other(target)
@@ -110,15 +114,21 @@ class AACPEndpoint:
         return plain(response.result)
 
     async def begin_request(self, target: str, payload: Any, request_id: str | None = None) -> str:
-        """Send a request without waiting for its outcome; returns its `requestId`."""
+        """Send a request without waiting for its outcome; returns its `requestId`.
+
+        Raises `OutcomeUnknown` when it is unknown whether the request was recorded: with the same id, it is sent once.
+        """
         self._check_other(target)
         request_id = request_id or self._sessions.new_id()
-        async with self._making_request:
-            known = await self._ledger.check_request(request_id, self.agent_id, target, plain(payload))
-            if known is not None and (known.is_settled or self._outbox.is_sending(request_id)):
-                return request_id
-            envelope = await self._outbox.record(target, payload, AACPMessageType.REQUEST, request_id)
-        await self._outbox.dispatch(envelope)
+        try:
+            async with self._making_request:
+                known = await self._ledger.check_request(request_id, self.agent_id, target, plain(payload))
+                if known is not None and (known.is_settled or self._outbox.is_sending(request_id)):
+                    return request_id
+                envelope = await self._outbox.record(target, payload, AACPMessageType.REQUEST, request_id)
+            await self._outbox.dispatch(envelope)
+        except StorageUncertain as error:
+            raise OutcomeUnknown(request_id) from error
         return request_id
 
     async def wait_for_outcome(self, request_id: str, *, timeout_ms: float | None = None) -> AACPRequestRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -25,6 +25,7 @@ from dragoman.errors import (
     StorageError,
     StorageUnavailable,
 )
+from dragoman.findings import Finding
 from dragoman.gateway.contents import JSON, check_allowed, check_whole, checked, unfit
 from dragoman.gateway.envelope import malformed
 from dragoman.gateway.links import LINK_SECONDS, ArtifactLink, Links, SignedLinks
@@ -235,6 +236,8 @@ class ArtifactBucket(NamedTuple):
 
     store: ObjectStore
     links: Links
+    examine: Callable[[], Awaitable[Sequence[Finding]]] | None = None
+    """Finds out whether the bucket has the rules that artifacts need."""
 
 
 class KeptArtifacts(NamedTuple):
@@ -250,7 +253,7 @@ def open_objects(
 ) -> KeptArtifacts:
     """The artifacts in a storage, or in a bucket with their rows in the storage."""
     signed = SignedLinks(storage.port(LinkKeys), clock, settings.public_url) if bucket is None else None
-    store, links = (storage.port(ObjectStore), signed) if bucket is None else bucket
+    store, links = (storage.port(ObjectStore), signed) if bucket is None else bucket[:2]
     assert links is not None
     records, expiry = storage.port(ObjectRecords), storage.port(ObjectExpiry)
     return KeptArtifacts(Objects(store, records, expiry, links, settings, clock, shape), signed)

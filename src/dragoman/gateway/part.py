@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dragoman.calls.intake import Intake
 from dragoman.errors import ConfigError
+from dragoman.findings import Finding
 from dragoman.gateway.accepting import Acceptor
 from dragoman.gateway.answers import ActionAnswers
 from dragoman.gateway.artifacts import ArtifactRoutes
@@ -25,6 +27,7 @@ from dragoman.knowledge.port import Audit, Documents
 from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.parts.part import Contribution, Facilities, Part
 from dragoman.slo.meter import ActionMeter
+from dragoman.telemetry.log import Logger
 
 if TYPE_CHECKING:
     from dragoman.access.authenticator import Authenticator
@@ -79,6 +82,8 @@ def gateway_part(
         )
 
         async def start() -> None:
+            if bucket is not None and bucket.examine is not None:
+                check_findings(await bucket.examine(), given.logger)
             now = given.clock.now().timestamp()
             if authenticator is None and not any(key.is_valid(now) for key in await keys.list()):
                 raise ConfigError([("gateway", NO_VERIFIER if is_durable else NO_KEYS)])
@@ -90,3 +95,13 @@ def gateway_part(
         return Contribution(routes=(*gateway.routes(), *registry.routes(), *artifacts.routes()), start=start)
 
     return Part(name=PART, settings=GatewayConfig, migrations=MIGRATIONS, build=build)
+
+
+def check_findings(findings: Sequence[Finding], logger: Logger) -> None:
+    """Raise `ConfigError` for what is wrong with the bucket of artifacts, and log what was not checked."""
+    for each in findings:
+        if each.verdict == "warning":
+            logger.warn("the bucket of artifacts was not checked", {"reason": each.message})
+    problems = [("gateway.artifact_store", each.message) for each in findings if each.verdict == "problem"]
+    if problems:
+        raise ConfigError(problems)

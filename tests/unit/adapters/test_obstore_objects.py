@@ -313,7 +313,7 @@ def verdicts() -> list[tuple[str, str]]:
     return [(each.verdict, each.message) for each in found]
 
 
-UNCHECKED = ("warning", f"s3://{NAME}: uniform access and customer-managed keys are not checked")
+UNCHECKED = ("warning", f"s3://{NAME}: uniform access and public listing were not checked")
 
 
 @pytest.mark.requirement("MC-ART-02")

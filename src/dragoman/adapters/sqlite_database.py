@@ -58,7 +58,7 @@ class SqliteDatabase:
             tidy=self.tidy,
             check=self.trouble.check,
             saw=self.trouble.saw,
-            closing=self.trouble.closing_to_write,
+            leaves=self.trouble.leaves,
         )
         self._readers = SqliteReaders(self._connect_to_read, saw=self.trouble.saw)
         self.version = SqliteVersion(path, saw=self.trouble.saw)

@@ -44,13 +44,13 @@ class SqliteTrouble:
         """Remember the log. It is there for as long as the connection that writes is open."""
         self._remember(self._log)
 
-    def closing_to_write(self) -> None:
-        """Forget the log: SQLite removes it when the last connection is closed, and the next one makes another."""
+    def leaves(self) -> None:
+        """Forget the log: the connection that writes is about to be closed, and the last one that is takes it along."""
         self._files.pop(self._log, None)
 
     def check(self) -> None:
         """Raise `StorageUnavailable` if the files are not those that were opened, now or at an earlier look."""
-        if not self._is_replaced and not all(_is_there(path, file) for path, file in self._files.copy().items()):
+        if not self._is_replaced and any(self._is_lost(*each) for each in self._files.copy().items()):
             self._is_replaced = True
             self._note(REPLACED)
         if self._is_replaced:
@@ -77,19 +77,21 @@ class SqliteTrouble:
         found = os.stat(path)
         self._files[path] = found.st_dev, found.st_ino
 
+    def _is_lost(self, path: Path, known: tuple[int, int]) -> bool:
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:
+            return False  # It cannot be told now.
+        else:
+            if (found.st_dev, found.st_ino) == known:
+                return False
+        return self._files.get(path) == known  # Another thread may have let it go meanwhile.
+
     def _note(self, reason: str) -> None:
         with self._noting:
             if self.reason is not None:
                 return
             self.reason = reason
         self.tell(reason)
-
-
-def _is_there(path: Path, known: tuple[int, int]) -> bool:
-    try:
-        found = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True  # It cannot be told now.
-    return (found.st_dev, found.st_ino) == known

@@ -15,7 +15,7 @@ from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_ledger_process import SqliteProcess
 from dragoman.adapters.sqlite_runs import SqliteRuns
 from dragoman.agents.migrations import MIGRATIONS as AGENTS
-from dragoman.errors import StorageCorrupt, StorageUnavailable
+from dragoman.errors import StorageBusy, StorageCorrupt, StorageUnavailable
 from dragoman.memories.migrations import MIGRATIONS as MEMORIES
 from dragoman.memories.port import Memories, Space
 from dragoman.storage.port import Storage
@@ -141,4 +141,19 @@ async def test_damage_is_told_from_the_first_statement_that_meets_it(tmp_path: P
     with pytest.raises(StorageCorrupt):
         await ask(lambda connection: connection.execute("SELECT * FROM memory_owner").fetchall())
     assert (database.trouble.reason, told) == ("damaged", ["damaged"])
+    await database.close()
+
+
+async def test_a_log_that_goes_with_the_last_connection_is_not_missed(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "dragoman.db", MEMORIES)
+
+    def fail(writing: object) -> None:
+        raise StorageBusy("another time")  # After which the connection is made anew.
+
+    for _ in range(2):
+        await database.write(lambda writing: writing.execute("INSERT OR REPLACE INTO memory_owner VALUES ('a', 1)"))
+        with pytest.raises(StorageBusy):
+            await database.write(fail)
+        assert _files(tmp_path, "*-wal") == []
+        assert database.trouble.look() is None
     await database.close()

@@ -32,6 +32,7 @@ from dragoman.knowledge.embedding import Embedder, GetEmbedder
 from dragoman.knowledge.fusing import SMOOTHING, VECTORS_WEIGHT, WORDS_WEIGHT, Ranked, fuse
 from dragoman.knowledge.index import Hit, PassageIndex, PassageQuery, PassageVectors
 from dragoman.knowledge.migrations import MIGRATIONS
+from dragoman.knowledge.part import catch_up
 from dragoman.knowledge.port import Documents
 from dragoman.knowledge.querying import CANDIDATES, LEAST_ALIKE, KnowledgeQuery, Queries
 from dragoman.knowledge.settings import KnowledgeConfig
@@ -83,6 +84,7 @@ async def imported_topics(folder: Path) -> AsyncIterator[Storage]:
         tree = Tree(storage.port(Documents))
         for name, text in sorted(TEXTS.items()):
             await tree.create(name, title=title_of(name), body=text)
+        await catch_up(storage.port(PassageIndex))
         yield storage
     finally:
         await storage.close()

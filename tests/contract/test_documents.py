@@ -269,7 +269,7 @@ async def test_a_tree_from_before_there_was_a_limit_may_be_deep(
     while await documents.tidy(PLENTY):
         pass
     clock.advance(KEPT_DELETED_SECONDS)
-    assert await documents.tidy(DEEP // 4) == DEEP // 4
+    assert await documents.tidy(DEEP // 8) == DEEP // 8
     while await documents.tidy(PLENTY):
         pass
     await tree.create(f"d{DEEP - 1}")

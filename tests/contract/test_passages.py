@@ -12,6 +12,7 @@ from dragoman.errors import NotFound
 from dragoman.knowledge import changing
 from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, PassageIndex, PassageQuery, PassageVectors
 from dragoman.knowledge.port import KEPT_DELETED_SECONDS, Documents, UpdateDocument
+from dragoman.search import ranking
 from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
 from tests.contract.engines import opened_storages
@@ -100,16 +101,53 @@ async def test_titles_and_headings_are_found_too_and_so_is_a_document_without_a_
     assert await searching.ids("onboarding") == ["b"]
 
 
-async def test_a_long_title_is_found_as_a_whole_and_is_not_part_of_every_passage(
+async def test_words_of_a_title_and_of_a_text_are_found_together(tree: Tree, searching: Searching) -> None:
+    paragraphs = "\n\n".join(f"number{n} " + "filler " * 110 for n in range(5))
+    await tree.create("a", title="Alpha handbook", body=f"{paragraphs}\n\nbeta {'filler ' * 100}", tags=("x",))
+    await tree.create("b", title="Other", body="beta " + "filler " * 100, tags=("x",))
+    await tree.create("c", title="Alpha", body="")
+    hits = await searching.found("alpha beta")
+    assert [(each.document_id, "beta" in each.text) for each in hits[:1]] == [("a", True)]
+    assert sorted(each.document_id for each in hits) == ["a"] * 6 + ["b", "c"]
+    assert sorted(await searching.ids("alp")) == [*["a"] * 6, "c"]
+    assert sorted(await searching.ids("alpha", "x")) == ["a"] * 6
+    await tree.do(titled("a", "Gamma handbook"))
+    assert (await searching.ids("alpha"), await searching.ids("gamma")) == (["c"], ["a"] * 6)
+    twice, once = "delta " + "filler " * 30, "other " + "filler " * 30
+    await tree.create("once", title="Delta", body=once)
+    await tree.create("twice", title="Delta", body=twice)
+    assert await searching.ids("delta") == ["twice", "once"]
+    assert [hit.score for hit in await searching.hits("handbook")] == [
+        hit.score for hit in await searching.hits("gamma")
+    ], "every passage is found by each word of the title"
+
+
+async def test_a_common_title_is_read_as_a_common_word_is(
+    tree: Tree, searching: Searching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        body = f"{'rare ' if number % 7 == 0 else ''}{'meeting ' * (number % 3)}word{number}"
+        await tree.create(f"d{number}", title=f"Meeting notes {number}", body=body)
+    everything = await searching.hits("meeting notes rare", limit=100)
+    monkeypatch.setattr(ranking, "_FEW", 0)
+    for lookups in (0, 20):
+        monkeypatch.setattr(ranking, "_LOOKUPS_FOR_ONE_READ", lookups)
+        for limit in (1, 3, 10):
+            some = await searching.hits("meeting notes rare", limit=limit)
+            assert [hit.number for hit in some] == [hit.number for hit in everything[:limit]]
+            assert [hit.score for hit in some] == pytest.approx([hit.score for hit in everything[:limit]])
+
+
+async def test_a_long_title_is_found_as_a_whole_and_is_not_embedded_with_every_passage(
     storage: Storage, tree: Tree, searching: Searching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changing, "LONGEST_LINE", 10_000)  # As for documents from before there was a limit.
     title = " ".join(f"w{number}" for number in range(1_000))
     await tree.create("a", title=title, body="\n\n".join(f"body{number} " + "x" * 780 for number in range(20)))
-    assert await searching.ids("w999") == ["a"]
-    assert len(await searching.hits("w1")) == 20 + 7
+    assert set(await searching.ids("w999")) == {"a"}
+    assert len(await searching.hits("w1")) == 20
     wanted = await storage.port(PassageVectors).wanted("model", 100)
-    assert len(wanted) == 20 + 7
+    assert len(wanted) == 20
     assert max(len(each.text) for each in wanted) < 1_200
 
 
@@ -151,7 +189,7 @@ async def test_a_beginning_finds_longer_words_and_the_word_itself_is_worth_more(
 
 async def test_a_score_from_0_to_1_tells_how_much_of_the_query_is_covered(tree: Tree, searching: Searching) -> None:
     for number in range(9):
-        await tree.create(f"other{number}", body="omega")
+        await tree.create(f"other{number}", body="omega and more of it")
     await tree.create("a", title="t", body="alpha beta")
     await tree.create("often", title="t", body="gamma " * 50)
     whole, half, often = [(await searching.hits(text))[0].score for text in ("alpha beta", "alpha zeta", "gamma")]
@@ -388,7 +426,7 @@ def embedding(storage: Storage) -> Embedding:
     return Embedding(storage)
 
 
-async def test_passages_want_vectors_of_title_headings_and_text_until_they_have_them(
+async def test_passages_want_vectors_of_headings_and_text_until_they_have_them(
     tree: Tree, embedding: Embedding
 ) -> None:
     assert await embedding.vectors.wanted(MODEL, 10) == []
@@ -396,7 +434,7 @@ async def test_passages_want_vectors_of_title_headings_and_text_until_they_have_
     await tree.create("a", title="Title", body=body, mime_type="text/markdown")
     await tree.create("b", title="Other", body="60")
     wanted = await embedding.vectors.wanted(MODEL, 10)
-    assert [each.text for each in wanted] == ["Title\nHeading\n" + "text " * 20 + "30", "Other\n60"]
+    assert [each.text for each in wanted] == ["Heading\n" + "text " * 20 + "30", "60"]
     assert await embedding.vectors.wanted(MODEL, 1) == wanted[:1]
     assert await embedding.vectors.status(MODEL) == IndexStatus(2, 0)
     await embedding.vectors.put(MODEL, {wanted[0].number: unit(30)})
@@ -453,9 +491,25 @@ async def test_an_edit_keeps_the_vectors_of_the_other_passages(tree: Tree, embed
     assert await embedding.embed() == 1
     after = await embedding.hits(50)
     assert after[:3] == before[:3]
+    before = await embedding.hits(50)
     await tree.do(titled("a", "u"))
-    assert await embedding.hits(50) == []
-    assert await embedding.embed() == 4
+    await tree.do(changed("a", metadata__tags=("x",)))
+    assert (await embedding.hits(50), await embedding.embed()) == (before, 0)
+    assert await embedding.hits(50, "x") == before
+
+
+async def test_a_document_without_text_has_the_vector_of_its_title(tree: Tree, embedding: Embedding) -> None:
+    await tree.create("a", title="10", body="")
+    await tree.create("b", title="t", body="text 5")
+    await tree.do(changed("b", content__body=""))
+    await tree.do(titled("b", "20"))
+    await embedding.embed()
+    assert await embedding.ids(0) == ["a", "b"]
+    await tree.do(titled("b", "5"))
+    assert await embedding.ids(0) == ["a"]
+    assert [each.text for each in await embedding.vectors.wanted(MODEL, 10)] == ["5"]
+    await embedding.embed()
+    assert await embedding.ids(0) == ["b", "a"]
 
 
 async def test_vectors_of_what_is_gone_are_gone(tree: Tree, embedding: Embedding, clock: ManualClock) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from dragoman.knowledge.indexing import IndexEntry, entries_of, whole_text
-from dragoman.knowledge.passages import passages_of
+from dragoman.knowledge.indexing import IndexEntry, entries_of
+from dragoman.search.titles import outline_of, unpacked
 from dragoman.search.words import all_words_in
 
 _TEXT = "SELECT text FROM document_piece WHERE number >> 16 = document.content ORDER BY number"
@@ -39,15 +39,22 @@ def _problems(connection: sqlite3.Connection) -> Iterator[str]:
     counts: dict[int, list[int]] = {number: [0, 0] for number in tenants.values()}
     tags: set[tuple[int, str, int]] = set()
     for number, tenant, id, title, mime_type, tagged, body in connection.execute(_STANDING).fetchall():
-        entries = entries_of(title, passages_of(mime_type, body))
+        entries = entries_of(mime_type, body)
         if kept.pop(number, Counter()) != Counter(each.hash for each in entries):
             yield f"document {id} has other passages than it should have"
         space = tenants.get(tenant, 0)
         tags |= {(space, tag, number) for tag in msgspec.json.decode(tagged)}
-        for words in ([*_each(entry)] for entry in entries):
+        terms.update(f"t{space:08x}{word}" for word in set(all_words_in(title)))
+        for words in map(_words, entries):
             terms.update(f"{space:08x}{word}" for word in set(words))
             counts.setdefault(space, [0, 0])[0] += 1
             counts[space][1] += len(words)
+        outline = connection.execute("SELECT outline FROM passage_document WHERE document = ?", (number,)).fetchone()
+        lengths = connection.execute(
+            "SELECT number & (1 << 25) - 1, length FROM passage WHERE number >> 25 = ?", (number,)
+        )
+        if outline is None or [*unpacked(outline[0])] != [outline_of(*each) for each in sorted(lengths)]:
+            yield f"the outline of document {id} is not that of its passages"
     if kept:
         yield f"documents {[*kept]} are gone, and have passages"
     if dict(connection.execute("SELECT term, doc FROM passage_term_count")) != terms:
@@ -62,6 +69,5 @@ def _problems(connection: sqlite3.Connection) -> Iterator[str]:
             yield f"a {kind} of a passage is left that is gone"
 
 
-def _each(entry: IndexEntry) -> Iterator[str]:
-    """Each word as often as it occurs; those of rare texts that occur more than eight times would be counted less."""
-    return iter(all_words_in(whole_text(entry.title, entry.passage)))
+def _words(entry: IndexEntry) -> list[str]:
+    return all_words_in("\n".join((*entry.passage.heading, entry.passage.text)))

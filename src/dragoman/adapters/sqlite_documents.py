@@ -32,7 +32,7 @@ from dragoman.adapters.sqlite_passage_rows import Missing, index_changed, index_
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.clock import Clock
 from dragoman.knowledge import changing, leaving
-from dragoman.knowledge.indexing import CutAhead, entries_of, is_found_otherwise
+from dragoman.knowledge.indexing import CutAhead, entries_of, has_other_text, is_found_otherwise
 from dragoman.knowledge.port import (
     KEPT_DELETED_SECONDS,
     PIECE_LENGTH,
@@ -154,6 +154,7 @@ _FORGET = (
     "(SELECT tenant, principal, context_id FROM document_stream WHERE until <= ? LIMIT ?)",
 )
 _HIGHEST = 2**63 - 1
+_ROWS_OF_A_REVISION = 4
 _ROWS = 10
 """About as many are written by a change, besides those for its text."""
 _BYTES_OF_A_ROW = 128
@@ -293,11 +294,12 @@ class SqliteDocuments:
     def _purge(self, limit: int, transaction: Transaction) -> int:
         purged, room, now = 0, MOST_ROWS, self._rows(transaction).now
         for tenant, id in transaction.execute(_OLD, (now - KEPT_DELETED_SECONDS, limit)).fetchall():
-            room -= forget_revisions(transaction, tenant, id, room)
-            if room <= 0:
+            # Each may be the last one that names a text, which has rows of its own.
+            room -= _ROWS_OF_A_REVISION * forget_revisions(transaction, tenant, id, room // _ROWS_OF_A_REVISION)
+            if room < _ROWS_OF_A_REVISION:
                 return purged + 1
             transaction.execute("DELETE FROM document WHERE tenant = ? AND id = ?", (tenant, id))
-            purged, room = purged + 1, room - 1
+            purged, room = purged + 1, room - 2
         return purged + sum(transaction.execute(statement, (now, limit)).rowcount for statement in _FORGET)
 
     def _rows(
@@ -316,8 +318,8 @@ def _entries_of(found: Iterable[tuple[int, int, Document]]) -> list[Missing]:
     missing = []
     for number, revision, document in found:
         is_there = document.deleted_at is None
-        entries = entries_of(document.title, CutAhead().passages_of(document)) if is_there else None
-        missing.append(Missing(number, document.tenant, revision, entries))
+        entries = entries_of(document.mime_type, document.body) if is_there else None
+        missing.append(Missing(number, document.tenant, revision, document.title, entries))
     return missing
 
 
@@ -447,8 +449,9 @@ class _Rows(_RequestRows):
         if self._execute(_REPLACE, values).rowcount != 1:
             return False
         self._replace_text(document, before)
-        if is_found_otherwise(document, before):
+        if has_other_text(document, before):
             document = replace(document, body=document.body or self.body(document.tenant, document.id))
+        if is_found_otherwise(document, before):
             self._lacks_passages = not index_changed(self._writing, document, before, self._cut)
         return True
 

@@ -6,35 +6,43 @@ The index of words takes what comes in ascending order of its rowids together, s
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dragoman.knowledge.indexing import CutAhead, IndexEntry, entries_of
+from dragoman.knowledge.indexing import CountedWords, CutAhead, IndexEntry, has_other_text, words_of_title
 from dragoman.knowledge.migrations import TENANT_DIGITS
 from dragoman.knowledge.passages import size_of
 from dragoman.knowledge.port import Document
 from dragoman.knowledge.rows import MOST_BYTES, Room
-from dragoman.search.ranking import posting
+from dragoman.search.ranking import LENGTH_BITS, posting
+from dragoman.search.titles import outline_of, packed, unpacked
 
 if TYPE_CHECKING:
     from dragoman.adapters.sqlite_writer import Transaction
 
 MADE_BITS = 25
-MOST_MADE = (1 << MADE_BITS) - 1
+MOST_MADE = _TITLE = (1 << MADE_BITS) - 1
 
 _NUMBER = "SELECT number FROM document WHERE tenant = ? AND id = ?"
-_INDEXED = "SELECT tenant, made FROM passage_document WHERE document = ?"
+_INDEXED = "SELECT tenant, made, title_length, title_words, outline FROM passage_document WHERE document = ?"
 _TENANT = "SELECT number FROM passage_tenant WHERE name = ?"
 _ADD_TENANT = "INSERT INTO passage_tenant (name, passages, words) VALUES (?, 0, 0)"
 _COUNT = "UPDATE passage_tenant SET passages = passages + ?, words = words + ? WHERE number = ?"
-_KEEP_INDEXED = "INSERT OR REPLACE INTO passage_document (document, tenant, made) VALUES (?, ?, ?)"
+_KEEP_INDEXED = """
+    INSERT OR REPLACE INTO passage_document (document, tenant, made, title_length, title_words, outline)
+    VALUES (?, ?, ?, ?, ?, ?)
+    """
+_RENEW = "UPDATE passage SET hash = ?, length = ?, words = ? WHERE number = ?"
+_IS_BARE = "SELECT 1 FROM passage WHERE number = ? AND text = ''"
+_DROP_VECTOR = "DELETE FROM passage_vector WHERE passage = ?"
 _OLD = "SELECT number, hash, length FROM passage WHERE number BETWEEN ? AND ?"
 _WORDS = "SELECT words FROM passage WHERE number = ?"
 _ADD = "INSERT INTO passage (number, hash, length, heading, words, text) VALUES (?, ?, ?, ?, ?, ?)"
 _WANT = """
-    INSERT INTO passage_wanted (model, tenant, passage) SELECT passage_model.number, ?, passage.number
+    INSERT OR IGNORE INTO passage_wanted (model, tenant, passage) SELECT passage_model.number, ?, passage.number
     FROM passage_model CROSS JOIN passage ON passage.number >= ? AND passage.number < ?
     """
 _DROP = (
@@ -45,7 +53,8 @@ _WANT_NO_MORE = """
     DELETE FROM passage_wanted
     WHERE model IN (SELECT number FROM passage_model) AND tenant = ? AND passage BETWEEN ? AND ?
     """
-_TAGS = "SELECT tags FROM document WHERE number = ?"
+_TOLD = "SELECT title, tags FROM document WHERE number = ?"
+_OWNER = "SELECT tenant, title, tags FROM document WHERE number = ?"
 _MISS = "INSERT INTO passage_missing (tenant, is_found, document, revision) VALUES (?, 0, ?, ?)"
 _REVISION = "SELECT revision FROM passage_missing WHERE document = ?"
 _FOUND = "DELETE FROM passage_missing WHERE document = ?"
@@ -56,6 +65,9 @@ _DROP_TAG = "DELETE FROM passage_tag WHERE tenant = ? AND tag = ? AND document =
 _INDEX = "INSERT INTO passage_term (rowid, terms) VALUES (?, ?)"
 _UNINDEX = "INSERT INTO passage_term (passage_term, rowid, terms) VALUES ('delete', ?, ?)"
 
+
+_ROWS_OF_A_DOCUMENT = 5
+"""About as many are there besides those of passages: its own, those of its title, and of tags."""
 
 _encode = msgspec.json.encode
 _decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -68,24 +80,36 @@ class Missing(NamedTuple):
     tenant: str
     revision: int
     """Of the change that has left it so."""
+    title: str
     entries: Sequence[IndexEntry] | None
     """None for a deleted document."""
 
 
 def index_new(writing: Transaction, number: int, document: Document, cut: CutAhead) -> bool:
     """Make a new document one that is found; whether that is done. A large text is noted as missing instead."""
-    tenant = _tenant(writing, document.tenant)
-    _add_tags(writing, tenant, number, document.tags)
-    return _index(_Change(writing, tenant, number, 0), document, cut)
+    change = _Change.of(writing, number, document.tenant)
+    _add_tags(writing, change.tenant, number, document.tags)
+    change.set_title(document.title)
+    return change.index(document, cut)
 
 
 def index_changed(writing: Transaction, document: Document, before: Document, cut: CutAhead) -> bool:
-    """Make what a document is found by that of its present state, as `index_new` does."""
+    """Make what a document is found by that of its present state, as `index_new` does.
+
+    Only another text has other passages: for another title or other tags, none is read, cut or indexed.
+    """
     (number,) = writing.execute(_NUMBER, (document.tenant, document.id)).fetchone()
     change = _Change.of(writing, number, document.tenant)
-    _drop_tags(writing, change.tenant, number, before.tags)
-    _add_tags(writing, change.tenant, number, document.tags)
-    return _index(change, document, cut)
+    if document.tags != before.tags:
+        _drop_tags(writing, change.tenant, number, before.tags)
+        _add_tags(writing, change.tenant, number, document.tags)
+    has_title, has_text = document.title != before.title, has_other_text(document, before)
+    if not change.has_title and (has_title or has_text):
+        change.note(document, is_done=False)  # Its passages are from an earlier version, if there are any.
+        return False
+    if has_title:
+        change.set_title(document.title)
+    return not has_text or change.index(document, cut)
 
 
 def index_missing(writing: Transaction, missing: Missing, room: Room) -> bool:
@@ -98,117 +122,174 @@ def index_missing(writing: Transaction, missing: Missing, room: Room) -> bool:
         return True
     if missing.entries is not None:
         change = _Change.of(writing, missing.number, missing.tenant)
-        if not change.to(missing.entries, room):
+        if not change.to(missing.entries, room, None if change.has_title else missing.title):
             return False
-        _add_tags(writing, change.tenant, missing.number, _tags(writing, missing.number))
+        title, tags = writing.execute(_TOLD, (missing.number,)).fetchone()
+        if not change.has_title:
+            change.set_title(title)
+        _add_tags(writing, change.tenant, missing.number, _decode_tags(tags))
     writing.execute(_FOUND, (missing.number,))
     return True
 
 
 def forget_passages(writing: Transaction, number: int, room: Room) -> bool:
     """Remove what a document is found by, as much of it as there is room for; whether that was all."""
-    indexed = writing.execute(_INDEXED, (number,)).fetchone()
-    if indexed is not None:
-        tenant, made = indexed
-        if not _Change(writing, tenant, number, made).to((), room):
+    tenant, _, tags = writing.execute(_OWNER, (number,)).fetchone()
+    change = _Change.of(writing, number, tenant)
+    if change.is_known:
+        if not change.to((), room):
             return False
-        _drop_tags(writing, tenant, number, _tags(writing, number))
+        change.drop_title()
+        _drop_tags(writing, change.tenant, number, _decode_tags(tags))
+        room.rows -= _ROWS_OF_A_DOCUMENT
     for statement in _DROP_DOCUMENT:
         writing.execute(statement, (number,))
     return True
 
 
-def _index(change: _Change, document: Document, cut: CutAhead) -> bool:
-    is_done = size_of(document.body) <= MOST_BYTES and change.at_once(
-        entries_of(document.title, cut.passages_of(document))
-    )
-    change.note(document, is_done)
-    return is_done
-
-
 class _Change:
     """Makes the passages of one document others."""
 
-    def __init__(self, writing: Transaction, tenant: int, document: int, made: int) -> None:
-        self.tenant = tenant
+    def __init__(self, writing: Transaction, document: int, row: tuple[Any, ...]) -> None:
         self._writing = writing
         self._execute = writing.execute
         self._document = document
         self._first = document << MADE_BITS
-        self._made = made
+        self.tenant: int = row[0]
+        self._made: int = row[1]
+        self._title: CountedWords | None = None if row[2] is None else CountedWords(row[2], row[3])
+        self._packed: bytes = row[4]
         self._passages = self._words = 0
+        self._is_changed = False
+        self.is_known = True
+        """Whether anything of the document has ever been in the index."""
 
     @classmethod
     def of(cls, writing: Transaction, number: int, tenant: str) -> _Change:
         row = writing.execute(_INDEXED, (number,)).fetchone()
-        indexed, made = row or (_tenant(writing, tenant), 0)
-        return cls(writing, indexed, number, made)
+        change = cls(writing, number, row or (_tenant(writing, tenant), 0, None, "", b""))
+        change.is_known = row is not None
+        return change
 
-    def note(self, document: Document, is_done: bool) -> None:
+    @cached_property
+    def _outline(self) -> dict[int, int]:
+        return {each >> LENGTH_BITS: each for each in unpacked(self._packed)}
+
+    @property
+    def has_title(self) -> bool:
+        """Whether the words of the title are kept, and are in no passage."""
+        return self._title is not None
+
+    def set_title(self, title: str) -> None:
+        """Have the passages be found by this title."""
+        self.drop_title()
+        self._title = words_of_title(title)
+        self._later(_INDEX, _TITLE, *self._title)
+        self._save()
+        only = self._first + next(iter(self._outline)) if len(self._outline) == 1 else -1
+        if self._execute(_IS_BARE, (only,)).fetchone():  # Of a document without text, the title is embedded.
+            self._execute(_DROP_VECTOR, (only,))
+            self._execute(_WANT, (self.tenant, only, only + 1))
+
+    def drop_title(self) -> None:
+        if self._title is not None:
+            self._later(_UNINDEX, _TITLE, *self._title)
+
+    def note(self, document: Document, *, is_done: bool) -> None:
         """Note whether the document is missing from now on."""
         self._execute(_FOUND, (self._document,))
         if not is_done:
             self._execute(_MISS, (document.tenant, self._document, document.revision))
 
-    def at_once(self, entries: Sequence[IndexEntry]) -> bool:
-        """Have passages for these entries and no others, unless that is too much for one transaction."""
-        new, gone = self._differences(entries)
+    def index(self, document: Document, cut: CutAhead) -> bool:
+        """Index a text, unless that is too much for the transaction of a change; whether it is indexed."""
+        is_done = size_of(document.body) <= MOST_BYTES and self._at_once(cut.entries_of(document))
+        self.note(document, is_done=is_done)
+        return is_done
+
+    def to(self, entries: Sequence[IndexEntry], room: Room, earlier_title: str | None = None) -> bool:
+        """Go on towards these passages as far as there is room; whether there are no others now.
+
+        With `earlier_title`, passages of an earlier version, which have that title, become those of this one.
+        """
+        new, gone, same = self._differences(entries, earlier_title)
+        is_all = self._renew(same, room) and self._drop(gone, room, keeps_none=len(new) == len(entries))
+        if is_all and self._starts_over(entries):
+            self._made = 0
+        is_all = is_all and self._add(new, room)
+        if self._is_changed:
+            self._execute(_COUNT, (self._passages, self._words, self.tenant))
+            self._save()
+        return is_all
+
+    def _at_once(self, entries: Sequence[IndexEntry]) -> bool:
+        new, gone, _ = self._differences(entries)
         room = Room()
         if len(gone) > room.rows:
             return False
         has_room = all(room.take(_rows_of(words), len(words)) for words in map(self._words_of, gone)) and all(
-            room.take(_rows_of(each.words[1]), size_of(each.passage.text)) for each in new
+            room.take(_rows_of(each.words.lines), size_of(each.passage.text)) for each in new
         )
         return has_room and self.to(entries, Room(sys.maxsize, sys.maxsize))
-
-    def to(self, entries: Sequence[IndexEntry], room: Room) -> bool:
-        """Go on towards these passages as far as there is room; whether there are no others now."""
-        new, gone = self._differences(entries)
-        is_all = self._drop(gone, room, keeps_none=len(new) == len(entries))
-        if is_all and self._starts_over(entries):
-            self._made = 0
-        is_all = is_all and self._add(new, room)
-        if self._passages or self._words:
-            self._execute(_COUNT, (self._passages, self._words, self.tenant))
-        return is_all
 
     def _starts_over(self, entries: Sequence[IndexEntry]) -> bool:
         """Whether numbers are used again, after millions of edits."""
         return self._made + len(entries) > MOST_MADE
 
-    def _differences(self, entries: Sequence[IndexEntry]) -> tuple[list[IndexEntry], dict[int, int]]:
-        """The entries that are new, and how many words each passage has that is to go, by its number."""
+    def _differences(
+        self, entries: Sequence[IndexEntry], earlier_title: str | None = None
+    ) -> tuple[list[IndexEntry], dict[int, int], list[tuple[int, int, IndexEntry]]]:
+        """The entries that are new, how many words each passage has that is to go, and what is the same otherwise."""
         old: dict[bytes, list[tuple[int, int]]] = {}
         if self._made:
             for number, hash, length in self._execute(_OLD, (self._first, self._first + MOST_MADE)):
                 old.setdefault(hash, []).append((number, length))
         starts_over = self._starts_over(entries)
-        new = []
+        new: list[IndexEntry] = []
+        renewed: list[tuple[int, int, IndexEntry]] = []
         for entry in entries:
-            same = None if starts_over else old.get(entry.hash)
-            if same:
+            if starts_over:
+                new.append(entry)
+            elif same := old.get(entry.hash):
                 same.pop()
+            elif earlier_title is not None and (same := old.get(entry.hash_with(earlier_title))):
+                renewed.append((*same.pop(), entry))
             else:
                 new.append(entry)
-        return new, {number: length for rows in old.values() for number, length in rows}
+        return new, {number: length for rows in old.values() for number, length in rows}, renewed
+
+    def _renew(self, same: Sequence[tuple[int, int, IndexEntry]], room: Room) -> bool:
+        """Give passages the words that they are found by now; whether there was room for all."""
+        for number, length, entry in same:
+            before, words = self._words_of(number), entry.words
+            if not room.take(_rows_of(before) + _rows_of(words.lines), len(before) + len(words.lines)):
+                return False
+            self._execute(_RENEW, (entry.hash, *words, number))
+            self._later(_UNINDEX, number - self._first, length, before)
+            self._later(_INDEX, number - self._first, *words)
+            self._words += words.length - length
+            self._outline[number - self._first] = outline_of(number - self._first, words.length)
+            self._is_changed = True
+        return True
 
     def _add(self, new: Sequence[IndexEntry], room: Room) -> bool:
         """Add passages; whether there was room for all."""
-        first, added = self._first + self._made, 0
+        before = self._made
         for entry in new:
-            length, words = entry.words
-            if not room.take(_rows_of(words), size_of(entry.passage.text)):
+            if not room.take(_rows_of(entry.words.lines), size_of(entry.passage.text)):
                 break
+            length, words = entry.words
             heading = _encode(entry.passage.heading).decode()
-            self._execute(_ADD, (first + added, entry.hash, length, heading, words, entry.passage.text))
-            self._later(_INDEX, first + added, length, words)
+            self._execute(_ADD, (self._first + self._made, entry.hash, length, heading, words, entry.passage.text))
+            self._later(_INDEX, self._made, length, words)
+            self._outline[self._made] = outline_of(self._made, length)
             self._words += length
-            added += 1
+            self._made += 1
+        added = self._made - before
         if added:
             self._passages += added
-            self._made += added
-            self._execute(_KEEP_INDEXED, (self._document, self.tenant, self._made))
-            self._execute(_WANT, (self.tenant, first, first + added))
+            self._execute(_WANT, (self.tenant, self._first + before, self._first + self._made))
+            self._is_changed = True
         return added == len(new)
 
     def _drop(self, gone: Mapping[int, int], room: Room, *, keeps_none: bool) -> bool:
@@ -219,9 +300,12 @@ class _Change:
             if not room.take(_rows_of(words), len(words)):
                 break
             dropped.append(number)
-            self._later(_UNINDEX, number, gone[number], words)
+            self._later(_UNINDEX, number - self._first, gone[number], words)
+            self._outline.pop(number - self._first, None)
             self._words -= gone[number]
-        self._passages -= len(dropped)
+        if dropped:
+            self._passages -= len(dropped)
+            self._is_changed = True
         if keeps_none and dropped:
             self._drop_rows(self._first, dropped[-1])
         else:
@@ -237,10 +321,18 @@ class _Change:
             self._execute(statement, (first, last))
         self._execute(_WANT_NO_MORE, (self.tenant, first, last))
 
-    def _later(self, statement: str, number: int, length: int, words: str) -> None:
-        """Change the index of words before the commit."""
-        rows = _rows(self.tenant, number, length, words)
-        self._writing.later += [(row[0], statement, row) for row in rows]
+    def _save(self) -> None:
+        title = self._title or (None, "")
+        outline = packed(self._outline[each] for each in sorted(self._outline))
+        self._execute(_KEEP_INDEXED, (self._document, self.tenant, self._made, *title, outline))
+
+    def _later(self, statement: str, text: int, length: int, words: str) -> None:
+        """Change the index of words before the commit: of a passage, or of the title."""
+        before = term_of_title(self.tenant, "") if text == _TITLE else term(self.tenant, "")
+        for count, line in enumerate(words.split("\n"), 1):
+            if line:
+                row = posting(self._first + text, count, length), before + line.replace(" ", f" {before}")
+                self._writing.later.append((row[0], statement, row))
 
 
 def _rows_of(words: str) -> int:
@@ -248,23 +340,14 @@ def _rows_of(words: str) -> int:
     return 4 + sum(map(bool, words.split("\n")))
 
 
-def _rows(tenant: int, number: int, length: int, words: str) -> Iterator[tuple[int, str]]:
-    """The rows of the index of words, in ascending order."""
-    for count, line in enumerate(words.split("\n"), 1):
-        if line:
-            before = term(tenant, "")
-            yield posting(number, count, length), before + line.replace(" ", f" {before}")
-
-
 def term(tenant: int, word: str) -> str:
     """A word of one tenant: nothing of another's is in the way of a search."""
     return f"{tenant:0{TENANT_DIGITS}x}{word}"
 
 
-def _tags(writing: Transaction, number: int) -> tuple[str, ...]:
-    """The tags of a document, as it stands."""
-    tags: tuple[str, ...] = _decode_tags(writing.execute(_TAGS, (number,)).fetchone()[0])
-    return tags
+def term_of_title(tenant: int, word: str) -> str:
+    """A word of a title: the number of no tenant begins like it."""
+    return f"t{term(tenant, word)}"
 
 
 def _tenant(writing: Transaction, name: str) -> int:

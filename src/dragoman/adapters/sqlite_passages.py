@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import islice
+from heapq import nsmallest
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,12 +14,13 @@ import msgspec
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_documents import SqliteDocuments
 from dragoman.adapters.sqlite_leaving import Gone
-from dragoman.adapters.sqlite_passage_rows import MADE_BITS, term
+from dragoman.adapters.sqlite_passage_rows import MADE_BITS, MOST_MADE, term, term_of_title
 from dragoman.adapters.vector_cache import VectorCache, best
 from dragoman.clock import Clock
 from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, Passage, PassageQuery, WantedPassage
-from dragoman.knowledge.indexing import MOST_ABOVE, MOST_TAGS, beginning, in_turns, whole_text
+from dragoman.knowledge.indexing import MOST_ABOVE, MOST_TAGS, beginning, in_turns, text_for_vector
 from dragoman.search.ranking import POSTING_BITS, posting, rank
+from dragoman.search.titles import both, outline_of, packed, under
 
 if TYPE_CHECKING:
     import sqlite3
@@ -32,6 +35,12 @@ _LONGER = (
 )
 # As one text: to fetch a hundred thousand rows takes five times as long.
 _POSTINGS = "SELECT group_concat(rowid) FROM passage_term WHERE passage_term MATCH ?"
+_TITLES = f"""
+    SELECT passage_term.rowid, outline FROM passage_term
+    JOIN passage_document ON document = passage_term.rowid >> {POSTING_BITS + MADE_BITS}
+    WHERE passage_term MATCH ?
+    """
+_TITLE = "SELECT title_length, title_words FROM passage_document WHERE document = ?"
 _WORDS = "SELECT length, words FROM passage WHERE number = ?"
 _READ = f"""
     SELECT document.id, document.parent, document.title, passage.heading, passage.text, document.revision,
@@ -147,7 +156,7 @@ class SqlitePassages:
         now = self._clock.now().timestamp()
         self._last, rows = await self._database.read(partial(_wanted, model, limit, self._last, now))
         return [
-            WantedPassage(number, whole_text(title, Passage(_decode_texts(heading), text)))
+            WantedPassage(number, text_for_vector(title, Passage(_decode_texts(heading), text)))
             for number, title, heading, text in rows
         ]
 
@@ -229,34 +238,60 @@ class TenantWords:
         return found
 
     def texts_with(self, word: str) -> int:
-        row = self._connection.execute(_TEXTS_WITH, (term(self.tenant, word),)).fetchone()
-        return row[0] if row else 0
+        found = [self._connection.execute(_TEXTS_WITH, (each,)).fetchone() for each in self._terms(word)]
+        return min(sum([int(row[0]) for row in found if row]), self.texts)
 
     def longer_words(self, word: str, most: int) -> list[tuple[str, int]]:
-        first = term(self.tenant, word)
-        values = len(first) - len(word) + 1, first, first + _LAST_CHARACTER, most
-        return self._connection.execute(_LONGER, values).fetchall()
+        found: Counter[str] = Counter()
+        for first in self._terms(word):
+            values = len(first) - len(word) + 1, first, first + _LAST_CHARACTER, most
+            found.update(dict(self._connection.execute(_LONGER, values).fetchall()))
+        return nsmallest(most, found.items(), key=lambda each: (-each[1], each[0]))
 
     def postings(self, word: str) -> Iterable[int]:
-        (found,) = self._connection.execute(_POSTINGS, (f'"{term(self.tenant, word)}"',)).fetchone()
-        postings = map(int, found.split(",")) if found else ()
+        of_texts, of_title = self._terms(word)
+        (found,) = self._connection.execute(_POSTINGS, (f'"{of_texts}"',)).fetchone()
+        postings: Iterable[int] = map(int, found.split(",")) if found else ()
+        titles = self._connection.execute(_TITLES, (f'"{of_title}"',)).fetchall()
+        if titles:
+            postings = _joined(postings, titles)
         documents = self.documents
         if documents is None:
             return postings
         return [each for each in postings if each >> POSTING_BITS + MADE_BITS in documents]
 
     def words_of(self, numbers: Sequence[int]) -> Iterator[tuple[int, Mapping[str, int]]]:
-        for number in numbers:
-            length, words = self._connection.execute(_WORDS, (number,)).fetchone()
-            yield (
-                number,
-                {
-                    word: posted
-                    for count, line in enumerate(words.split("\n"), 1)
-                    for posted in (posting(number, count, length),)
-                    for word in line.split()
-                },
-            )
+        for document, group in groupby(numbers, lambda number: number >> MADE_BITS):
+            title = self._connection.execute(_TITLE, (document,)).fetchone()
+            for number in group:
+                length, lines = self._connection.execute(_WORDS, (number,)).fetchone()
+                words = dict(_postings(number, length, lines))
+                if title[0] is not None:
+                    own = packed((outline_of(number & MOST_MADE, length),))
+                    for word, posted in _postings(document << MADE_BITS, *title):
+                        (joined,) = under(posted, own)
+                        words[word] = both(words[word], joined) if word in words else joined
+                yield number, words
+
+    def _terms(self, word: str) -> tuple[str, str]:
+        """The word in texts, and in titles."""
+        return term(self.tenant, word), term_of_title(self.tenant, word)
+
+
+def _postings(number: int, length: int, lines: str) -> Iterator[tuple[str, int]]:
+    for count, line in enumerate(lines.split("\n"), 1):
+        posted = posting(number, count, length)
+        yield from ((word, posted) for word in line.split())
+
+
+def _joined(texts: Iterable[int], titles: Sequence[tuple[int, bytes]]) -> Iterable[int]:
+    """The postings of a word in passages, as if each had its title at the beginning."""
+    found = {posted >> POSTING_BITS: posted for posted in texts}
+    for title, outline in titles:
+        for posted in under(title - (MOST_MADE << POSTING_BITS), outline):
+            number = posted >> POSTING_BITS
+            found[number] = both(found[number], posted) if number in found else posted
+    return found.values()
 
 
 def _by_words(words: TenantWords, text: str, limit: int, hidden: _Hidden) -> list[Hit]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, islice, zip_longest
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -22,7 +22,9 @@ from dragoman.search.words import all_words_in
 T = TypeVar("T")
 
 LONGEST_TITLE: Final = 240
-"""Characters of a title that each passage is found by. A longer one has passages of its own."""
+"""Characters of a title or tag that are told with a passage."""
+MOST_TITLE: Final = 65_536
+"""Characters of a title that are searched. A title from before there was a limit may be longer."""
 MOST_ABOVE: Final = 32
 MOST_TAGS: Final = 100
 """Of a document, that are told with a passage of it, like the titles of so many documents above it."""
@@ -34,46 +36,74 @@ _encode = msgspec.json.encode
 class IndexEntry:
     """A passage that is to be found, what tells whether it was there before, and its words."""
 
-    def __init__(self, title: str, passage: Passage) -> None:
+    def __init__(self, passage: Passage) -> None:
         self.passage = passage
-        self.title = title
 
     @cached_property
     def hash(self) -> bytes:
-        return blake2b(_encode((self.title, self.passage.heading, self.passage.text)), digest_size=16).digest()
+        return _hash_of((self.passage.heading, self.passage.text))
 
     @cached_property
-    def words(self) -> tuple[int, str]:
-        """How many words it has, and these: a line for those that occur once, one for those that do twice, and so on.
+    def words(self) -> CountedWords:
+        """Of the headings and the text. Those of the title are kept for all passages of a document together."""
+        return CountedWords.of("\n".join((*self.passage.heading, self.passage.text)))
 
-        They are those of all that it is found by: the title, the headings and the text.
-        """
-        found = all_words_in(whole_text(self.title, self.passage))
+    def hash_with(self, title: str) -> bytes:
+        """What an earlier version has kept, which indexed the title with each passage."""
+        return _hash_of((title[:LONGEST_TITLE], self.passage.heading, self.passage.text))
+
+
+class CountedWords(NamedTuple):
+    """How many words a text has, and a line of those that occur once, one of those that occur twice, and so on."""
+
+    length: int
+    lines: str
+
+    @classmethod
+    def of(cls, text: str) -> CountedWords:
+        found = all_words_in(text)
         lines: list[list[str]] = [[] for _ in range(MOST_COUNT)]
         for word, count in Counter(found).items():
             lines[min(count, MOST_COUNT) - 1].append(word)
-        return len(found), "\n".join([" ".join(line) for line in lines]).rstrip("\n")
+        return cls(len(found), "\n".join([" ".join(line) for line in lines]).rstrip("\n"))
+
+
+def has_other_text(document: Document, before: Document) -> bool:
+    """Whether a document may have other passages than before."""
+    return (document.mime_type, document.body) != (before.mime_type, before.body)
 
 
 def is_found_otherwise(document: Document, before: Document) -> bool:
     """Whether a document may be found by something else than before."""
-    return _found_by(document) != _found_by(before)
+    return has_other_text(document, before) or (document.title, document.tags) != (before.title, before.tags)
 
 
-def entries_of(title: str, passages: Iterable[Passage]) -> list[IndexEntry]:
-    """What is kept of the passages of a document with this title, in order."""
-    own = passages_of("text/plain", title) if len(title) > LONGEST_TITLE else ()
-    title = title[:LONGEST_TITLE]
-    return [IndexEntry(title, each) for each in (*own, *passages)]
+def words_of_title(title: str) -> CountedWords:
+    return CountedWords.of(title[:MOST_TITLE])
+
+
+def entries_of(mime_type: str, body: str) -> list[IndexEntry]:
+    """What is kept of the passages of a document, in order."""
+    return [IndexEntry(each) for each in passages_of(mime_type, body)]
+
+
+def _entries_ahead(mime_type: str, body: str) -> list[IndexEntry]:
+    entries = entries_of(mime_type, body)
+    for each in entries:
+        each.hash, each.words  # noqa: B018 - made now, and kept
+    return entries
+
+
+def _hash_of(parts: tuple[object, ...]) -> bytes:
+    return blake2b(_encode(parts), digest_size=16).digest()
 
 
 class CutAhead:
-    """Passages of a large body, made before the transaction that needs them: that takes longer than
-    others should wait."""
+    """Passages of a large body, with their words, made before the transaction that needs them."""
 
-    def __init__(self, mime_type: str = "", body: str = "", passages: Sequence[Passage] = ()) -> None:
+    def __init__(self, mime_type: str = "", body: str = "", entries: Sequence[IndexEntry] = ()) -> None:
         self._content = mime_type, body
-        self._passages = passages
+        self._entries = entries
 
     @classmethod
     async def of(cls, change: DocumentChange, tenant: str, documents: Documents) -> CutAhead:
@@ -87,11 +117,11 @@ class CutAhead:
         if mime_type is None and isinstance(change, UpdateDocument):
             document = await documents.get(tenant, change.id)
             mime_type = document.mime_type if document else ""
-        return cls(str(mime_type), body, await asyncio.to_thread(passages_of, str(mime_type), body))
+        return cls(str(mime_type), body, await asyncio.to_thread(_entries_ahead, str(mime_type), body))
 
-    def passages_of(self, document: Document) -> Sequence[Passage]:
+    def entries_of(self, document: Document) -> Sequence[IndexEntry]:
         content = document.mime_type, document.body
-        return self._passages if self._passages and content == self._content else passages_of(*content)
+        return self._entries if self._entries and content == self._content else entries_of(*content)
 
 
 def in_turns(waiting: Iterable[Iterable[T]], limit: int) -> list[T]:
@@ -105,10 +135,6 @@ def beginning(text: str) -> str:
     return text if len(text) <= LONGEST_TITLE else f"{text[:LONGEST_TITLE]}…"
 
 
-def whole_text(title: str, passage: Passage) -> str:
-    """What is searched, and embedded, of a passage."""
-    return "\n".join((title[:LONGEST_TITLE], *passage.heading, passage.text))
-
-
-def _found_by(document: Document) -> tuple[object, ...]:
-    return document.title, document.mime_type, document.body, document.tags
+def text_for_vector(title: str, passage: Passage) -> str:
+    """What is embedded of a passage: headings and text, or the title of a document without text."""
+    return "\n".join((*passage.heading, passage.text)) if passage.text else title[:LONGEST_TITLE]

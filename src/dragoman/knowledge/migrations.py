@@ -273,6 +273,18 @@ DROP TABLE passage_missing;
 ALTER TABLE passage_unindexed RENAME TO passage_missing;
 """
 
+_TITLES = """
+-- The words of a title are kept once: their length is NULL where they are part of each passage still, as they were
+-- before. The outline has the numbers and the lengths of the passages, as `search.titles` makes it.
+ALTER TABLE passage_document ADD COLUMN title_length INTEGER;
+ALTER TABLE passage_document ADD COLUMN title_words TEXT NOT NULL DEFAULT '';
+ALTER TABLE passage_document ADD COLUMN outline BLOB NOT NULL DEFAULT x'';
+
+INSERT OR IGNORE INTO passage_missing SELECT document.tenant, 1, document.number, 0
+FROM passage_document JOIN document ON document.number = passage_document.document
+WHERE document.deleted_at IS NULL;
+"""
+
 MIGRATIONS = (
     Migration(PART, 1, "sqlite", _TABLES),
     Migration(PART, 2, "sqlite", _PASSAGES),
@@ -281,4 +293,5 @@ MIGRATIONS = (
     Migration(PART, 5, "sqlite", _CONTENTS),
     Migration(PART, 6, "sqlite", _LEAVING),
     Migration(PART, 7, "sqlite", _UNINDEXED),
+    Migration(PART, 8, "sqlite", _TITLES),
 )

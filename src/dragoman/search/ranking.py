@@ -19,7 +19,7 @@ from dragoman.search.words import finds_longer_words, words_in
 
 POSTING_BITS = 10
 MOST_LONGER_WORDS = 16
-_COUNT_BITS, _LENGTH_BITS = 3, 7
+_COUNT_BITS, LENGTH_BITS = 3, 7
 MOST_COUNT = 1 << _COUNT_BITS
 _LENGTH_STEP = 8
 _WITHIN = (1 << POSTING_BITS) - 1
@@ -33,8 +33,8 @@ _K1, _B = 1.2, 0.75
 
 def posting(number: int, count: int, length: int) -> int:
     """What is kept of a word in a text. Those of a text are in the order of the counts."""
-    steps = min(length // _LENGTH_STEP, (1 << _LENGTH_BITS) - 1)
-    return number << POSTING_BITS | (min(count, MOST_COUNT) - 1) << _LENGTH_BITS | steps
+    steps = min(length // _LENGTH_STEP, (1 << LENGTH_BITS) - 1)
+    return number << POSTING_BITS | (min(count, MOST_COUNT) - 1) << LENGTH_BITS | steps
 
 
 class Postings(Protocol):
@@ -120,7 +120,7 @@ def _rarity(texts: int, count: int) -> float:
 
 def _parts(average: float) -> list[float]:
     """What each combination of count and length makes of a word's worth."""
-    steps = range(1 << _LENGTH_BITS)
+    steps = range(1 << LENGTH_BITS)
     lengths = [_K1 * (1 - _B + _B * step * _LENGTH_STEP / max(average, 1.0)) for step in steps]
     return [count * (_K1 + 1) / (count + length) for count in range(1, MOST_COUNT + 1) for length in lengths]
 

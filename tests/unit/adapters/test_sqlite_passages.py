@@ -15,12 +15,15 @@ from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.adapters.sqlite_storage import SqliteStorage
 from dragoman.adapters.vector_cache import VectorCache, VectorRow, best
 from dragoman.knowledge.index import PassageIndex, PassageQuery, PassageVectors
+from dragoman.knowledge.indexing import CountedWords, entries_of
 from dragoman.knowledge.migrations import MIGRATIONS
 from dragoman.knowledge.part import catch_up
 from dragoman.knowledge.port import ROOT, Documents, UpdateDocument
+from dragoman.search.ranking import posting
 from dragoman.storage.settings import StorageConfig
 from dragoman.testing import ManualClock
 from tests.support.document_entries import ACME, OTHER, Tree, titled
+from tests.support.large_texts import large_text
 from tests.support.passage_rows import problems_with_passages
 
 MODEL = "test"
@@ -131,7 +134,7 @@ async def test_the_documents_of_an_older_database_are_indexed_step_by_step(tmp_p
     tables = [each for each in names if "_term_" not in each and not each.endswith("of_tenant")]
     for name in ("passage_term_count", *tables):
         connection.execute(f"DROP TABLE {name}")
-    connection.execute("DELETE FROM migration WHERE part = 'knowledge' AND version IN (2, 4, 7)")
+    connection.execute("DELETE FROM migration WHERE part = 'knowledge' AND version IN (2, 4, 7, 8)")
     row = "INSERT INTO document SELECT NULL, tenant, ?, parent, 0, 1, title, mime_type, '[\"x\"]', NULL, NULL, 1, 0, 0, NULL, ?, ?, NULL FROM document WHERE id = 'other'"  # noqa: E501
     for number in range(25):
         connection.execute(row, (f"d{number}", 1.0 if number == 7 else None, f"needle number{number}"))
@@ -144,8 +147,8 @@ async def test_the_documents_of_an_older_database_are_indexed_step_by_step(tmp_p
     await tree.do(UpdateDocument(id="d2", fields={"metadata.tags": ()}))
     await tree.move("d3", "d4")
     await tree.delete("d5")
-    assert len(await index.by_words(QUERY, "needle")) == 2
-    assert await catch_up(index) == {"indexed": 22}
+    assert (await index.by_words(QUERY, "needle"), await index.unindexed(ACME)) == ([], 24)
+    assert await catch_up(index) == {"indexed": 24}
     assert await catch_up(index) == {"indexed": 0}
     connection = sqlite3.connect(tmp_path / FILE_NAME)
     for number in range(3):
@@ -156,6 +159,65 @@ async def test_the_documents_of_an_older_database_are_indexed_step_by_step(tmp_p
     assert [await index.catch_up(10) for _ in range(3)] == [2, 1, 0], "others can write in between"
     assert len(await index.by_words(PassageQuery(tenant=ACME, limit=99, tags=frozenset("x")), "needle")) == 22
     assert len(await index.by_words(PassageQuery(tenant=ACME, limit=99), "number7")) == 0
+    await storage.close()
+    assert problems_in(tmp_path) == []
+
+
+def index_with_titles(connection: sqlite3.Connection, number: int, title: str, body: str) -> None:
+    """A document of tenant 1 with the passages of version 7, each of which has the words of the title."""
+    times = number, ACME, f"d{number}", ROOT, number, 1, title, "text/plain", "[]", None, None, 1, 0.0, 0.0, None, None
+    connection.execute(f"INSERT INTO document VALUES ({', '.join('?' * 18)})", (*times, body, None))
+    entries = entries_of("text/plain", body)
+    connection.execute("INSERT INTO passage_document VALUES (?, 1, ?)", (number, len(entries)))
+    for place, entry in enumerate(entries, number << 25):
+        words = CountedWords.of(f"{title}\n{entry.passage.text}")
+        row = place, entry.hash_with(title), words.length, "[]", words.lines, entry.passage.text
+        connection.execute("INSERT INTO passage VALUES (?, ?, ?, ?, ?, ?)", row)
+        for count, line in enumerate(words.lines.split("\n"), 1):
+            terms = " ".join(f"00000001{word}" for word in line.split())
+            if terms:
+                indexed = posting(place, count, words.length), terms
+                connection.execute("INSERT INTO passage_term (rowid, terms) VALUES (?, ?)", indexed)
+        vector = struct.pack("<2f", 1, 0)
+        connection.execute("INSERT INTO passage_vector VALUES (NULL, 1, 1, ?, ?)", (place, vector))
+        change = "UPDATE passage_tenant SET passages = passages + 1, words = words + ?"
+        connection.execute(change, (words.length,))
+
+
+async def test_passages_with_their_titles_stay_found_and_keep_their_vectors_while_they_are_converted(
+    tmp_path: Path,
+) -> None:
+    before = storage_in(tmp_path, 7)
+    await before.port(Documents).get(ACME, "any")
+    await before.close()
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    connection.execute("INSERT INTO passage_tenant VALUES (1, ?, 0, 0)", (ACME,))
+    connection.execute("INSERT INTO passage_model VALUES (1, ?)", (MODEL,))
+    texts = ["needle", large_text("needle", 150), large_text("needle", 600), "needle changed", ""]
+    for number, text in enumerate(texts, 1):
+        index_with_titles(connection, number, f"Title number{number} alpha", text)
+    connection.commit()
+    connection.close()
+    storage = storage_in(tmp_path)
+    index, vectors, tree = storage.port(PassageIndex), storage.port(PassageVectors), Tree(storage.port(Documents))
+
+    async def found(word: str) -> dict[int, float]:
+        return {hit.number: hit.score for hit in await index.by_words(PassageQuery(tenant=ACME, limit=9_999), word)}
+
+    earlier, texts_with_number = await found("alpha"), await found("needle")
+    assert (len(earlier), await index.unindexed(ACME)) == (1 + 204 + 816 + 1 + 1, 0)
+    await tree.do(titled("d4", "Beta"))
+    assert (await index.unindexed(ACME), 4 << 25 in await found("alpha")) == (1, False)
+    assert await catch_up(index) == {"indexed": 5}
+    assert {*await found("alpha")} == {number for number in earlier if number >> 25 != 4}
+    assert {number for number in await found("needle") if number >> 25 != 4} == {
+        number for number in texts_with_number if number >> 25 != 4
+    }
+    assert len(await found("beta")) == 1
+    assert (await vectors.status(MODEL)).with_vector == len(earlier) - 2
+    assert (await vectors.status(MODEL)).passages == len(earlier)
+    await tree.do(titled("d3", "Gamma"))
+    assert (len(await found("gamma")), len(await found("alpha"))) == (816, 1 + 204 + 1)
     await storage.close()
     assert problems_in(tmp_path) == []
 

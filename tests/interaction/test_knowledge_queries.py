@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -87,19 +87,36 @@ async def write_handbook(way: Way) -> dict[str, str]:
     return {"handbook": handbook, "vacation": vacation, "carried": carried, "travel": travel}
 
 
-@pytest.mark.requirement("MC-TEST-03", "MC-QUERY-02", "MC-QUERY-01")
-@every_way
-async def test_a_layered_inquiry_finds_the_right_level_of_the_right_tenant(gateway: GatewayApp, name: str) -> None:
-    way = await open_way(gateway, name)
+class NoRetrieval:
+    """A way whose queries ask for no search, as tests of everything else may."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+
+    async def do(self, action: str, args: Mapping[str, Any], key: str | None = None) -> Answer:
+        noop = {"routing": {"noop_qdrant": True}} if action == "query_knowledge" else {}
+        return await self._way.do(action, {**args, **noop}, key)
+
+
+async def counted(way: Way, query: str, **arguments: Any) -> Answer:
+    """An answer that counts as one of an end-to-end run: it comes from retrieval."""
+    answer = await ask(way, query, **arguments)
+    assert answer.hits != 0, "an answer without hits does not count"
+    assert context_of(answer), "an answer without hits does not count"
+    return answer
+
+
+async def layered_inquiry(gateway: GatewayApp, way: Way, name: str) -> None:
+    """The scenario E2E-02."""
     ids = await write_handbook(way)
     other = OverHttp(gateway, await gateway.signer("owner", tenant="globex"))
     await write(other, "Vacation", "Globex has fifty days of vacation, carried over for ever.")
 
-    first = await ask(way, "days of vacation")
+    first = await counted(way, "days of vacation")
     assert sorted(found(first)) == [(["Handbook"], "Vacation"), (["Handbook", "Vacation"], "Carrying over")]
     assert has_hits(name, first, 2)
 
-    deeper = await ask(way, "carried over until March", top_k=1)
+    deeper = await counted(way, "carried over until March", top_k=1)
     assert found(deeper) == [(["Handbook", "Vacation"], "Carrying over")]
     passage = context_of(deeper)[0]
     assert passage == {
@@ -117,9 +134,23 @@ async def test_a_layered_inquiry_finds_the_right_level_of_the_right_tenant(gatew
     assert deeper.data is not None
     assert deeper.data["response"] == f"> {CARRIED}\n\n[1] Handbook › Vacation › Carrying over"
 
-    assert found(await ask(way, "days", filters={"tags": ["deadline", "hr"]})) == found(deeper)
+    assert found(await counted(way, "days", filters={"tags": ["deadline", "hr"]})) == found(deeper)
     assert found(await ask(way, "journeys by train", filters={"tags": ["hr"]})) == []
-    assert found(await ask(other, "vacation")) == [([], "Vacation")]
+    assert found(await counted(other, "vacation")) == [([], "Vacation")]
+
+
+@pytest.mark.requirement("MC-TEST-03", "MC-QUERY-02", "MC-QUERY-01")
+@every_way
+async def test_a_layered_inquiry_finds_the_right_level_of_the_right_tenant(gateway: GatewayApp, name: str) -> None:
+    await layered_inquiry(gateway, await open_way(gateway, name), name)
+
+
+@pytest.mark.requirement("MC-ACT-03", "MC-TEST-03")
+@every_way
+async def test_an_inquiry_that_retrieves_nothing_does_not_count_as_an_end_to_end_run(name: str) -> None:
+    async with open_gateway({"knowledge": {"test_mode": True}}) as gateway:
+        with pytest.raises(AssertionError, match="an answer without hits does not count"):
+            await layered_inquiry(gateway, NoRetrieval(await open_way(gateway, name)), name)
 
 
 @pytest.mark.requirement("MC-QUERY-02")

@@ -25,6 +25,7 @@ from dragoman.clock import SystemClock
 from dragoman.config import Config, Settings
 from dragoman.edge.settings import HttpConfig
 from dragoman.findings import Finding
+from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.memories.migrations import MIGRATIONS
 from dragoman.storage.settings import StorageConfig, data_directory
 
@@ -152,6 +153,15 @@ def embedder(config: Config) -> Iterator[Finding]:
     except errors.ConfigError:
         return  # The storage's own check says so.
     yield from examine_embedder(config.knowledge, folder, os.environ)
+    if config.gateway.enabled:
+        yield queries(config.knowledge)
+
+
+def queries(config: KnowledgeConfig) -> Finding:
+    """Which of words, vectors and a model take part in answers to queries. The last two need a model of the user's."""
+    vectors = "no vectors" if config.embedder == "none" else f"vectors of {config.embedder}"
+    answer = "no model writes the answer" if config.answers_url is None else f"{config.answers_model} writes the answer"
+    return Finding("queries", "ok", f"words are searched, {vectors}; {answer}")
 
 
 def trial_start(command: list[str]) -> Finding:

@@ -15,6 +15,7 @@ from dragoman.adapters.sqlite_database import FILE_NAME
 from dragoman.cli import checks
 from dragoman.cli.clients import CLIENTS
 from dragoman.cli.commands import app
+from dragoman.config import make_config
 from dragoman.edge.settings import HttpConfig
 from dragoman.findings import Finding
 from dragoman.storage.settings import StorageConfig
@@ -274,3 +275,22 @@ def test_a_ledger_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
         "problem",
         "the ledger cannot be read: file is not a database",
     )
+
+
+@pytest.mark.requirement("MC-QUERY-02")
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "words are searched, no vectors; no model writes the answer"),
+        ({"embedder": "minilm"}, "words are searched, vectors of minilm; no model writes the answer"),
+        (
+            {"answers_url": "https://models.example.org", "answers_model": "small"},
+            "words are searched, no vectors; small writes the answer",
+        ),
+    ],
+)
+def test_doctor_says_what_takes_part_in_answers_to_queries(settings: dict[str, Any], said: str) -> None:
+    config = make_config({"gateway": {"enabled": True}, "knowledge": settings})
+    (finding,) = [each for each in checks.embedder(config) if each.check == "queries"]
+    assert (finding.verdict, finding.message) == ("ok", said)
+    assert [each for each in checks.embedder(make_config({})) if each.check == "queries"] == []

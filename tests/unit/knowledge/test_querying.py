@@ -334,3 +334,28 @@ async def test_a_query_that_is_too_old_for_its_stream_is_ignored() -> None:
     assert (await asking.ask(request=query_request(seq=2)))["hits"] == 2
     assert await asking.ask(request=query_request(seq=1)) == {"ignored": True, "last_seq": 2, "hits": 0}
     assert len(asking.index.asked) == 1
+
+
+# Usage.
+
+
+@pytest.mark.requirement("MC-QUERY-02")
+async def test_the_usage_tells_what_a_query_was_answered_with() -> None:
+    def held(*results: Any, **options: Any) -> Held:
+        made = Held(*results, **options)
+        made.gate.set()
+        return made
+
+    async def took_part(query: str = "owls", request: ActionRequest | None = None, **options: Any) -> Any:
+        asking = Asking(test_mode=True, **options)
+        return (await asking.queries.perform({"query": query}, request or query_request(), asking.context())).took_part
+
+    assert await took_part() == ("words",)
+    assert await took_part(get_embedder=held().get) == ("words", "vectors")
+    assert await took_part(get_embedder=held(error=ModelUnavailable("no")).get) == ("words",)
+    assert await took_part(writer=held("Owls hunt [1].")) == ("words", "answer")
+    assert await took_part(writer=held(error=ModelUnavailable("no"))) == ("words",)
+    assert await took_part(writer=held("It cites nothing.")) == ("words",)
+    assert await took_part("") == ()
+    keyed = query_request(key="k")
+    assert [await took_part(request=keyed) for _ in range(2)] == [("words",), None], "a repeat does not know"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from dragoman.agents.aacp import AACPEnvelope
 from dragoman.agents.agent import make_agent
 from dragoman.agents.coordinator import Coordinator
 from dragoman.agents.elsewhere import StatesElsewhere
+from dragoman.agents.ledger import LedgerEntry, Settlement
 from dragoman.errors import (
     Conflict,
     DuplicateAgent,
@@ -289,6 +290,48 @@ async def test_hooks_are_told_of_messages_once_their_status_is_stored() -> None:
                 ("failed", bad, "no"),
             ]
         )
+
+
+@pytest.mark.requirement("FND-AACP-13", "FND-AACP-43")
+@pytest.mark.parametrize("payload", ["good", "bad"])
+async def test_nobody_learns_of_an_outcome_before_it_is_stored(payload: str) -> None:
+    told: list[str] = []
+    may_store = asyncio.Event()
+
+    class Held(FailingLedger):
+        def settle(self, settlement: Settlement) -> Awaitable[list[LedgerEntry]]:
+            async def settle_later() -> list[LedgerEntry]:
+                told.append("storing")
+                await may_store.wait()
+                return await self._ledger.settle(settlement)
+
+            return settle_later()
+
+    @agent("a", effects="ledger")
+    async def handle(message: AgentMessage, ctx: AgentContext) -> Any:
+        if message.payload == "bad":
+            raise InvalidArgument("no")
+        ctx.state["x"] = message.payload
+        return "done"
+
+    async with agents_served(handle) as served:
+        coordinator = served.coordinator
+        served.deliveries.ledger = Held(served.deliveries.ledger)  # type: ignore[assignment]
+        coordinator.on_message_completed = lambda id: told.append("completed")
+        coordinator.on_message_failed = lambda id, error: told.append("failed")
+        coordinator.on_state_change = lambda id, state: told.append("state")
+        asked = asyncio.ensure_future(coordinator.send_request("a", payload, request_id=REQUEST))
+        asked.add_done_callback(lambda _: told.append("answered"))
+        await until(lambda: told)
+        await quiet()
+        assert told == ["storing"]
+        assert (await served.page())[0].is_open
+        may_store.set()
+        await asyncio.gather(asked, return_exceptions=True)
+        await served.settled()
+        await quiet()
+        expected = {"good": {"storing", "completed", "state", "answered"}, "bad": {"storing", "failed", "answered"}}
+        assert {*told} == expected[payload]
 
 
 async def test_a_hook_that_raises_is_logged_and_stops_nothing() -> None:

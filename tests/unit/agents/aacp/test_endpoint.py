@@ -17,6 +17,7 @@ from dragoman.agents.aacp import (
     AACPReceipt,
     AACPResponse,
     DirectLink,
+    InMemoryAACPPersistenceAdapter,
 )
 from dragoman.agents.aacp.envelope import first_dead, plain, tombstone
 from dragoman.errors import (
@@ -27,6 +28,7 @@ from dragoman.errors import (
     OutcomeUnknown,
     RequestConflict,
     RequestFailed,
+    StorageFull,
     StructuredError,
     TimedOut,
     WindowFull,
@@ -380,6 +382,66 @@ async def test_outcomes_are_stored_before_anybody_learns_of_them() -> None:
     await pair.link.deliver()
     assert await asking == {"done": 1}
     assert seen == [("response", COMPLETED, COMPLETED), ("hook", COMPLETED, COMPLETED)]
+
+
+@pytest.mark.requirement("FND-AACP-13")
+@pytest.mark.parametrize("why", ["refused", "given up"])
+async def test_a_failure_is_stored_before_the_hook_learns_of_it(why: str) -> None:
+    pair = Pair()
+    seen: list[tuple[str, AACPOutcome, AACPOutcome]] = []
+
+    async def failed(message_id: str, error: StructuredError) -> None:
+        record = await pair.a.adapter.get_message_record(message_id)
+        assert record is not None
+        seen.append((error.code, record.status, await outcome(pair.a)))
+
+    def refuse(envelope: AACPEnvelope) -> None:
+        raise NotFound("nothing there")
+
+    pair.a.hooks = AACPHooks(on_message_failed=failed)
+    pair.a.start()
+    pair.b.answer = refuse
+    if why == "given up":
+        pair.link.cut()
+    await pair.a.endpoint.begin_request("b", 1, ID)
+    await pair.link.deliver()
+    for _ in range(6):
+        await pair.pass_time(8)
+    # A request that was given up may have been handled: its outcome stays unknown.
+    assert seen == [("NOT_FOUND", FAILED, FAILED) if why == "refused" else ("TIMEOUT", FAILED, UNKNOWN)]
+
+
+@pytest.mark.requirement("FND-AACP-07", "FND-AACP-13", "FND-AACP-35")
+@pytest.mark.parametrize("operation", ["put_message_record", "put_request_record", "update_last_ack"])
+async def test_what_could_not_be_recorded_is_not_acknowledged(operation: str) -> None:
+    class Failing(InMemoryAACPPersistenceAdapter):
+        fails = False
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == operation and self.fails:
+                raise StorageFull("no room")
+            return super().__getattribute__(name)
+
+    clock, new_id = ManualClock(), uuids()
+    link = LossyLink(clock)
+    a, b = Agent("a", link, clock, new_id), Agent("b", link, clock, new_id, keep=Failing)
+    assert isinstance(b.adapter, Failing)
+    b.adapter.fails = True
+    await a.endpoint.begin_request("b", 1, ID)
+    with pytest.raises(StorageFull):
+        await link.deliver()
+    assert link.receipts == []
+    assert await b.adapter.get_last_ack("a", "b") == 0
+    assert (await a.sessions.create_session("a", "b")).last_ack == 0
+    assert b.handled == []
+    b.adapter.fails = False
+    b.start()  # As after a restart: nothing is left but what was recorded.
+    await b.endpoint.recover()
+    clock.advance(1)
+    await a.endpoint.process_retries_once()
+    await link.deliver()
+    assert await a.endpoint.send_request("b", 1, request_id=ID) == {"done": 1}
+    assert len(b.handled) == 1
 
 
 async def test_hooks_learn_of_messages_received_completed_and_failed(pair: Pair) -> None:

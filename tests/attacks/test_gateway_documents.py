@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from dragoman.config import make_config
+from dragoman.edge.http.server import HttpServer
+from tests.support.document_entries import Tree
 from tests.support.gateway import create_args
-from tests.support.gateway_serving import WAYS, open_gateway, open_way
+from tests.support.gateway_serving import TOKEN, WAYS, open_gateway, open_way
+from tests.support.http_serving import listening
+from tests.support.waiting import until
 
+MEGABYTE = 1_048_576
 MOST_BYTES = 100_000
 LIMITS: dict[str, Any] = {"knowledge": {"documents_per_tenant": 4, "document_bytes_per_tenant": MOST_BYTES}}
 TOO_MUCH = ("RATE_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED")
@@ -48,3 +55,32 @@ async def test_what_a_tenant_keeps_is_bounded_by_every_way(name: str) -> None:
         assert (await way.do("move_document", move)).code is None
         assert (await way.do("delete_document", {"document_id": ids[1]})).code is None
         assert (await way.do("create_document", create_args(ids[4]))).code is None
+
+
+@pytest.mark.slow
+async def test_readers_that_read_nothing_are_sent_a_part_of_a_page_and_stop_it_when_they_leave() -> None:
+    page, readers = 12 * MEGABYTE, 6
+    async with open_gateway() as gateway:
+        await Tree(gateway.documents).create("a", body="'" * (page // len("&#x27;")))
+        app = gateway.driver.app
+        server = HttpServer(app, make_config().http)
+        head = f"GET /knowledge/documents/acme/a HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        async with listening(server) as port:
+            lines = [small_line(port) for _ in range(readers)]
+            for line in lines:
+                line.send(head.encode())
+            await until(lambda: sum(each.line.unread_since is not None for each in server.connections) == readers)
+            sent = app.metrics.sent_bytes
+            assert sent < readers * page / 2
+            for line in lines:
+                line.close()
+            await until(lambda: not server.connections)
+            assert app.metrics.sent_bytes < sent + readers * MEGABYTE
+
+
+def small_line(port: int) -> socket.socket:
+    """A connection whose client takes little before it reads."""
+    line = socket.socket()
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    line.connect(("127.0.0.1", port))
+    return line

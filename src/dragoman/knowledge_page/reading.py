@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import accumulate
 from typing import Any, Final
 
 from dragoman.calls.places import Holder
 from dragoman.errors import NotFound
-from dragoman.knowledge.port import ROOT, Document, Documents, Revision
+from dragoman.knowledge.changing import MOST_TAGS
+from dragoman.knowledge.port import PIECE_LENGTH, ROOT, Document, Documents, Outline, Revision
 from dragoman.knowledge_page import differences, rendering
 from dragoman.knowledge_page.differences import difference
-from dragoman.knowledge_page.rendering import render, visible
-from dragoman.knowledge_page.work import Workshop
+from dragoman.knowledge_page.rendering import MOST_SHOWN, render, visible
+from dragoman.knowledge_page.work import Work, Workshop
 
 CHILDREN_AT_ONCE: Final = 100
 REVISIONS_AT_ONCE: Final = 20
+LONGEST_LINE: Final = 4_096
+"""Characters of a title, a tag or another field that are shown: those of earlier versions have no limit."""
+MOST_COMPARED: Final = 1_048_576
+"""Characters of the rows that a comparison is answered with."""
 MOST_ABOVE: Final = 32
 """Documents above one that are named; the tree may be deeper."""
 _FIELDS: Final = ("title", "tags", "mime_type", "parent", "delete_at", "is_human_readable")
@@ -30,20 +36,22 @@ class Reading:
 
     async def children(self, tenant: str, parent: str, after: int | None) -> dict[str, Any]:
         """Some of the documents below one; `next` is the `after` of the following ones, or null."""
-        found = await self._documents.children(tenant, parent, CHILDREN_AT_ONCE + 1, after=after)
-        shown, rest = found[:CHILDREN_AT_ONCE], found[CHILDREN_AT_ONCE:]
+        found = await self._documents.children(tenant, parent, CHILDREN_AT_ONCE, after=after)
+        last = found[-1].place if found else None
+        rest = [] if last is None else await self._documents.children(tenant, parent, 1, after=last)
         return {
-            "children": [{**_listed(each), "hasChildren": await self._has_children(each)} for each in shown],
-            "next": str(shown[-1].place) if rest else None,
+            "children": [{**_listed(each), "hasChildren": await self._has_children(each)} for each in found],
+            "next": str(last) if rest else None,
         }
 
     async def document(self, tenant: str, id: str) -> dict[str, Any]:
         """A document without its text, and the documents above it, from the top of the tree on."""
-        found = await self._find(tenant, id)
+        outline = await self._find(tenant, id)
+        found = outline.document
         above: list[dict[str, Any]] = []
         parent = found.parent
         while parent != ROOT and len(above) < MOST_ABOVE:
-            each = await self._find(tenant, parent)
+            each = (await self._find(tenant, parent)).document
             above.append(_listed(each))
             parent = each.parent
         return {
@@ -51,22 +59,23 @@ class Reading:
             "path": above[::-1],
             "isWhole": parent == ROOT,
             "hasChildren": await self._has_children(found),
-            "tags": [*map(visible, found.tags)],
+            "tags": [*map(_shown, found.tags[:MOST_TAGS])],
             "mimeType": found.mime_type,
-            "length": len(found.body),
-            "source": visible(found.source or ""),
-            "lastEditor": visible(found.last_editor or ""),
+            "length": outline.length,
+            "source": _shown(found.source or ""),
+            "lastEditor": _shown(found.last_editor or ""),
             "createdAt": found.created_at,
             "updatedAt": found.updated_at,
             "deleteAt": found.delete_at,
         }
 
-    async def rendered(self, holder: Holder, id: str) -> str:
+    async def rendered(self, holder: Holder, id: str) -> bytes:
         """The text of a document as HTML."""
         async with self._workshop.turn(holder) as run:
-            found = await self._readable(holder.tenant, id)
-            asked = holder.tenant, found.title, found.mime_type, found.body
-            return await run(rendering.MOST_STEPS, partial(render, *asked))
+            outline = await self._readable(holder.tenant, id)
+            found, body = outline.document, await self._beginning(outline.document)
+            asked = holder.tenant, found.title[:LONGEST_LINE], found.mime_type, body
+            return await run(rendering.MOST_STEPS, partial(_rendered, *asked, length=outline.length))
 
     async def history(self, holder: Holder, id: str, before: int | None) -> dict[str, Any]:
         """Some of the revisions, the newest first; `next` is the `before` of the following ones, or null."""
@@ -92,17 +101,26 @@ class Reading:
             before = None if old == 0 else await self._revision(tenant, id, old)
             texts = "" if before is None else before.document.body, after.document.body
             found = await run(differences.MOST_STEPS, partial(difference, *texts))
-        return {"from": old, "to": _worded(after), "fields": _changed(before, after), **found}
+        return {"from": old, "to": _worded(after), "fields": _changed(before, after), **_cut(found)}
 
-    async def _find(self, tenant: str, id: str) -> Document:
-        found = await self._documents.get(tenant, id)
+    async def _beginning(self, document: Document) -> str:
+        """As much of the text of a document as is shown."""
+        pieces: list[str] = []
+        while len(pieces) * PIECE_LENGTH < MOST_SHOWN:
+            pieces.append(await self._documents.piece(document.tenant, document.id, document.revision, len(pieces)))
+            if len(pieces[-1]) < PIECE_LENGTH:
+                break
+        return "".join(pieces)
+
+    async def _find(self, tenant: str, id: str) -> Outline:
+        found = await self._documents.outline(tenant, id)
         if found is None:
             raise _unknown()
         return found
 
-    async def _readable(self, tenant: str, id: str) -> Document:
+    async def _readable(self, tenant: str, id: str) -> Outline:
         found = await self._find(tenant, id)
-        if not found.is_human_readable:
+        if not found.document.is_human_readable:
             raise _unknown()
         return found
 
@@ -116,6 +134,10 @@ class Reading:
         return bool(await self._documents.children(document.tenant, document.id, 1))
 
 
+def _rendered(tenant: str, title: str, mime_type: str, body: str, work: Work, *, length: int) -> bytes:
+    return render(tenant, title, mime_type, body, work, length=length).encode(errors="replace")
+
+
 def _unknown() -> NotFound:
     return NotFound("There is no such document")
 
@@ -123,7 +145,7 @@ def _unknown() -> NotFound:
 def _listed(document: Document) -> dict[str, Any]:
     return {
         "id": document.id,
-        "title": visible(document.title),
+        "title": _shown(document.title),
         "revision": document.revision,
         "isReadable": document.is_human_readable,
     }
@@ -133,7 +155,7 @@ def _worded(revision: Revision) -> dict[str, Any]:
     return {
         "revision": revision.document.revision,
         "action": revision.action.removeprefix("knowledge.").removesuffix("_document"),
-        "by": visible(revision.principal),
+        "by": _shown(revision.principal),
         "at": revision.at,
     }
 
@@ -148,4 +170,15 @@ def _changed(before: Revision | None, after: Revision) -> list[dict[str, Any]]:
 def _plain(value: Any) -> Any:
     """A field for people: lists as text, and everything with its characters told apart."""
     text = ", ".join(value) if isinstance(value, tuple) else value
-    return visible(text) if isinstance(text, str) else text
+    return _shown(text) if isinstance(text, str) else text
+
+
+def _shown(text: str) -> str:
+    return visible(text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}…")
+
+
+def _cut(found: dict[str, Any]) -> dict[str, Any]:
+    """A difference with as many of its rows as are answered."""
+    lengths = accumulate(len(row.get("text", "")) for row in found["rows"])
+    count = sum(length <= MOST_COMPARED for length in lengths)
+    return {**found, "rows": found["rows"][:count], "isCut": found["isCut"] or count < len(found["rows"])}

@@ -94,10 +94,11 @@ class TooCostly(Exception):
     """The parser has taken more steps than it may, or gone deeper."""
 
 
-def render(tenant: str, title: str, mime_type: str, body: str, work: Work | None = None) -> str:
+def render(tenant: str, title: str, mime_type: str, body: str, work: Work | None = None, *, length: int = 0) -> str:
     """A document of a tenant as a page of HTML. It takes its time: run it in a thread.
 
-    Raises `Aborted` if nobody waits for it any longer.
+    Of a text that has more, `length` characters in all, the body may be the first `MOST_SHOWN`. Raises `Aborted` if
+    nobody waits for it any longer.
     """
     shown, note, work = None, "", work or Work(MOST_STEPS)
     if mime_type == "text/markdown":
@@ -105,8 +106,8 @@ def render(tenant: str, title: str, mime_type: str, body: str, work: Work | None
         note = "" if shown is not None else "This document is too long, or too complex, to be laid out. "
     if shown is None:
         text = _indented(body) if mime_type == "application/json" else body
-        if len(text) > MOST_SHOWN:
-            note += f"The first {MOST_SHOWN:,} of {len(text):,} characters are shown."
+        if (length := max(length, len(text))) > MOST_SHOWN:
+            note += f"The first {MOST_SHOWN:,} of {length:,} characters are shown."
         shown = f'<pre class="text">{escape(visible(text[:MOST_SHOWN]))}</pre>'
     note = f'<p class="note">{note.strip()}</p>' if note else ""
     title = escape(visible(title))

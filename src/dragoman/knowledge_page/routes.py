@@ -157,8 +157,7 @@ class KnowledgePage:
         return json_response(await self._reading.document(asked.tenant, asked.id))
 
     async def _rendered(self, asked: PageRequest) -> HttpResponse:
-        text = await self._reading.rendered(asked.holder, asked.id)
-        return HttpResponse(200, text.encode(errors="replace"), (*_FRAME, *HARDENED))
+        return HttpResponse(200, await self._reading.rendered(asked.holder, asked.id), (*_FRAME, *HARDENED))
 
     async def _history(self, asked: PageRequest) -> HttpResponse:
         return json_response(await self._reading.history(asked.holder, asked.id, asked.number("before")))

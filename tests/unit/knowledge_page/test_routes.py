@@ -6,16 +6,28 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
+import pytest
+
 from dragoman.access.callers import LOCAL
+from dragoman.calls.places import Holder
 from dragoman.gateway.rates import GatewayRates, RequestRates
 from dragoman.gateway.settings import GatewayConfig
+from dragoman.knowledge import changing
 from dragoman.knowledge.actions import QUERY
 from dragoman.knowledge.changing import PAGES
-from dragoman.knowledge.port import UpdateDocument
-from dragoman.knowledge_page.reading import CHILDREN_AT_ONCE, MOST_ABOVE, REVISIONS_AT_ONCE, Reading
+from dragoman.knowledge.port import PIECE_LENGTH, Documents, UpdateDocument
+from dragoman.knowledge_page.reading import (
+    CHILDREN_AT_ONCE,
+    LONGEST_LINE,
+    MOST_ABOVE,
+    MOST_COMPARED,
+    REVISIONS_AT_ONCE,
+    Reading,
+)
+from dragoman.knowledge_page.rendering import MOST_SHOWN
 from dragoman.knowledge_page.routes import API, KnowledgePage
 from dragoman.parts.route import HttpResponse
 from tests.support.document_entries import BrokenDocuments, Tree, titled
@@ -37,6 +49,7 @@ CALLERS: dict[str, Any] = {
         }
     }
 }
+MEGABYTE = 1_048_576
 KINDS = ("children", "document", "rendered", "history", "difference", "search")
 
 
@@ -258,6 +271,66 @@ async def test_nothing_is_made_for_a_client_that_has_left_while_it_waited() -> N
         assert not any(each.sent for each in asked)
         go_on.set()
         assert (await ask(gateway, "rendered", id="a")).status == 200
+
+
+class FrugalDocuments:
+    """Documents that are not to be read whole, and how many pieces of their texts were."""
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+        self.pieces = 0
+
+    def __getattr__(self, name: str) -> Any:
+        assert name not in ("get", "revision"), "a text was read whole"
+        return getattr(self._documents, name)
+
+    async def piece(self, *asked: Any) -> str:
+        self.pieces += 1
+        return await self._documents.piece(*asked)
+
+
+async def test_no_answer_is_as_large_as_the_documents_that_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changing, "LONGEST_LINE", MEGABYTE)  # As for documents from before there was a limit.
+    async with open_gateway(CALLERS) as gateway:
+        tree = Tree(gateway.documents)
+        for number in range(9):
+            await tree.create(f"d{number}", title=f"{number}" + "t" * LONGEST_LINE, source="s" * MEGABYTE)
+        await tree.create("a", body="x" * MEGABYTE)
+        for number in range(9):
+            editor = f"{number}" + "e" * (MEGABYTE - 1)
+            await tree.do(UpdateDocument(id="a", fields={"metadata.last_editor": editor}))
+        answers, titles, after = [], list[str](), ""
+        while after is not None:
+            answers.append(await ask(gateway, "children", after=after))
+            titles += [each["title"] for each in answers[-1].json["children"]]
+            after = answers[-1].json["next"]
+        assert [each[0] for each in titles] == [*"012345678T"]
+        assert {len(each) for each in titles} == {LONGEST_LINE + 1, len("Title of a")}
+        answers += [await ask(gateway, what, id="a") for what in ("document", "history", "rendered")]
+        history = answers[-2].json["revisions"]
+        assert [each["revision"] for each in history] == [*range(10, 0, -1)]
+        answers.append(await ask(gateway, "difference", id="a", from_=1, to=10))
+        assert f"of {MEGABYTE:,} characters".encode() in answers[-2].body
+        assert max(len(each.body) for each in answers) < 300_000
+        frugal = FrugalDocuments(gateway.documents)
+        reading, holder = Reading(cast(Documents, frugal)), Holder("acme", "viewer")
+        await reading.document("acme", "a")
+        await reading.children("acme", "root", None)
+        await reading.history(holder, "a", None)
+        assert frugal.pieces == 0
+        assert len(await reading.rendered(holder, "a")) < 300_000
+        assert frugal.pieces == MOST_SHOWN // PIECE_LENGTH
+
+
+async def test_a_difference_has_no_more_text_than_can_be_looked_at() -> None:
+    async with open_gateway(CALLERS) as gateway:
+        tree = Tree(gateway.documents)
+        await tree.create("a", body="\n".join(f"{number} " + "old" * 650 for number in range(300)))
+        new = "\n".join(f"{number} " + "new" * 650 for number in range(300))
+        await tree.do(UpdateDocument(id="a", fields={"content.body": new}))
+        told = await found(gateway, "difference", id="a", from_=1, to=2)
+        assert sum(len(row["text"]) for row in told["rows"]) <= MOST_COMPARED
+        assert (told["isCut"], told["removed"], told["added"]) == (True, 300, 300)
 
 
 # Search.

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.knowledge.port import PIECE_LENGTH, CreateDocument, Document, DocumentChange, Usage
+from dragoman.knowledge.rows import MOST_ROWS
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 REVISION_BYTES = 512
 """What a revision counts besides the fields of its document: its keys, its author, its event in the audit."""
+_ROWS_OF_A_REVISION = 4
+"""Itself, its text, how often that is named, what its tenant keeps."""
 _PIECE_BITS = 16
 _LARGE = 32_768
 _HIGHEST = 2**63 - 1
@@ -36,12 +38,12 @@ _KEEP_PIECE = "INSERT INTO document_piece (number, text) VALUES (?, ?)"
 _PIECES = "SELECT text FROM document_piece WHERE number BETWEEN ? AND ? ORDER BY number"
 _DROP_PIECES = "DELETE FROM document_piece WHERE number BETWEEN ? AND ?"
 _NAME = "UPDATE document_content SET named = named + ? WHERE number = ?"
-_UNNAMED = "SELECT size FROM document_content WHERE number = ? AND named <= 0"
 _DROP = "DELETE FROM document_content WHERE number = ?"
-_OF_REVISIONS = (
-    "SELECT rowid, content, length(document) FROM document_revision WHERE tenant = ? AND id = ? "
-    "ORDER BY revision LIMIT ?"
-)
+_OLDEST_REVISION = """
+    SELECT document_revision.rowid, length(document), number, size, length, named
+    FROM document_revision LEFT JOIN document_content ON number = content
+    WHERE document_revision.tenant = ? AND id = ? ORDER BY revision LIMIT 1
+    """
 _DROP_REVISION = "DELETE FROM document_revision WHERE rowid = ?"
 _COUNT = (
     "INSERT INTO document_usage (tenant, documents, bytes) VALUES (?, ?, ?) ON CONFLICT (tenant) "
@@ -123,22 +125,29 @@ def name_text(transaction: Transaction, tenant: str, number: int, encoded: bytes
     count(transaction, tenant, size=len(encoded) + REVISION_BYTES)
 
 
-def forget_revisions(transaction: Transaction, tenant: str, id: str, limit: int) -> int:
-    """Delete revisions of a document, at most `limit`, and texts that only they name; how many revisions there were."""
-    rows = transaction.execute(_OF_REVISIONS, (tenant, id, limit)).fetchall()
-    counted = [(number, size) for _, number, size in rows if number is not None]
-    freed = sum(size + REVISION_BYTES for _, size in counted)
-    for rowid, _, _ in rows:
+def forget_revisions(transaction: Transaction, tenant: str, id: str, room: int) -> tuple[int, bool]:
+    """Delete revisions of a document, and texts that only they name, as many as there is room for.
+
+    How many rows that has written, and whether no revision is left.
+    """
+    written = freed = 0
+    while (row := transaction.execute(_OLDEST_REVISION, (tenant, id)).fetchone()) is not None:
+        rowid, described, number, size, length, named = row
+        is_last = named == 1
+        rows = _ROWS_OF_A_REVISION + (-(-length // PIECE_LENGTH) if is_last else 0)
+        if min(rows, MOST_ROWS // 2) > room - written:
+            break
         transaction.execute(_DROP_REVISION, (rowid,))
-    for number, times in Counter(number for number, _ in counted).items():
-        transaction.execute(_NAME, (-times, number))
-        unnamed = transaction.execute(_UNNAMED, (number,)).fetchone()
-        if unnamed is not None:
+        if number is not None:
+            freed += described + REVISION_BYTES
+            transaction.execute(_NAME, (-1, number))
+        if is_last:
             transaction.execute(_DROP_PIECES, _range_of(number))
             transaction.execute(_DROP, (number,))
-            freed += unnamed[0]
+            freed += size
+        written += rows
     count(transaction, tenant, size=-freed)
-    return len(rows)
+    return written, row is None
 
 
 def count(transaction: Transaction, tenant: str, documents: int = 0, size: int = 0) -> None:

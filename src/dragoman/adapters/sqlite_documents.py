@@ -154,7 +154,6 @@ _FORGET = (
     "(SELECT tenant, principal, context_id FROM document_stream WHERE until <= ? LIMIT ?)",
 )
 _HIGHEST = 2**63 - 1
-_ROWS_OF_A_REVISION = 4
 _ROWS = 10
 """About as many are written by a change, besides those for its text."""
 _BYTES_OF_A_ROW = 128
@@ -294,9 +293,9 @@ class SqliteDocuments:
     def _purge(self, limit: int, transaction: Transaction) -> int:
         purged, room, now = 0, MOST_ROWS, self._rows(transaction).now
         for tenant, id in transaction.execute(_OLD, (now - KEPT_DELETED_SECONDS, limit)).fetchall():
-            # Each may be the last one that names a text, which has rows of its own.
-            room -= _ROWS_OF_A_REVISION * forget_revisions(transaction, tenant, id, room // _ROWS_OF_A_REVISION)
-            if room < _ROWS_OF_A_REVISION:
+            written, is_all = forget_revisions(transaction, tenant, id, room)
+            room -= written
+            if not is_all or room <= 0:
                 return purged + 1
             transaction.execute("DELETE FROM document WHERE tenant = ? AND id = ?", (tenant, id))
             purged, room = purged + 1, room - 2

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from dragoman.adapters import sqlite_contents
 from dragoman.adapters.sqlite_storage import SqliteStorage
 from dragoman.knowledge.index import PassageIndex, PassageVectors
 from dragoman.knowledge.migrations import MIGRATIONS
 from dragoman.knowledge.part import catch_up, tidy
-from dragoman.knowledge.port import KEPT_DELETED_SECONDS, ROOT, Documents, UpdateDocument
+from dragoman.knowledge.port import KEPT_DELETED_SECONDS, ROOT, Documents, UpdateDocument, Usage
 from dragoman.knowledge.rows import MOST_BYTES, MOST_ROWS
 from dragoman.storage.settings import StorageConfig
 from dragoman.testing import ManualClock
@@ -84,3 +85,32 @@ async def test_no_transaction_writes_more_than_2000_rows_or_indexes_more_than_25
     assert max(Counted.rows) <= MOST_ROWS
     assert max(Counted.bytes) <= MOST_BYTES
     assert sum(Counted.bytes) > 3_000_000, "all has been indexed"
+
+
+@pytest.mark.slow
+async def test_no_purge_frees_more_than_2000_rows_of_revisions_and_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Counted))
+    monkeypatch.setattr(sqlite_contents, "PIECE_LENGTH", 64)  # As if texts were a thousand times as long.
+    monkeypatch.setattr(Counted, "rows", [])
+    clock = ManualClock()
+    storage = SqliteStorage(StorageConfig(data_dir=str(tmp_path)), clock, MIGRATIONS)
+    documents = storage.port(Documents)
+    tree = Tree(documents)
+    await tree.create("revised", body="\0" * 60_000)
+    changes = (UpdateDocument(id="revised", fields={"content.body": f"{number}"}) for number in range(700))
+    await asyncio.gather(*map(tree.do, changes))
+    for number in range(5):
+        await tree.create(f"large{number}", body=f"{number}" + "\0" * 60_000)
+        await tree.delete(f"large{number}")
+    await tree.delete("revised")
+    await tidy(documents)
+    clock.advance(KEPT_DELETED_SECONDS)
+    Counted.rows.clear()
+    await tidy(documents)
+    assert await documents.usage(tree.tenant) == Usage(0, 0)
+    await storage.close()
+    assert len(Counted.rows) > 4
+    assert sum(Counted.rows) > 6 * 900 + 700
+    assert max(Counted.rows) <= MOST_ROWS

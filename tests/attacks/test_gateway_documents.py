@@ -29,6 +29,7 @@ def text_of(size: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", WAYS)
+@pytest.mark.slow
 async def test_what_a_tenant_keeps_is_bounded_by_every_way(name: str) -> None:
     async with open_gateway(LIMITS) as gateway:
         way, ids = await open_way(gateway, name), [str(uuid4()) for _ in range(5)]

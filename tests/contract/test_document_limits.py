@@ -91,6 +91,25 @@ async def test_a_description_from_before_the_limits_stays_until_it_is_changed(
     await tree.do(UpdateDocument(id="a", fields={"metadata.title": "Short", "metadata.tags": None}))
 
 
+@pytest.mark.slow
+async def test_a_list_of_large_descriptions_comes_a_few_at_a_time(
+    tree: Tree, documents: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changing, "LONGEST_LINE", 1_000_000)  # As for documents from before there was a limit.
+    for number in range(9):
+        await tree.create(f"d{number}", source="s" * 999_999)
+        editor = f"{number}" + "e" * 999_999
+        await tree.do(UpdateDocument(id="d0", fields={"metadata.last_editor": editor[:1_000_000]}))
+    found, after = [await documents.children(ACME, ROOT, PLENTY)], [await documents.history(ACME, "d0", PLENTY)]
+    while page := await documents.children(ACME, ROOT, PLENTY, after=found[-1][-1].place):
+        found.append(page)
+    while kept := await documents.history(ACME, "d0", PLENTY, before=after[-1][-1].document.revision):
+        after.append(kept)
+    assert [each.id for page in found for each in page] == [f"d{number}" for number in range(9)]
+    assert [each.document.revision for page in after for each in page] == [*range(10, 0, -1)]
+    assert max(map(len, (*found, *after))) <= 5
+
+
 async def test_a_tree_is_at_most_so_deep(tree: Tree) -> None:
     await chain(tree, "a", MOST_DEPTH)
     with pytest.raises(InvalidArgument) as error:
@@ -110,6 +129,7 @@ async def test_a_tree_is_at_most_so_deep(tree: Tree) -> None:
     assert await tree.way_up("b4") == ["b4", *(f"a{number}" for number in range(MOST_DEPTH - 1, 0, -1))]
 
 
+@pytest.mark.slow
 async def test_a_deeper_tree_from_before_the_limit_can_be_read_and_moved_up(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ async def told(documents: Documents) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 async def test_documents_of_an_older_database_are_the_same_before_and_after_they_are_converted(tmp_path: Path) -> None:
     clock = ManualClock()
     await make_old(tmp_path, clock.now().timestamp())
@@ -133,6 +134,7 @@ async def size_of_the_same(documents: Documents) -> int:
     return (await documents.usage(NEW)).size
 
 
+@pytest.mark.slow
 async def test_documents_can_be_changed_before_they_are_converted(tmp_path: Path) -> None:
     clock = ManualClock()
     await make_old(tmp_path, clock.now().timestamp())

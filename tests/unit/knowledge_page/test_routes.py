@@ -289,6 +289,7 @@ class FrugalDocuments:
         return await self._documents.piece(*asked)
 
 
+@pytest.mark.slow
 async def test_no_answer_is_as_large_as_the_documents_that_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changing, "LONGEST_LINE", MEGABYTE)  # As for documents from before there was a limit.
     async with open_gateway(CALLERS) as gateway:
@@ -322,6 +323,7 @@ async def test_no_answer_is_as_large_as_the_documents_that_it_is_about(monkeypat
         assert frugal.pieces == MOST_SHOWN // PIECE_LENGTH
 
 
+@pytest.mark.slow
 async def test_a_difference_has_no_more_text_than_can_be_looked_at() -> None:
     async with open_gateway(CALLERS) as gateway:
         tree = Tree(gateway.documents)

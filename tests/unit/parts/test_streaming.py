@@ -50,19 +50,17 @@ async def test_all_pieces_are_sent_in_order(count: int) -> None:
     assert asked.response.headers == {"content-type": "text/plain"}
 
 
-async def test_for_a_client_that_does_not_read_one_more_piece_is_made_and_none_when_it_has_left() -> None:
+async def test_for_a_client_that_does_not_read_one_piece_is_made_and_none_when_it_has_left() -> None:
     pieces = Pieces(1_000)
     asked = ask(of(pieces))
-    await asked.wait_for(4)
     asked.reads.clear()
-    sent = len(asked.sent)
     for _ in range(100):
         await asyncio.sleep(0)
-    assert pieces.made <= sent + 1
+    assert pieces.made == 1
     asked.leave()
     async with asyncio.timeout(PATIENCE):
         await asked.task
-    assert pieces.made <= sent + 3
+    assert pieces.made <= 3
     assert pieces.is_closed
 
 

@@ -186,13 +186,20 @@ def _convert_one(transaction: Transaction, document: int, below: int) -> int:
         if not is_converted(content, body):
             transaction.execute(_CONVERT_DOCUMENT, (keep_text(transaction, tenant, NewText.of(body)), document))
         return len(body)
-    revision, encoded = old
-    whole = _decode_document(encoded)
-    number = keep_text(transaction, tenant, NewText.of(whole.body))
-    encoded = encode_bare(whole)
+    revision, _ = old
+    transaction.execute(_GO_ON, (document, revision))
+    return convert_revision(tenant, id, revision, transaction)
+
+
+def convert_revision(tenant: str, id: str, revision: int, transaction: Transaction) -> int:
+    """Convert a revision, if it is of the earlier form; how long its text is then."""
+    old = transaction.execute(_OLD_REVISION, (tenant, id, revision + 1)).fetchone()
+    if old is None or old[0] != revision:
+        return 0
+    whole = _decode_document(old[1])
+    number, encoded = keep_text(transaction, tenant, NewText.of(whole.body)), encode_bare(whole)
     transaction.execute(_CONVERT_REVISION, (number, encoded, tenant, id, revision))
     name_text(transaction, tenant, number, encoded)
-    transaction.execute(_GO_ON, (document, revision))
     return len(whole.body)
 
 

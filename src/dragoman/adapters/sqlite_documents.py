@@ -15,6 +15,7 @@ from dragoman.adapters.sqlite_contents import (
     REVISION_BYTES,
     NewText,
     convert,
+    convert_revision,
     count,
     encode_bare,
     find_text,
@@ -35,7 +36,6 @@ from dragoman.knowledge import changing, leaving
 from dragoman.knowledge.indexing import CutAhead, entries_of, has_other_text, is_found_otherwise
 from dragoman.knowledge.port import (
     KEPT_DELETED_SECONDS,
-    PIECE_LENGTH,
     ROOT,
     ActionRequest,
     Applied,
@@ -136,7 +136,6 @@ _REVISION = (
     "WHERE tenant = ? AND id = ? AND revision = ?"
 )
 _CONTENT = "SELECT content FROM document_revision WHERE tenant = ? AND id = ? AND revision = ?"
-_HELD = "SELECT document FROM document_revision WHERE tenant = ? AND id = ? AND revision = ?"
 _NOTE = (
     "INSERT INTO audit_event (tenant, event, principal, subject, at, details, once) VALUES (?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (once) DO NOTHING"
@@ -237,16 +236,17 @@ class SqliteDocuments:
         return await self._database.read(read)
 
     async def piece(self, tenant: str, id: str, revision: int, at: int) -> str:
-        def read(connection: sqlite3.Connection) -> str:
+        def read(connection: sqlite3.Connection) -> str | None:
             row = connection.execute(_CONTENT, (tenant, id, revision)).fetchone()
             if row is None:
                 return ""
-            if row[0] is not None:
-                return read_piece(connection, row[0], at)
-            (encoded,) = connection.execute(_HELD, (tenant, id, revision)).fetchone()
-            return _decode_document(encoded).body[at * PIECE_LENGTH :][:PIECE_LENGTH]
+            return None if row[0] is None else read_piece(connection, row[0], at)
 
-        return await self._database.read(read)
+        found = await self._database.read(read)
+        if found is None:  # Of the earlier form: to decode it for each piece would take a whole text each time.
+            await self._database.write(partial(convert_revision, tenant, id, revision))
+            found = await self._database.read(read)
+        return found or ""
 
     async def usage(self, tenant: str) -> Usage:
         return await self._database.read(lambda connection: usage_of(connection, tenant))

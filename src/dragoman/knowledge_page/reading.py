@@ -19,7 +19,9 @@ CHILDREN_AT_ONCE: Final = 100
 REVISIONS_AT_ONCE: Final = 20
 LONGEST_LINE: Final = 4_096
 """Characters of a title, a tag or another field that are shown: those of earlier versions have no limit."""
-MOST_COMPARED: Final = 1_048_576
+MOST_COMPARED: Final = 4_194_304
+"""Characters of a text that is compared: of a longer one, the beginning."""
+MOST_DIFFERENT: Final = 1_048_576
 """Characters of the rows that a comparison is answered with."""
 MOST_ABOVE: Final = 32
 """Documents above one that are named; the tree may be deeper."""
@@ -73,7 +75,7 @@ class Reading:
         """The text of a document as HTML."""
         async with self._workshop.turn(holder) as run:
             outline = await self._readable(holder.tenant, id)
-            found, body = outline.document, await self._beginning(outline.document)
+            found, body = outline.document, await self._beginning(outline.document, MOST_SHOWN)
             asked = holder.tenant, found.title[:LONGEST_LINE], found.mime_type, body
             return await run(rendering.MOST_STEPS, partial(_rendered, *asked, length=outline.length))
 
@@ -99,14 +101,16 @@ class Reading:
                 raise _unknown()
             after = await self._revision(tenant, id, new)
             before = None if old == 0 else await self._revision(tenant, id, old)
-            texts = "" if before is None else before.document.body, after.document.body
-            found = await run(differences.MOST_STEPS, partial(difference, *texts))
+            old_text = "" if before is None else await self._beginning(before.document, MOST_COMPARED)
+            new_text = await self._beginning(after.document, MOST_COMPARED)
+            found = await run(differences.MOST_STEPS, partial(difference, old_text, new_text))
+        found["isCut"] |= max(len(old_text), len(new_text)) >= MOST_COMPARED
         return {"from": old, "to": _worded(after), "fields": _changed(before, after), **_cut(found)}
 
-    async def _beginning(self, document: Document) -> str:
-        """As much of the text of a document as is shown."""
+    async def _beginning(self, document: Document, most: int) -> str:
+        """As much of the text of a document as is shown, or compared."""
         pieces: list[str] = []
-        while len(pieces) * PIECE_LENGTH < MOST_SHOWN:
+        while len(pieces) * PIECE_LENGTH < most:
             pieces.append(await self._documents.piece(document.tenant, document.id, document.revision, len(pieces)))
             if len(pieces[-1]) < PIECE_LENGTH:
                 break
@@ -125,10 +129,10 @@ class Reading:
         return found
 
     async def _revision(self, tenant: str, id: str, number: int) -> Revision:
-        found = await self._documents.revision(tenant, id, number)
-        if found is None:
+        found = await self._documents.history(tenant, id, 1, before=number + 1)
+        if not found or found[0].document.revision != number:
             raise _unknown()
-        return found
+        return found[0]
 
     async def _has_children(self, document: Document) -> bool:
         return bool(await self._documents.children(document.tenant, document.id, 1))
@@ -180,5 +184,5 @@ def _shown(text: str) -> str:
 def _cut(found: dict[str, Any]) -> dict[str, Any]:
     """A difference with as many of its rows as are answered."""
     lengths = accumulate(len(row.get("text", "")) for row in found["rows"])
-    count = sum(length <= MOST_COMPARED for length in lengths)
+    count = sum(length <= MOST_DIFFERENT for length in lengths)
     return {**found, "rows": found["rows"][:count], "isCut": found["isCut"] or count < len(found["rows"])}

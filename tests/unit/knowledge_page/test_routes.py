@@ -19,11 +19,12 @@ from dragoman.knowledge import changing
 from dragoman.knowledge.actions import QUERY
 from dragoman.knowledge.changing import PAGES
 from dragoman.knowledge.port import PIECE_LENGTH, Documents, UpdateDocument
+from dragoman.knowledge_page import reading as reading_module
 from dragoman.knowledge_page.reading import (
     CHILDREN_AT_ONCE,
     LONGEST_LINE,
     MOST_ABOVE,
-    MOST_COMPARED,
+    MOST_DIFFERENT,
     REVISIONS_AT_ONCE,
     Reading,
 )
@@ -321,6 +322,9 @@ async def test_no_answer_is_as_large_as_the_documents_that_it_is_about(monkeypat
         assert frugal.pieces == 0
         assert len(await reading.rendered(holder, "a")) < 300_000
         assert frugal.pieces == MOST_SHOWN // PIECE_LENGTH
+        monkeypatch.setattr(reading_module, "MOST_COMPARED", 2 * PIECE_LENGTH)
+        told = await reading.compare(holder, "a", 1, 2)
+        assert (frugal.pieces, told["isCut"]) == (MOST_SHOWN // PIECE_LENGTH + 4, True)
 
 
 @pytest.mark.slow
@@ -331,7 +335,7 @@ async def test_a_difference_has_no_more_text_than_can_be_looked_at() -> None:
         new = "\n".join(f"{number} " + "new" * 650 for number in range(300))
         await tree.do(UpdateDocument(id="a", fields={"content.body": new}))
         told = await found(gateway, "difference", id="a", from_=1, to=2)
-        assert sum(len(row["text"]) for row in told["rows"]) <= MOST_COMPARED
+        assert sum(len(row["text"]) for row in told["rows"]) <= MOST_DIFFERENT
         assert (told["isCut"], told["removed"], told["added"]) == (True, 300, 300)
 
 

@@ -554,8 +554,7 @@ def _compose_calls(
         limits=config.limits,
         tools=config.tools,
         rates=Rates(config.limits),
-        slots=slots,
-        shares=Shares(config.resources, config.limits),
+        shares=Shares(slots, config.resources, config.limits),
         repeats=next((each.repeats for each in supervisor if each.repeats is not None), None),
     )
     tools = build_pipeline(policy, common)
@@ -579,12 +578,12 @@ def _own_policy(policy: Policy, own: OwnPipeline, clock: Clock) -> Policy:
     tools = policy.tools
     if own.max_payload_bytes is not None:
         tools = msgspec.structs.replace(tools, max_payload_bytes=own.max_payload_bytes)
+    slots = Slots(ResourcesConfig(max_concurrent_executions=own.max_concurrent), tools, clock)
     return replace(
         policy,
         limits=_SHAPELESS,
         tools=tools,
-        slots=Slots(ResourcesConfig(max_concurrent_executions=own.max_concurrent), tools, clock),
-        shares=Shares(ResourcesConfig(), _SHAPELESS),
+        shares=Shares(slots, ResourcesConfig(), _SHAPELESS, own.holder_of),
         stages=own.stages,
         repeats=own.repeats,
     )
@@ -593,13 +592,13 @@ def _own_policy(policy: Policy, own: OwnPipeline, clock: Clock) -> Policy:
 def _open_pipeline(runtime: Runtime, most: int, event: str) -> tuple[Intake, Pipeline]:
     """A pipeline of a part's own: with slots that are waited for, and no limits but that of the payload."""
     calls, clock = runtime.calls, runtime.clock
+    slots = Slots(ResourcesConfig(max_concurrent_executions=most), calls.policy.tools, clock)
     policy = replace(
         calls.policy,
         find=FindOffer(),
         limits=_SHAPELESS,
         rates=Rates(_SHAPELESS),
-        slots=Slots(ResourcesConfig(max_concurrent_executions=most), calls.policy.tools, clock),
-        shares=Shares(ResourcesConfig(), _SHAPELESS),
+        shares=Shares(slots, ResourcesConfig(), _SHAPELESS),
         waits=True,
         event=event,
         repeats=None,

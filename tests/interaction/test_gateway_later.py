@@ -271,6 +271,38 @@ async def test_a_request_that_is_too_late_is_refused_when_it_is_its_turn(monkeyp
         assert kept.http_status == 440
 
 
+class AcmeHeldDocuments(HeldDocuments):
+    """Changes of one tenant wait for the gate, and those of others do not."""
+
+    async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
+        if request.tenant == "acme":
+            return await super().carry_out(change, request)
+        return await self._documents.carry_out(change, request)
+
+
+class AcmeHeldStorage(HeldStorage):
+    documents = AcmeHeldDocuments
+
+
+@pytest.mark.requirement("MC-TRANS-04")
+async def test_requests_that_take_long_leave_places_to_other_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "memory", AcmeHeldStorage)
+    async with open_gateway() as gateway:
+        documents, signer = gateway.documents, await gateway.signer("owner")
+        assert isinstance(documents, AcmeHeldDocuments)
+        documents.gate.clear()
+        places = [await accepted(gateway, signer, create_args()) for _ in range(12)]
+        await until(lambda: documents.waiting == 3)
+        for tenant in ("globex", "initech"):
+            other = await gateway.signer("owner", tenant=tenant)
+            place = await accepted(gateway, other, create_args())
+            assert (await gateway.finished(other, place.rpartition("/")[2])).http_status == 200
+        assert documents.waiting == 3
+        documents.gate.set()
+        for place in places:
+            assert (await gateway.finished(signer, place.rpartition("/")[2])).http_status == 200
+
+
 class FirstHeldDocuments(HeldDocuments):
     """The first change waits for the gate, and no other does."""
 

@@ -303,12 +303,30 @@ def count_to(most: int) -> int:
 
 @pytest.mark.requirement("MC-CAP-04")
 @pytest.mark.parametrize("held", [({"resources": {"max_concurrent_executions": 1}}, [count_to])], indirect=True)
-async def test_an_action_has_ten_slots_beside_those_of_the_server(held: GatewayApp) -> None:
-    under_way = [begin(held, "http") for _ in range(10)]
-    await until(lambda: documents_of(held).waiting == 10)
-    eleventh = begin(held, "http")
-    await answered(eleventh)
-    assert code_of(eleventh, "http") == "RATE_LIMIT_EXCEEDED"
+async def test_an_action_has_ten_slots_beside_those_of_the_server_and_tenants_share_them(held: GatewayApp) -> None:
+    acme = [await held.signer("owner", sub="svc:one") for _ in range(3)]
+    globex = [await held.signer("owner", tenant="globex") for _ in range(2)]
+    under_way: list[Asked] = []
+
+    async def refusal(signer: Signer, sub: str = "svc:one") -> str | None:
+        """What one more is refused with, or None if it has a slot."""
+        signer.sub, count = sub, documents_of(held).waiting
+        envelope = held.envelope(signer, "knowledge.create_document", create_args())
+        asked = held.begin(envelope, held.token(signer, as_body(envelope)))
+        await until(lambda: asked.is_complete or documents_of(held).waiting > count)
+        if not asked.is_complete:
+            under_way.append(asked)
+            return None
+        assert code_of(asked, "http") == "RATE_LIMIT_EXCEEDED"
+        return str(asked.response.json["error"]["message"])
+
+    # A key has what leaves another one of its tenant a place, whatever names its holder chooses.
+    assert [await refusal(acme[0], f"svc:{number}") for number in range(7)] == [None] * 7
+    assert await refusal(acme[0], "svc:another") == "All 7 slots of this caller are taken"
+    # A tenant has what leaves others a fifth.
+    assert [await refusal(acme[1]), await refusal(acme[2])] == [None, "All 8 slots of this tenant are taken"]
+    assert [await refusal(each) for each in globex] == [None, None]
+    assert await refusal(globex[0]) == "All 10 slots are taken"
     # The one slot of the server is free.
     called = await held.driver.ask(modern_call("count_to", {"authorization": f"Bearer {TOKEN}"}, most=3))
     assert called.message["result"]["isError"] is False
@@ -316,6 +334,8 @@ async def test_an_action_has_ten_slots_beside_those_of_the_server(held: GatewayA
     for each in under_way:
         await answered(each)
         assert code_of(each, "http") is None
+    documents_of(held).gate.clear()
+    assert [await refusal(acme[0]) for _ in range(7)] == [None] * 7  # Everything was given back.
 
 
 TRACE = f"00-{'4b' * 16}-{'f0' * 8}-01"

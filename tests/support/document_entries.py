@@ -62,10 +62,10 @@ def titled(id: str, title: str, last_known_revision: int | None = None) -> Updat
 class BrokenDocuments:
     """Documents that cannot be read."""
 
-    async def get(self, tenant: str, id: str) -> Document | None:
+    async def get(self, tenant: str, id: str, *, key: str = "") -> Document | None:
         raise StorageFailed("/secret/path is broken")
 
-    async def outline(self, tenant: str, id: str) -> Outline | None:
+    async def outline(self, tenant: str, id: str, *, key: str = "") -> Outline | None:
         raise StorageFailed("/secret/path is broken")
 
 

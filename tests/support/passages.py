@@ -46,7 +46,7 @@ class FewPassages:
     async def by_vector(self, query: PassageQuery, model: str, vector: bytes) -> list[Hit]:
         return self.alike
 
-    async def read(self, tenant: str, numbers: Sequence[int]) -> list[FoundPassage]:
+    async def read(self, tenant: str, numbers: Sequence[int], *, key: str = "") -> list[FoundPassage]:
         return [self.passages[number] for number in numbers if number in self.passages]
 
     async def catch_up(self, limit: int) -> int:

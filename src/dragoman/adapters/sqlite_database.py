@@ -15,6 +15,7 @@ from dragoman.adapters.sqlite_readers import SqliteReaders
 from dragoman.adapters.sqlite_trouble import SqliteTrouble
 from dragoman.adapters.sqlite_version import SqliteVersion
 from dragoman.adapters.sqlite_writer import SqliteWriter, Transaction
+from dragoman.calls.places import Holder
 from dragoman.errors import StorageUnsupported
 from dragoman.files import create_file, refuse_links
 from dragoman.storage.migrations import Migration
@@ -72,9 +73,9 @@ class SqliteDatabase:
         """As `SqliteWriter.run_together`."""
         return self._writer.run_together(together, item)
 
-    async def read(self, function: Callable[[sqlite3.Connection], T]) -> T:
+    async def read(self, function: Callable[[sqlite3.Connection], T], holder: Holder | None = None) -> T:
         """As `SqliteReaders.run`. Sees every write that has been awaited."""
-        return await self._readers.run(function)
+        return await self._readers.run(function, holder)
 
     async def close(self) -> None:
         """Finish what is queued, and take no more."""

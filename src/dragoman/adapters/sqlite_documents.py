@@ -31,6 +31,7 @@ from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_leaving import Gone, SqliteLeavingRows, tenants_with_work
 from dragoman.adapters.sqlite_passage_rows import Missing, index_changed, index_missing, index_new
 from dragoman.adapters.sqlite_writer import Transaction
+from dragoman.calls.places import Holder
 from dragoman.clock import Clock
 from dragoman.knowledge import changing, leaving
 from dragoman.knowledge.indexing import CutAhead, entries_of, has_other_text, is_found_otherwise
@@ -174,7 +175,10 @@ class SqliteDocuments:
         """The last tenant whose documents were indexed."""
 
     async def recall(self, request: ActionRequest) -> Applied | None:
-        return await self._database.read(lambda connection: changing.recall(self._rows(connection), request))
+        def read(connection: sqlite3.Connection) -> Applied | None:
+            return changing.recall(self._rows(connection), request)
+
+        return await self._database.read(read, request.holder)
 
     async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
         cut, text = await CutAhead.of(change, request.tenant, self), await NewText.ahead(change)
@@ -185,13 +189,13 @@ class SqliteDocuments:
 
         return await self._database.write(write, _weight_of(change, text))
 
-    async def get(self, tenant: str, id: str) -> Document | None:
+    async def get(self, tenant: str, id: str, *, key: str = "") -> Document | None:
         def read(connection: sqlite3.Connection) -> Document | None:
             return self._rows(connection).standing(tenant, id)
 
-        return await self._database.read(read)
+        return await self._database.read(read, Holder(tenant, key))
 
-    async def outline(self, tenant: str, id: str) -> Outline | None:
+    async def outline(self, tenant: str, id: str, *, key: str = "") -> Outline | None:
         def read(connection: sqlite3.Connection) -> Outline | None:
             rows = self._rows(connection)
             document = rows.document(tenant, id)
@@ -199,9 +203,11 @@ class SqliteDocuments:
                 return None
             return Outline(document, connection.execute(_LENGTH, (tenant, id)).fetchone()[0])
 
-        return await self._database.read(read)
+        return await self._database.read(read, Holder(tenant, key))
 
-    async def children(self, tenant: str, parent: str, limit: int, *, after: int | None = None) -> list[Document]:
+    async def children(
+        self, tenant: str, parent: str, limit: int, *, after: int | None = None, key: str = ""
+    ) -> list[Document]:
         start = -_HIGHEST if after is None else after
 
         def read(connection: sqlite3.Connection) -> list[Document]:
@@ -211,18 +217,20 @@ class SqliteDocuments:
             rows = connection.execute(_CHILDREN, (tenant, parent, start, now, limit))
             return [_document(row) for row in _as_many(rows, lambda row: sum(len(each or "") for each in row[5:10]))]
 
-        return await self._database.read(read)
+        return await self._database.read(read, Holder(tenant, key))
 
-    async def history(self, tenant: str, id: str, limit: int, *, before: int | None = None) -> list[Revision]:
+    async def history(
+        self, tenant: str, id: str, limit: int, *, before: int | None = None, key: str = ""
+    ) -> list[Revision]:
         values = tenant, id, _HIGHEST if before is None else before, limit
 
         def read(connection: sqlite3.Connection) -> list[Revision]:
             rows = _as_many(connection.execute(_HISTORY, values), lambda row: len(row[0]))
             return [Revision(replace(_decode_document(document), body=""), *rest) for document, *rest in rows]
 
-        return await self._database.read(read)
+        return await self._database.read(read, Holder(tenant, key))
 
-    async def revision(self, tenant: str, id: str, number: int) -> Revision | None:
+    async def revision(self, tenant: str, id: str, number: int, *, key: str = "") -> Revision | None:
         def read(connection: sqlite3.Connection) -> Revision | None:
             row = connection.execute(_REVISION, (tenant, id, number)).fetchone()
             if row is None:
@@ -233,23 +241,23 @@ class SqliteDocuments:
                 document = replace(document, body=read_text(connection, content))
             return Revision(document, *rest)
 
-        return await self._database.read(read)
+        return await self._database.read(read, Holder(tenant, key))
 
-    async def piece(self, tenant: str, id: str, revision: int, at: int) -> str:
+    async def piece(self, tenant: str, id: str, revision: int, at: int, *, key: str = "") -> str:
         def read(connection: sqlite3.Connection) -> str | None:
             row = connection.execute(_CONTENT, (tenant, id, revision)).fetchone()
             if row is None:
                 return ""
             return None if row[0] is None else read_piece(connection, row[0], at)
 
-        found = await self._database.read(read)
+        found = await self._database.read(read, Holder(tenant, key))
         if found is None:  # Of the earlier form: to decode it for each piece would take a whole text each time.
             await self._database.write(partial(convert_revision, tenant, id, revision))
-            found = await self._database.read(read)
+            found = await self._database.read(read, Holder(tenant, key))
         return found or ""
 
     async def usage(self, tenant: str) -> Usage:
-        return await self._database.read(lambda connection: usage_of(connection, tenant))
+        return await self._database.read(lambda connection: usage_of(connection, tenant), Holder(tenant))
 
     async def convert(self, limit: int) -> int:
         return await self._database.write(partial(convert, limit))

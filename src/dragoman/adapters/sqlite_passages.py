@@ -16,6 +16,7 @@ from dragoman.adapters.sqlite_documents import SqliteDocuments
 from dragoman.adapters.sqlite_leaving import Gone
 from dragoman.adapters.sqlite_passage_rows import MADE_BITS, MOST_MADE, term, term_of_title
 from dragoman.adapters.vector_cache import VectorCache, best
+from dragoman.calls.places import Holder
 from dragoman.clock import Clock
 from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, Passage, PassageQuery, WantedPassage
 from dragoman.knowledge.indexing import MOST_ABOVE, MOST_TAGS, beginning, in_turns, text_for_vector
@@ -130,25 +131,28 @@ class SqlitePassages:
             words = TenantWords.find(connection, query)
             return [] if words is None else _by_words(words, text, query.limit, self._hidden(connection, query.tenant))
 
-        return await self._database.read(read)
+        return await self._database.read(read, query.holder)
 
     async def by_vector(self, query: PassageQuery, model: str, vector: bytes) -> list[Hit]:
         def read(connection: sqlite3.Connection) -> list[Hit]:
             return _by_vector(self._cache, query, model, vector, self._hidden(connection, query.tenant), connection)
 
-        return await self._database.read(read)
+        return await self._database.read(read, query.holder)
 
-    async def read(self, tenant: str, numbers: Sequence[int]) -> list[FoundPassage]:
+    async def read(self, tenant: str, numbers: Sequence[int], *, key: str = "") -> list[FoundPassage]:
         def read(connection: sqlite3.Connection) -> list[FoundPassage]:
             return [*_read(connection, tenant, numbers, self._hidden(connection, tenant))]
 
-        return await self._database.read(read)
+        return await self._database.read(read, Holder(tenant, key))
 
     async def catch_up(self, limit: int) -> int:
         return await self._documents.catch_up(limit)
 
     async def unindexed(self, tenant: str) -> int:
-        return await self._database.read(lambda connection: int(connection.execute(_LACKING, (tenant,)).fetchone()[0]))
+        def read(connection: sqlite3.Connection) -> int:
+            return int(connection.execute(_LACKING, (tenant,)).fetchone()[0])
+
+        return await self._database.read(read, Holder(tenant))
 
     async def wanted(self, model: str, limit: int) -> list[WantedPassage]:
         if not await self._database.read(lambda connection: _number_of(connection, model)):

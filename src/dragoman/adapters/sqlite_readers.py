@@ -1,4 +1,8 @@
-"""The threads that read from a database, each through a connection of its own."""
+"""The threads that read from a database, each through a connection of its own.
+
+What is read for a tenant is read in its share of the threads: see `Places`. What has to wait for its turn waits
+here, and is looked at again whenever a thread has finished something.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.adapters.sqlite_errors import storage_error
 from dragoman.adapters.sqlite_jobs import Farewell, Job
+from dragoman.calls.places import Holder, Places, Turns
 from dragoman.errors import StorageClosed
 
 if TYPE_CHECKING:
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_READERS = 4
+MOST_READERS = 5
 
 
 class SqliteReaders:
@@ -33,24 +38,29 @@ class SqliteReaders:
         self._connect = connect
         self._most = most
         self._saw = saw
-        self._jobs: SimpleQueue[Job[sqlite3.Connection, Any]] = SimpleQueue()
         self._lock = threading.Lock()
+        self._jobs: Turns[Job[sqlite3.Connection, Any]] = Turns()
+        self._places = Places(most)
+        self._woken: SimpleQueue[Farewell | None] = SimpleQueue()
+        """What sleeping threads wait for: None to look for a job, or the end."""
+        self._sleeping = 0
+        """Threads that sleep, and that nothing was put for yet."""
         self._count = 0
-        self._unfinished = 0
         self._is_closed = False
 
-    async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        """What `function` returns; all that it reads is as of one moment."""
+    async def run(self, function: Callable[[sqlite3.Connection], T], holder: Holder | None = None) -> T:
+        """What `function` returns; all that it reads is as of one moment. It takes a thread of the holder's share."""
         job = Job(function)
         with self._lock:
             if self._is_closed:
                 raise StorageClosed("the storage is closed")
-            self._unfinished += 1
-            if self._unfinished > self._count and self._count < self._most:
+            self._jobs.add(job, holder)
+            if self._sleeping:
+                self._wake_one()
+            elif self._count < self._most:  # Or else one that is busy takes it when it has finished.
                 name = f"dragoman-reader-{self._count + 1}"
                 threading.Thread(target=self._work, name=name, daemon=True).start()
                 self._count += 1
-            self._jobs.put(job)
         return await job.awaited
 
     async def close(self) -> None:
@@ -60,32 +70,63 @@ class SqliteReaders:
             self._is_closed = True
             ends = [farewell.awaited for farewell in farewells]  # Now: a job that is settled has it no more.
             for farewell in farewells:
-                self._jobs.put(farewell)
+                self._woken.put(farewell)
         for end in ends:
             await end
 
     def _work(self) -> None:
         connection: sqlite3.Connection | None = None
-        is_last = False
-        while not is_last:
-            job = self._jobs.get()
-            is_last = isinstance(job, Farewell)
-            try:
-                is_wanted = not job.awaited.cancelled()  # Or else nobody waits any longer, and others do.
-                if connection is None and is_wanted and not is_last:
-                    connection = self._connect()
-                if connection is not None and is_wanted:
-                    _read(connection, job)
-            except BaseException as error:  # Whatever it was, whoever waits must hear of it, and the thread goes on.
-                job.error = storage_error(error)
-                self._saw(error)
-            if connection is not None and (is_last or job.error is not None):
-                connection.close()  # Ends its transaction, whatever state that is in.
-                connection = None
-            with self._lock:
-                self._unfinished -= 1
-            Job.deliver((job,))
-            del job  # While it waits for the next, a thread must not keep what the last one read.
+        farewell: Farewell | None = None
+        while farewell is None:
+            found = self._next()
+            while found is not None:
+                job, holder = found
+                connection = self._do(job, connection)
+                found = self._next(holder, has_finished=True)
+                Job.deliver((job,))
+                del job  # While it waits for the next, a thread must not keep what the last one read.
+            farewell = self._woken.get()
+        if connection is not None:
+            connection.close()
+        Job.deliver((farewell,))
+
+    def _next(
+        self, holder: Holder | None = None, *, has_finished: bool = False
+    ) -> tuple[Job[sqlite3.Connection, Any], Holder | None] | None:
+        """The next job, for a thread that `has_finished` one of a holder; None if it has to sleep."""
+        with self._lock:
+            if has_finished:
+                self._places.let_go(holder)
+            found = self._jobs.take(self._places.has_room)
+            if found is None:
+                self._sleeping += 1
+                return None
+            self._places.hold(found[1])
+            if self._jobs and self._sleeping:
+                self._wake_one()  # There may be room for another holder.
+            return found
+
+    def _wake_one(self) -> None:
+        self._sleeping -= 1
+        self._woken.put(None)
+
+    def _do(
+        self, job: Job[sqlite3.Connection, Any], connection: sqlite3.Connection | None
+    ) -> sqlite3.Connection | None:
+        """Do a job; the connection for the next one, if it can be used."""
+        try:
+            if job.awaited.cancelled():
+                return connection  # Nobody waits any longer, and others do.
+            if connection is None:
+                connection = self._connect()
+            _read(connection, job)
+        except BaseException as error:  # Whatever it was, whoever waits must hear of it, and the thread goes on.
+            job.error = storage_error(error)
+            self._saw(error)
+        if connection is not None and job.error is not None:
+            connection.close()  # Ends its transaction, whatever state that is in.
+            return None
+        return connection
 
 
 def _read(connection: sqlite3.Connection, job: Job[sqlite3.Connection, Any]) -> None:

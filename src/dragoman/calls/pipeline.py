@@ -43,15 +43,15 @@ PASSED_BY = (JoinRepeated, OpenState, AskClient, KeepOutcome, ReuseResults)
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How one kind of work is limited, timed and recorded. Kinds that share slots are given the same `Slots`."""
+    """How one kind of work is limited, timed and recorded. Kinds that share slots are given the same `Shares`."""
 
     find: Stage
     """Finds what a call runs, or refuses the call."""
     limits: LimitsConfig
     tools: ToolsConfig
     rates: Rates
-    slots: Slots
     shares: Shares
+    """Of the slots that it takes."""
     waits: bool = False
     """Whether a call that finds no free slot waits for one. Otherwise it is refused."""
     timeout_ms: int | None = None
@@ -62,6 +62,10 @@ class Policy:
     """The stages that only this kind of work has."""
     repeats: Repeats | None = None
     """Keeps the outcomes of calls that are repeated, or outlive their client. Without it, keys have no effect."""
+
+    @property
+    def slots(self) -> Slots:
+        return self.shares.slots
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ class Holder(NamedTuple):
 
     tenant: str
     key: str = ""
+    """Empty if nobody in the tenant is known: there is no share in its share then."""
 
 
 class Full(NamedTuple):
@@ -101,6 +102,8 @@ class Places:
         left = min(free, max(_half(self.limit) - held, free - _fifth(self.limit)))
         if left <= 0:
             return Full(held, " of this tenant")
+        if not holder.key:
+            return None
         most, of_key = held + left, self._held.get(holder, 0)
         return None if of_key < _half(most) or left > _fifth(most) else Full(of_key, " of this caller")
 

@@ -10,10 +10,11 @@ from msgspec import Struct
 from dragoman.access.callers import Caller, scope_of
 from dragoman.calls.call import Call, Outcome
 from dragoman.calls.intake import Intake
+from dragoman.calls.places import Holder
 from dragoman.calls.repeats import IDEMPOTENCY_KEY
 from dragoman.clock import Clock
 from dragoman.errors import MissingScope, Unauthorized
-from dragoman.gateway.credentials import Credential
+from dragoman.gateway.credentials import Credential, verified_part
 from dragoman.gateway.envelope import Envelope22, malformed
 from dragoman.knowledge.actions import ACTIONS, Action
 from dragoman.knowledge.port import ActionRequest, ActionStream
@@ -43,6 +44,11 @@ class AskedAction(Struct, frozen=True, kw_only=True):
     """Before the path of a document's page."""
     kid: str | None = None
     """The key that has signed it."""
+
+    @property
+    def holder(self) -> Holder:
+        """For whom it takes a share of what all tenants share."""
+        return Holder(self.envelope.tenant_id, verified_part(self.caller, self.kid))
 
     def check_granted(self) -> None:
         """Raise `Unauthorized` for what the pipeline would refuse its sender, before anything is kept for it."""
@@ -105,6 +111,7 @@ def call_for(
         stream=None if envelope.seq is None else ActionStream(envelope.context_id, envelope.seq),
         web_base=asked.web_base,
         known_as=asked.author,
+        verified_as=asked.holder.key,
     )
     origin = ActionOrigin(
         caller,

@@ -170,6 +170,11 @@ def _external_caller(sub: str, tenant: str, roles: tuple[str, ...], line: str) -
     return Caller(sub, canonical(roles), issuer=issuer_of(line, tenant), tenants=frozenset((tenant,)))
 
 
+def verified_part(caller: Caller, kid: str | None) -> str:
+    """What was verified of a caller: the key that it has signed with, through rotations, or whom a token is for."""
+    return caller.principal if kid is None or caller.issuer is None else caller.issuer
+
+
 def issuer_of(line: str, tenant: str) -> str:
     """What vouches for the names of callers that sign with keys of a line."""
     return f"key {line} of {tenant}"

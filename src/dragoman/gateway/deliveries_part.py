@@ -98,8 +98,10 @@ def _consumers(options: DeliveryOptions, given: Facilities, objects: Objects) ->
     # One of each tenant: they are accepted in the order of their publication, on which `seq` depends.
     accept = consumer(ALL_ACTIONS, acceptor.handle, at_once=_ACCEPTED_AT_ONCE, most_per_subject=1)
     yield Loop("accept", accept.run)
-    # More than are carried out at a time: what is taken and settled meanwhile shares its commits with others.
-    at_once, most = knowledge.max_concurrent, settings.max_in_flight_per_tenant
+    # More than are carried out at a time: what is taken and settled meanwhile shares its commits with others. And more
+    # than one tenant may have under way.
+    most = settings.max_in_flight_per_tenant
+    at_once = max(knowledge.max_concurrent, 2 * most)
     yield Loop("deliver", consumer(ALL_ACCEPTED, deliverer.handle, at_once=at_once, most_per_subject=most).run)
 
 

@@ -11,12 +11,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from dragoman.calls.intake import Intake
+from dragoman.calls.places import AwaitedPlaces
 from dragoman.clock import Clock
 from dragoman.errors import Abandoned, InternalFailure, NotFound, QuotaExceeded, Stopping, ToolError
 from dragoman.gateway.accepting import Acceptance, acceptance_in
@@ -69,7 +69,7 @@ class Deliverer:
         )
         self._keep_seconds = knowledge.idempotency_ttl_ms / 1000
         # Half of the slots at most: a flood of messages leaves room for requests that somebody waits for.
-        self._slots = asyncio.Semaphore(max(1, knowledge.max_concurrent // 2))
+        self._places = AwaitedPlaces(max(1, knowledge.max_concurrent // 2))
         self._clock = clock
         self._random = random
         self._logger = logger
@@ -124,8 +124,11 @@ class Deliverer:
         intake = self._get_intake()
         strict, keep_seconds = self._strict_args, self._keep_seconds
         call = call_for(asked, arguments, intake, keep_seconds, strict=strict, max_payload_bytes=most, waits=True)
-        async with self._slots:
+        release = await self._places.acquire(asked.holder)
+        try:
             outcome = await intake.answer(call, as_it_is)
+        finally:
+            release()
         if outcome.error is not None:
             raise outcome.error
         return outcome.value, call.usage

@@ -10,6 +10,7 @@ from typing import Final
 
 from dragoman.access.callers import Caller
 from dragoman.errors import StorageError, ToolError
+from dragoman.gateway.credentials import verified_part
 from dragoman.knowledge.changing import PAGES
 from dragoman.knowledge.port import Document, Documents
 from dragoman.knowledge.standing import has_tenant, roles_of, tenant_of
@@ -45,33 +46,38 @@ _AFTER: Final = b"</pre>\n</html>\n"
 
 
 async def document_page(
-    request: HttpRequest, caller: Caller, documents: Documents, headers: tuple[tuple[bytes, bytes], ...] = ()
+    request: HttpRequest,
+    caller: Caller,
+    documents: Documents,
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+    kid: str | None = None,
 ) -> HttpResponse | StreamedResponse:
     """The page that a document's `web_uri` leads to, for callers of its tenant that have a role there.
 
-    Its text is read, and escaped, piece by piece as the client reads it. `headers` are sent with it.
+    Its text is read, and escaped, piece by piece as the client reads it. `headers` are sent with it. `kid`
+    is the key that the caller has signed with.
     """
     # Decoded already. A tenant's name may have a slash in it.
     tenant, _, id = request.path.removeprefix(f"{PAGES}/").rpartition("/")
-    headers = (*_HEADERS, *headers)
+    headers, key = (*_HEADERS, *headers), verified_part(caller, kid)
     try:
         if not (has_tenant(caller) and roles_of(caller)):
             return _notice(404, headers, "Not found", "There is no such document.")
-        found = await documents.outline(tenant_of(caller, tenant), id.lower())
+        found = await documents.outline(tenant_of(caller, tenant), id.lower(), key=key)
     except ToolError:
         found = None
     except StorageError:
         return _notice(503, headers, "Not available", "The document cannot be read at the moment.")
     if found is None or not found.document.is_human_readable:
         return _notice(404, headers, "Not found", "There is no such document.")
-    return StreamedResponse(200, partial(_page_of, found.document, documents), headers)
+    return StreamedResponse(200, partial(_page_of, found.document, documents, key), headers)
 
 
-async def _page_of(document: Document, documents: Documents) -> AsyncGenerator[bytes, None]:
+async def _page_of(document: Document, documents: Documents, key: str) -> AsyncGenerator[bytes, None]:
     about = f"Revision {document.revision}" + (f" · {', '.join(document.tags)}" if document.tags else "")
     head = _begin(document.title, about)
     for at in count():
-        piece = await documents.piece(document.tenant, document.id, document.revision, at)
+        piece = await documents.piece(document.tenant, document.id, document.revision, at, key=key)
         yield head + escape(piece).encode(errors="replace")
         if not piece:
             break

@@ -233,7 +233,7 @@ class Gateway:
 
     async def _show_document(self, request: HttpRequest) -> HttpResponse | StreamedResponse:
         """The page of a document."""
-        exchange, caller = self._exchanges.open(request), request.caller
+        exchange, caller, kid = self._exchanges.open(request), request.caller, None
         is_named = self._exchanges.credentials.has_authenticator or b"authorization" in request.headers
         if is_named and caller is not LOCAL:
             try:
@@ -241,8 +241,8 @@ class Gateway:
             except REFUSALS as error:
                 return self._exchanges.turned_away(exchange, error)
             assert exchange.credential is not None
-            caller = exchange.credential.caller
-        return await document_page(request, caller, self._documents, exchange.rate_headers)
+            caller, kid = exchange.credential.caller, exchange.credential.kid
+        return await document_page(request, caller, self._documents, exchange.rate_headers, kid)
 
 
 def _prefers_later(request: HttpRequest) -> bool:

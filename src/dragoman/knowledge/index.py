@@ -4,7 +4,8 @@
    itself: what is committed is found, and what is deleted is not. A text above 256 KB is noted as missing there, and
    is indexed afterwards, in pieces; until that is done its document is not found, and a search can say so.
 2. Nothing of one tenant's has an influence on what another one finds, or on how it is scored.
-3. Vectors follow behind. One belongs to a model; vectors of different models are never compared.
+3. What is read takes a share of what all tenants share: of the tenant's, and in it of the `Holder`'s `key`.
+4. Vectors follow behind. One belongs to a model; vectors of different models are never compared.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
+
+from dragoman.calls.places import Holder
 
 
 class Passage(Struct, frozen=True):
@@ -30,6 +33,12 @@ class PassageQuery(Struct, frozen=True, kw_only=True):
     tags: frozenset[str] = frozenset()
     """Only in documents that have all of these."""
     limit: int
+    key: str = ""
+    """For whom in the tenant: see `Holder`."""
+
+    @property
+    def holder(self) -> Holder:
+        return Holder(self.tenant, self.key)
 
 
 class Hit(Struct, frozen=True):
@@ -71,7 +80,7 @@ class PassageIndex(Protocol):
         """The passages whose vectors are most alike, by cosine. Passages without a vector of `model` are not found."""
         ...
 
-    async def read(self, tenant: str, numbers: Sequence[int]) -> list[FoundPassage]:
+    async def read(self, tenant: str, numbers: Sequence[int], *, key: str = "") -> list[FoundPassage]:
         """Passages by their numbers, in this order; those that are gone are left out."""
         ...
 

@@ -19,7 +19,7 @@ from dragoman.knowledge.port import ActionRequest, Applied, Audit, DocumentQuota
 from dragoman.knowledge.querying import Queries
 from dragoman.knowledge.repeats import ActionRepeats
 from dragoman.knowledge.settings import KnowledgeConfig
-from dragoman.knowledge.standing import AuthorizeAction, has_tenant
+from dragoman.knowledge.standing import AuthorizeAction, has_tenant, holder_of
 from dragoman.knowledge.vectors import EVERY_SECONDS, JOB, VectorWork, embedder_of_queries
 from dragoman.parts.part import Contribution, Facilities, Loop, OwnPipeline, Part, ScheduledJob
 from dragoman.tools.context import ToolContext
@@ -68,6 +68,7 @@ def knowledge_part(
                 max_payload_bytes=action.max_payload_bytes,
                 stages=(stage,),
                 repeats=repeats,
+                holder_of=holder_of,
             )
 
         return Contribution(

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
 from msgspec import Struct
 
+from dragoman.calls.places import Holder
 from dragoman.messaging.bus import BusMessage
 
 ROOT: Final = "root"
@@ -155,6 +156,13 @@ class ActionRequest(Struct, frozen=True, kw_only=True):
     """The most that the tenant may keep after the change. Deletes are carried out beyond it, and so are moves."""
     known_as: str | None = None
     """What the principal is called in the history and in the audit, if that is another name."""
+    verified_as: str | None = None
+    """What was verified of the principal, if that is not all of it: the key of a signature, but not the name in it."""
+
+    @property
+    def holder(self) -> Holder:
+        """For whom it takes a share of what all tenants share."""
+        return Holder(self.tenant, self.verified_as or self.principal)
 
     @property
     def author(self) -> str:
@@ -201,7 +209,10 @@ class AuditEvent(Struct, frozen=True, kw_only=True):
 
 
 class Documents(Protocol):
-    """Keeps the trees. Every method raises `StorageError`s."""
+    """Keeps the trees. Every method raises `StorageError`s.
+
+    What is read takes a share of what all tenants share: of the tenant's, and in it of the `Holder`'s `key`.
+    """
 
     async def recall(self, request: ActionRequest) -> Applied | None:
         """What an earlier request with the same key came to, or that this one is too old for its stream.
@@ -214,31 +225,35 @@ class Documents(Protocol):
         """Make a change, unless `recall` has an answer by now. Raises `ToolError`s, and changes nothing then."""
         ...
 
-    async def get(self, tenant: str, id: str) -> Document | None: ...
+    async def get(self, tenant: str, id: str, *, key: str = "") -> Document | None: ...
 
-    async def outline(self, tenant: str, id: str) -> Outline | None:
+    async def outline(self, tenant: str, id: str, *, key: str = "") -> Outline | None:
         """A document without its body, however large that is."""
         ...
 
-    async def children(self, tenant: str, parent: str, limit: int, *, after: int | None = None) -> list[Document]:
+    async def children(
+        self, tenant: str, parent: str, limit: int, *, after: int | None = None, key: str = ""
+    ) -> list[Document]:
         """The documents below one, in order, from behind the place `after`; their bodies are left out.
 
         Fewer than `limit`, but at least one, if they have much text in other fields.
         """
         ...
 
-    async def history(self, tenant: str, id: str, limit: int, *, before: int | None = None) -> list[Revision]:
+    async def history(
+        self, tenant: str, id: str, limit: int, *, before: int | None = None, key: str = ""
+    ) -> list[Revision]:
         """The revisions of a document, the newest first, those from before a revision if one is given.
 
         Those of a deleted document too, until it is purged. Bodies are left out. Fewer than `limit` as for `children`.
         """
         ...
 
-    async def revision(self, tenant: str, id: str, number: int) -> Revision | None:
+    async def revision(self, tenant: str, id: str, number: int, *, key: str = "") -> Revision | None:
         """One of the revisions, with the body."""
         ...
 
-    async def piece(self, tenant: str, id: str, revision: int, at: int) -> str:
+    async def piece(self, tenant: str, id: str, revision: int, at: int, *, key: str = "") -> str:
         """A piece of the body at a revision: `PIECE_LENGTH` characters, from `at` times so many on.
 
         Empty behind the end, and for a revision that there is not.

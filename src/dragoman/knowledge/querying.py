@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from dragoman.calls.places import Holder
 from dragoman.clock import Clock
 from dragoman.errors import ModelUnavailable, NotEnabled, Unauthorized
 from dragoman.knowledge.answering import (
@@ -143,14 +144,15 @@ class Queries:
         if query.is_noop:
             so_far.notes.append("noop_qdrant: nothing was searched")
         elif query.query.strip():
-            await self._search(query, request.tenant, budget, so_far)
+            await self._search(query, request.holder, budget, so_far)
         if so_far.context and not request.passages_only:
             await self._respond(query, budget, so_far, progress)
         took_part = tuple(step for step in QUERY_STEPS if step in so_far.took_part)
         return Applied(_data(so_far, request), hits=so_far.hits, took_part=took_part)
 
-    async def _search(self, query: KnowledgeQuery, tenant: str, budget: Budget, so_far: _Answering) -> None:
-        asked = PassageQuery(tenant=tenant, tags=query.tags, limit=CANDIDATES)
+    async def _search(self, query: KnowledgeQuery, holder: Holder, budget: Budget, so_far: _Answering) -> None:
+        tenant, key = holder
+        asked = PassageQuery(tenant=tenant, tags=query.tags, limit=CANDIDATES, key=key)
         searches = [self._by_words(asked, query.query, budget, so_far)]
         if self._get_embedder is not None:
             searches.append(self._by_vector(asked, query.query, self._get_embedder, budget, so_far))
@@ -163,7 +165,9 @@ class Queries:
         so_far.hits = len(left)
         while left and (wanted := query.top_k - len(so_far.context)):  # Again only if some are gone, or without text.
             best, left = left[:wanted], left[wanted:]
-            found = {each.number: each for each in await self._index.read(tenant, [hit.number for hit in best])}
+            found = {
+                each.number: each for each in await self._index.read(tenant, [hit.number for hit in best], key=key)
+            }
             # A title alone, such as a folder's, is alike to every short question.
             there = ((hit, found[hit.number]) for hit in best if hit.number in found)
             so_far.context += [(hit, passage) for hit, passage in there if passage.text or hit.number in named]

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from dragoman.access.callers import LOCAL, Caller
 from dragoman.calls.call import Call, Service
 from dragoman.calls.origin import Origin
+from dragoman.calls.places import Holder
 from dragoman.calls.repeats import IDEMPOTENCY_KEY, check_key
 from dragoman.clock import Clock
 from dragoman.errors import Expired, InvalidArgument, Unauthorized
@@ -67,6 +68,12 @@ def tenant_of(caller: Caller, wanted: Any = None) -> str:
 def roles_of(caller: Caller) -> frozenset[str]:
     """What the caller may be in its tenants."""
     return frozenset((OWNER,)) if caller is LOCAL else canonical(caller.roles)
+
+
+def holder_of(call: Call) -> Holder:
+    """For whom an action takes a slot; for calls that `AuthorizeAction` has let through."""
+    request: ActionRequest = call.kept_as
+    return request.holder
 
 
 class AuthorizeAction:

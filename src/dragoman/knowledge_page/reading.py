@@ -30,37 +30,38 @@ _FIELDS: Final = ("title", "tags", "mime_type", "parent", "delete_at", "is_human
 
 
 class Reading:
-    """Reads documents of a tenant that the caller has."""
+    """Reads documents of the tenant that a holder names, in its share."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
         self._workshop = Workshop()
 
-    async def children(self, tenant: str, parent: str, after: int | None) -> dict[str, Any]:
+    async def children(self, holder: Holder, parent: str, after: int | None) -> dict[str, Any]:
         """Some of the documents below one; `next` is the `after` of the following ones, or null."""
-        found = await self._documents.children(tenant, parent, CHILDREN_AT_ONCE, after=after)
+        tenant, key = holder
+        found = await self._documents.children(tenant, parent, CHILDREN_AT_ONCE, after=after, key=key)
         last = found[-1].place if found else None
-        rest = [] if last is None else await self._documents.children(tenant, parent, 1, after=last)
+        rest = [] if last is None else await self._documents.children(tenant, parent, 1, after=last, key=key)
         return {
-            "children": [{**_listed(each), "hasChildren": await self._has_children(each)} for each in found],
+            "children": [{**_listed(each), "hasChildren": await self._has_children(holder, each.id)} for each in found],
             "next": str(last) if rest else None,
         }
 
-    async def document(self, tenant: str, id: str) -> dict[str, Any]:
+    async def document(self, holder: Holder, id: str) -> dict[str, Any]:
         """A document without its text, and the documents above it, from the top of the tree on."""
-        outline = await self._find(tenant, id)
+        outline = await self._outline(holder, id)
         found = outline.document
         above: list[dict[str, Any]] = []
         parent = found.parent
         while parent != ROOT and len(above) < MOST_ABOVE:
-            each = (await self._find(tenant, parent)).document
+            each = (await self._outline(holder, parent)).document
             above.append(_listed(each))
             parent = each.parent
         return {
             **_listed(found),
             "path": above[::-1],
             "isWhole": parent == ROOT,
-            "hasChildren": await self._has_children(found),
+            "hasChildren": await self._has_children(holder, id),
             "tags": [*map(_shown, found.tags[:MOST_TAGS])],
             "mimeType": found.mime_type,
             "length": outline.length,
@@ -74,68 +75,68 @@ class Reading:
     async def rendered(self, holder: Holder, id: str) -> bytes:
         """The text of a document as HTML."""
         async with self._workshop.turn(holder) as run:
-            outline = await self._readable(holder.tenant, id)
-            found, body = outline.document, await self._beginning(outline.document, MOST_SHOWN)
+            outline = await self._readable(holder, id)
+            found, body = outline.document, await self._beginning(holder, outline.document, MOST_SHOWN)
             asked = holder.tenant, found.title[:LONGEST_LINE], found.mime_type, body
             return await run(rendering.MOST_STEPS, partial(_rendered, *asked, length=outline.length))
 
     async def history(self, holder: Holder, id: str, before: int | None) -> dict[str, Any]:
         """Some of the revisions, the newest first; `next` is the `before` of the following ones, or null."""
-        async with self._workshop.turn(holder):
-            await self._readable(holder.tenant, id)
-            revisions: list[dict[str, Any]] = []
-            while (left := REVISIONS_AT_ONCE - len(revisions)) > 0:
-                found = await self._documents.history(holder.tenant, id, left, before=before)
-                if not found:
-                    return {"revisions": revisions, "next": None}
-                before = found[-1].document.revision
-                revisions += map(_worded, found)
-            return {"revisions": revisions, "next": before if before is not None and before > 1 else None}
+        tenant, key = holder
+        await self._readable(holder, id)
+        revisions: list[dict[str, Any]] = []
+        while (left := REVISIONS_AT_ONCE - len(revisions)) > 0:
+            found = await self._documents.history(tenant, id, left, before=before, key=key)
+            if not found:
+                return {"revisions": revisions, "next": None}
+            before = found[-1].document.revision
+            revisions += map(_worded, found)
+        return {"revisions": revisions, "next": before if before is not None and before > 1 else None}
 
     async def compare(self, holder: Holder, id: str, old: int | None, new: int | None) -> dict[str, Any]:
         """What has changed from one revision to another; the revision 0 is an empty one."""
-        tenant = holder.tenant
         async with self._workshop.turn(holder) as run:
-            await self._readable(tenant, id)
+            await self._readable(holder, id)
             if old is None or new is None or not 0 <= old < new:
                 raise _unknown()
-            after = await self._revision(tenant, id, new)
-            before = None if old == 0 else await self._revision(tenant, id, old)
-            old_text = "" if before is None else await self._beginning(before.document, MOST_COMPARED)
-            new_text = await self._beginning(after.document, MOST_COMPARED)
+            after = await self._revision(holder, id, new)
+            before = None if old == 0 else await self._revision(holder, id, old)
+            old_text = "" if before is None else await self._beginning(holder, before.document, MOST_COMPARED)
+            new_text = await self._beginning(holder, after.document, MOST_COMPARED)
             found = await run(differences.MOST_STEPS, partial(difference, old_text, new_text))
         found["isCut"] |= max(len(old_text), len(new_text)) >= MOST_COMPARED
         return {"from": old, "to": _worded(after), "fields": _changed(before, after), **_cut(found)}
 
-    async def _beginning(self, document: Document, most: int) -> str:
+    async def _beginning(self, holder: Holder, document: Document, most: int) -> str:
         """As much of the text of a document as is shown, or compared."""
         pieces: list[str] = []
         while len(pieces) * PIECE_LENGTH < most:
-            pieces.append(await self._documents.piece(document.tenant, document.id, document.revision, len(pieces)))
+            place = document.tenant, document.id, document.revision, len(pieces)
+            pieces.append(await self._documents.piece(*place, key=holder.key))
             if len(pieces[-1]) < PIECE_LENGTH:
                 break
         return "".join(pieces)
 
-    async def _find(self, tenant: str, id: str) -> Outline:
-        found = await self._documents.outline(tenant, id)
+    async def _outline(self, holder: Holder, id: str) -> Outline:
+        found = await self._documents.outline(holder.tenant, id, key=holder.key)
         if found is None:
             raise _unknown()
         return found
 
-    async def _readable(self, tenant: str, id: str) -> Outline:
-        found = await self._find(tenant, id)
+    async def _readable(self, holder: Holder, id: str) -> Outline:
+        found = await self._outline(holder, id)
         if not found.document.is_human_readable:
             raise _unknown()
         return found
 
-    async def _revision(self, tenant: str, id: str, number: int) -> Revision:
-        found = await self._documents.history(tenant, id, 1, before=number + 1)
+    async def _revision(self, holder: Holder, id: str, number: int) -> Revision:
+        found = await self._documents.history(holder.tenant, id, 1, before=number + 1, key=holder.key)
         if not found or found[0].document.revision != number:
             raise _unknown()
         return found[0]
 
-    async def _has_children(self, document: Document) -> bool:
-        return bool(await self._documents.children(document.tenant, document.id, 1))
+    async def _has_children(self, holder: Holder, id: str) -> bool:
+        return bool(await self._documents.children(holder.tenant, id, 1, key=holder.key))
 
 
 def _rendered(tenant: str, title: str, mime_type: str, body: str, work: Work, *, length: int) -> bytes:

@@ -151,10 +151,10 @@ class KnowledgePage:
 
     async def _children(self, asked: PageRequest) -> HttpResponse:
         parent = asked.id or ROOT
-        return json_response(await self._reading.children(asked.tenant, parent, asked.number("after")))
+        return json_response(await self._reading.children(asked.holder, parent, asked.number("after")))
 
     async def _document(self, asked: PageRequest) -> HttpResponse:
-        return json_response(await self._reading.document(asked.tenant, asked.id))
+        return json_response(await self._reading.document(asked.holder, asked.id))
 
     async def _rendered(self, asked: PageRequest) -> HttpResponse:
         return HttpResponse(200, await self._reading.rendered(asked.holder, asked.id), (*_FRAME, *HARDENED))

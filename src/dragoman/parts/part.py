@@ -18,6 +18,7 @@ from dragoman.calls.call import Call, Outcome, Stage
 from dragoman.calls.intake import Intake
 from dragoman.calls.pipeline import Pipeline
 from dragoman.calls.repeats import Repeats
+from dragoman.calls.shares import HolderOf
 from dragoman.calls.stages.record_completion import Observer
 from dragoman.changes import Change, Publish
 from dragoman.clock import Clock
@@ -89,6 +90,8 @@ class OwnPipeline(Struct, frozen=True, kw_only=True):
     stages: tuple[Stage, ...] = ()
     """After `CheckScopes`."""
     repeats: Repeats | None = None
+    holder_of: HolderOf | None = None
+    """For whom a call takes a slot, after `stages` have seen it: the tenants share the slots. None: no shares."""
 
 
 class Facilities(Struct, frozen=True, kw_only=True):

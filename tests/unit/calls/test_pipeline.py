@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -16,11 +17,13 @@ import pytest
 
 import dragoman
 from dragoman import Ask, prompt, resource, tool
+from dragoman.access.callers import Caller
 from dragoman.calls.call import Call, Outcome, Service
 from dragoman.calls.origin import Origin
 from dragoman.calls.pipeline import PASSED_BY, Pipeline, build_pipeline
+from dragoman.calls.places import Holder
 from dragoman.calls.settings import LimitsConfig, ResourcesConfig
-from dragoman.calls.shares import Shares
+from dragoman.calls.shares import HolderOf, Shares
 from dragoman.calls.slots import Slots
 from dragoman.errors import Aborted, NoFreeSlot, Stopping, TimedOut
 from dragoman.testing import ManualClock, TestServer, open_server
@@ -39,17 +42,23 @@ async def greet() -> str:
 class Handlings:
     """A kind of work with one slot of its own, beside the tools of a server."""
 
-    def __init__(self, server: TestServer, **decided: Any) -> None:
+    def __init__(
+        self,
+        server: TestServer,
+        resources: ResourcesConfig = ONE_SLOT,
+        holder_of: HolderOf | None = None,
+        **decided: Any,
+    ) -> None:
         self._runner, clock = server.runtime.runner, server.runtime.clock
-        self.slots = Slots(ONE_SLOT, clock=clock)
-        calls, shares = server.runtime.calls, Shares(ONE_SLOT, LimitsConfig())
-        policy = replace(calls.policy, slots=self.slots, shares=shares, **decided)
+        self.slots = Slots(resources, clock=clock)
+        calls, shares = server.runtime.calls, Shares(self.slots, resources, LimitsConfig(), holder_of)
+        policy = replace(calls.policy, shares=shares, **decided)
         self.pipeline: Pipeline = build_pipeline(policy, calls.common)
 
-    def begin(self, name: str) -> tuple[Call, list[Outcome]]:
+    def begin(self, name: str, origin: Origin | None = None) -> tuple[Call, list[Outcome]]:
         """Start one; it, and what it is answered with."""
         outcomes: list[Outcome] = []
-        call = Call(Origin(), name, {}, "run-1", "corr-1", lambda call, outcome: outcomes.append(outcome))
+        call = Call(origin or Origin(), name, {}, "run-1", "corr-1", lambda call, outcome: outcomes.append(outcome))
         self._runner.submit(call, self.pipeline)
         return call, outcomes
 
@@ -102,6 +111,51 @@ async def test_work_that_waits_for_a_slot_ends_when_it_is_no_longer_wanted(end: 
         assert server.records[0]["outcome"] == ("aborted" if end == "withdrawn" else "tool_error")
         assert handlings.slots.in_use == 1
         held.release.set()
+        await until(lambda: not handlings.slots.in_use)
+
+
+async def test_a_call_that_has_waited_counts_once_against_what_its_caller_may_hold() -> None:
+    held, resources = (
+        Held(timeout_ms=10_000_000),
+        ResourcesConfig(max_concurrent_executions=1, max_concurrent_per_caller=1),
+    )
+    async with open_server([held.tool, greet]) as server:
+        handlings = Handlings(server, resources)
+        handlings.begin("hold")
+        await held.begun.wait()
+        _, waited = handlings.begin("greet", Origin(waits_for_slot=True))
+        await until(lambda: handlings.slots.waiting)
+        held.release.set()
+        await until(lambda: waited)
+        assert waited[0].value == "hello"
+        await until(lambda: not handlings.slots.in_use)
+        _, again = handlings.begin("greet")
+        await until(lambda: again)
+        assert again[0].value == "hello"
+
+
+async def test_calls_that_wait_for_slots_have_their_turns_over_tenants() -> None:
+    held, held_too, order = Held(timeout_ms=10_000_000), Held("hold_too", timeout_ms=10_000_000), list[str]()
+    resources = ResourcesConfig(max_concurrent_executions=2)
+
+    def holder_of(call: Call) -> Holder:
+        return Holder(call.origin.caller.principal)
+
+    async with open_server([held.tool, held_too.tool, greet]) as server:
+        handlings = Handlings(server, resources, holder_of)
+        a, b, c = (Origin(Caller(name), waits_for_slot=True) for name in "abc")
+        handlings.begin("hold", a)
+        handlings.begin("hold_too", b)
+        await asyncio.gather(held.begun.wait(), held_too.begun.wait())
+        calls = [handlings.begin("greet", origin) for origin in (a, a, a, c, b)]
+        for number, (call, _) in enumerate(calls):
+            call.reply = lambda call, outcome, number=number: order.append("aaacb"[number])  # type: ignore[misc]
+        await until(lambda: sum(map(len, handlings.slots.waiting.tenants.values())) == 3)
+        held_too.release.set()
+        await until(lambda: len(order) == 2)
+        assert order == ["c", "b"]  # `a` has its half.
+        held.release.set()
+        await until(lambda: len(order) == 5)
         await until(lambda: not handlings.slots.in_use)
 
 

@@ -37,7 +37,8 @@ def keys_of(tenant: str, count: int) -> list[Holder]:
 def test_a_tenant_gets_half_or_what_leaves_a_fifth_for_others_and_a_key_the_same_of_that(
     limit: int, of_key: int, of_tenant: int, of_two: tuple[int, int]
 ) -> None:
-    assert taken(Places(limit), Holder("a")) == of_key
+    assert taken(Places(limit), Holder("a", "1")) == of_key
+    assert taken(Places(limit), Holder("a")) == of_tenant
     assert taken(places := Places(limit), *keys_of("a", limit)) == of_tenant
     assert taken(places, *keys_of("b", limit)) == limit - of_tenant  # The last ones are for whoever comes then.
     together = [each for pair in zip(keys_of("a", limit), keys_of("b", limit), strict=True) for each in pair]

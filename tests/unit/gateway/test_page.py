@@ -39,9 +39,9 @@ class CountedPieces:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._documents, name)
 
-    async def piece(self, *asked: Any) -> str:
+    async def piece(self, *asked: Any, key: str) -> str:
         self.asked += 1
-        return await self._documents.piece(*asked)
+        return await self._documents.piece(*asked, key=key)
 
 
 async def page(store: Documents, path: str, caller: Caller = ADA) -> tuple[int, str, dict[bytes, bytes]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from dragoman.calls.call import Call, Service
 from dragoman.calls.patience import Patience
+from dragoman.calls.places import Release
 from dragoman.calls.shares import Shares
 from dragoman.calls.slots import Slots
 from dragoman.errors import NoFreeSlot
@@ -17,8 +18,8 @@ from dragoman.errors import NoFreeSlot
 class TakeSlot:
     """Takes a slot at once or refuses: a queue would only hide that the server is full.
 
-    A caller, or a tool, may have fewer slots than all. With `waits`, a call that finds no free slot waits for one, and
-    so do calls whose origin says so.
+    A caller, a tool or a tenant may have fewer slots than all. With `waits`, a call that finds no free slot waits for
+    one, and so do calls whose origin says so.
     """
 
     slots: Slots
@@ -44,18 +45,27 @@ class TakeSlot:
             return proceed(call)
 
         def take_share(call: Call) -> Awaitable[Any]:
-            if not call.tool.is_reserved:
-                shares.take(call)
-            return take_slot(call)
+            if call.tool.is_reserved:
+                return take_slot(call)
+            if call.origin.waits_for_slot and not slots.has_room(shares.holder_of(call)):
+                return wait(call)
+            shares.take(call)
+            return proceed(call)
 
         take = take_share if shares.are_set else take_slot
 
         async def wait(call: Call) -> Any:
             await self._wait_for_room(call)
-            return await take(call)
+            try:
+                going_on = take(call)
+            except NoFreeSlot:  # Its caller, or its tool, has too many.
+                slots.wake_next()
+                raise
+            return await going_on
 
         def take_or_wait(call: Call) -> Awaitable[Any]:
-            return take(call) if slots.in_use < slots.limit else wait(call)
+            has_room = call.tool.is_reserved or slots.has_room(shares.holder_of(call))
+            return take(call) if has_room else wait(call)
 
         return take_or_wait if self.waits else take
 
@@ -71,14 +81,21 @@ class TakeSlot:
         return replace(self, waits=True)(_go_on)
 
     async def _wait_for_room(self, call: Call) -> None:
-        async def room() -> None:
-            (await self.slots.acquire_slot())()
+        """Return when there is room for the call, which has to take it at once."""
+        holder, held = self.shares.holder_of(call), list[Release]()
 
-        while self.slots.in_use >= self.slots.limit and not call.tool.is_reserved:
-            try:
-                await self.patience.wait(call, room())
-            except TimeoutError:
-                raise NoFreeSlot(self.slots.limit) from None
+        async def room() -> None:
+            held.append(await self.slots.acquire(holder))
+
+        try:
+            await self.patience.wait(call, room())
+        except TimeoutError:
+            raise NoFreeSlot(*(self.slots.full(holder) or (self.slots.limit,))) from None
+        except BaseException:
+            for release in held:
+                release()
+            raise
+        self.slots.let_go(holder)  # Nobody is woken: it is taken again before anybody else could.
 
 
 async def _go_on(call: Call) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace as changed
 
@@ -89,7 +90,27 @@ async def test_a_message_record_is_kept_with_every_field(adapter: AACPPersistenc
     assert await adapter.get_message_record(record.message_id) == changed(record, expires_at=TOMORROW)
 
 
-@pytest.mark.requirement("FND-AACP-24")
+@pytest.mark.requirement("FND-AACP-22")
+async def test_a_request_record_has_the_fields_of_the_specification(adapter: AACPPersistenceAdapter) -> None:
+    expires_at = "2030-01-01T00:00:00.000Z"
+    full = request_record(status=FAILED, expires_at=expires_at, completion_ref=uuid(7), error=ERROR)
+    await adapter.put_request_record(full)
+    kept = await adapter.get_request_record(uuid(1001))
+    assert msgspec.json.decode(msgspec.json.encode(kept)) == {
+        "requestId": uuid(1001),
+        "sourceAgentId": "a",
+        "targetAgentId": "b",
+        "messageType": "REQUEST",
+        "payload": {"n": 1, "deep": [None, 1.5, "ü"]},
+        "status": "FAILED",
+        "timestamp": NOW,
+        "expiresAt": expires_at,
+        "completionRef": uuid(7),
+        "error": msgspec.to_builtins(ERROR),
+    }
+
+
+@pytest.mark.requirement("FND-AACP-22", "FND-AACP-24")
 async def test_an_explicit_expiry_is_kept(adapter: AACPPersistenceAdapter) -> None:
     await adapter.put_request_record(request_record(expires_at="2030-01-01T00:00:00.000Z"))
     await adapter.put_message_record(message_record(expires_at="2031-01-01T00:00:00.000Z"))

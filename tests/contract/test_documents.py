@@ -318,6 +318,23 @@ async def test_a_deletion_can_be_scheduled_and_nobody_finds_what_is_due(
 
 
 @pytest.mark.requirement("MC-DELETE-02")
+async def test_a_deleted_document_is_kept_for_ninety_days_and_purged_then(
+    tree: Tree, documents: Documents, clock: ManualClock
+) -> None:
+    ninety_days = 7_776_000  # Of the contract, and not of the code.
+    await tree.create("a")
+    await tree.delete("a")
+    clock.advance(ninety_days - 1)
+    await documents.tidy(PLENTY)
+    assert len(await documents.history(ACME, "a", 10)) == 2
+    assert isinstance(await refusal(tree, CreateDocument(document=draft("a"))), AlreadyExists)
+    clock.advance(1)
+    await documents.tidy(PLENTY)
+    assert await documents.history(ACME, "a", 10) == []
+    await tree.create("a")
+
+
+@pytest.mark.requirement("MC-DELETE-02")
 async def test_a_change_comes_too_late_for_what_is_due(tree: Tree, clock: ManualClock) -> None:
     names = [f"c{number}" for number in range(250)]
     await asyncio.gather(*(tree.create(name) for name in names))

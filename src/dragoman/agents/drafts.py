@@ -39,6 +39,13 @@ class Drafts(Struct, frozen=True, eq=False):
         digits = sha256(f"{self.space}/{number}/{count}".encode()).hexdigest()
         return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:32]}"
 
+    def encode(self, message_type: str, payload: Any) -> bytes:
+        """The JSON of a message; raises `ToolError` for a payload that cannot be sent."""
+        encoded = encode_arguments({"type": message_type, "payload": payload})
+        if len(encoded) > self.max_payload_bytes:
+            raise PayloadTooLarge(len(encoded), self.max_payload_bytes)
+        return encoded
+
     def make(
         self,
         kind: MessageKind,
@@ -52,9 +59,7 @@ class Drafts(Struct, frozen=True, eq=False):
         chain: tuple[str, ...] = (),
     ) -> NewEntry:
         """A message from an agent or a client; raises `ToolError` for a payload that cannot be sent."""
-        encoded = encode_arguments({"type": message_type, "payload": payload})
-        if len(encoded) > self.max_payload_bytes:
-            raise PayloadTooLarge(len(encoded), self.max_payload_bytes)
+        encoded = self.encode(message_type, payload)
         now = self.now()
         return NewEntry(
             message_id=self.message_id(now),

@@ -124,6 +124,7 @@ class AgentTools:
         if not isinstance(told.get("type"), str) or not told["type"]:
             raise InvalidArgument("message.type must be a string", {"reason": "message_type"})
         message = AgentMessage(told["type"], told.get("payload"), client_source(context.caller))
+        self._coordinator.deliveries.drafts.encode(message.type, message.payload)  # The tool may be given more.
         return await self._coordinator.send_message(
             target, message, caller=context.caller, correlation_id=context.correlation_id
         )

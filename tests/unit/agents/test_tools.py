@@ -16,7 +16,7 @@ from dragoman.agents.ledger import EntryStatus
 from dragoman.agents.senders import as_caller, client_source, kept_caller, may_reach
 from dragoman.agents.settings import AacpConfig
 from dragoman.config import make_config
-from dragoman.errors import ConfigError, InternalFailure, InvalidArgument
+from dragoman.errors import ConfigError, InternalFailure, InvalidArgument, ToolError
 from dragoman.testing import SequentialIds, open_server
 from dragoman.tools.builtin.admin import CANONICAL_SCHEMAS
 from tests.support.aacp import uuid
@@ -27,6 +27,7 @@ from tests.support.waiting import PATIENCE
 REQUEST_ID = "aaaaaaaa-1111-4111-8111-111111111111"
 TOOLS = ["getState", "getStatus", "list", "listPending", "sendMessage", "sendRequest"]
 ADA, BOB = Caller("ada"), Caller("bob")
+LIMITED = ("agent/sendRequest", "agent/sendMessage")
 EVERY_TOOL = frozenset(f"tool:agent/{name}" for name in TOOLS)
 
 
@@ -92,6 +93,43 @@ async def test_a_message_that_is_too_large_is_refused(name: str) -> None:
         assert error_in(await client.call_tool(name, to("echo", "é" * 512)))["code"] == "RESOURCE_EXHAUSTED"
         assert value_in(await client.call_tool(name, to("echo", "é" * 400)))["payload"] == "é" * 400
         assert len(await served.page()) == (0 if name == "agent/sendMessage" else 2)
+
+
+@pytest.mark.requirement("FND-AGENT-08")
+@pytest.mark.parametrize("way", ["reliable message", "request", "sent by an agent", "asked by an agent", *LIMITED])
+async def test_a_message_has_its_limit_however_it_is_sent(way: str) -> None:
+    @agent("asker", effects="ledger")
+    async def asker(message: AgentMessage, ctx: AgentContext) -> Any:
+        if way == "sent by an agent":
+            return await ctx.send("echo", message.payload["about"] * message.payload["count"], type="t")
+        return await ctx.request("echo", message.payload["about"] * message.payload["count"], type="t")
+
+    # The limit of the tool is another one, which an operator may raise; it leaves that of messages as it is.
+    tool_limits = {name: {"max_payload_bytes": 100_000} for name in LIMITED}
+    config = {"tools": {"max_payload_bytes": 1024}, "limits": {"tools": tool_limits}}
+    async with agents_served(echo, asker, config=config) as served:
+        client, coordinator = await served.server.client(), served.coordinator
+
+        async def send(count: int) -> str | None:
+            """The code of the refusal of a message with so many letters of two bytes each."""
+            if way in LIMITED:
+                raw = await client.call_tool(way, to("echo", "é" * count))
+                return error_in(raw)["code"] if raw["isError"] else None
+            try:
+                if way == "request":
+                    await coordinator.send_request("echo", "é" * count, type="t")
+                elif way == "reliable message":
+                    await coordinator.send_reliable_message("echo", "é" * count, type="t")
+                else:
+                    await coordinator.send_request("asker", {"about": "é", "count": count})
+            except ToolError as error:
+                return error.code
+            return None
+
+        frame = len('{"type":"t","payload":""}')
+        fits = (1024 - frame) // 2
+        assert await send(fits) is None
+        assert await send(fits + 1) == "RESOURCE_EXHAUSTED"
 
 
 @pytest.mark.requirement("FND-AGENT-09", "FND-AGENT-11", "FND-AGENT-13")
@@ -260,7 +298,7 @@ async def test_no_agent_tool_answers_with_more_than_the_response_limit() -> None
         assert error_in(raw)["details"]["reason"] == "state_too_large"
 
 
-@pytest.mark.requirement("FND-AACP-16", "FND-AGENT-11")
+@pytest.mark.requirement("FND-AACP-11", "FND-AACP-16", "FND-AGENT-11")
 async def test_a_request_whose_outcome_stays_unknown_is_listed_as_such_until_an_operator_redrives_it() -> None:
     runs: list[Any] = []
 

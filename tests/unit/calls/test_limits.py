@@ -17,6 +17,7 @@ from dragoman.calls.limits import (
     TOO_DEEP,
     Limits,
     Violation,
+    encode_arguments,
 )
 from dragoman.testing import MemoryClient, open_server
 from tests.support.answers import error_in
@@ -247,6 +248,7 @@ LONG_LIST = {
         "named": {"type": "object", "patternProperties": {"^x": {"type": "array", "maxItems": 300}}},
         "perhaps": {"if": {"type": "array"}, "then": {"maxItems": 300}, "else": {"maxLength": 150_000}},
         "spaced": {"$ref": "#/definitions/as%20many"},
+        "pair": {"prefixItems": [{"type": "array"}], "items": {"type": "array", "maxItems": 300}},
     },
     "definitions": {"many": {"type": "array", "maxItems": 400}, "as many": {"type": "array", "maxItems": 400}},
 }
@@ -266,10 +268,12 @@ LONG_LIST = {
         ({"perhaps": [0] * 300}, {"perhaps": [0] * 301}),
         ({"perhaps": "x" * 150_000}, {"perhaps": "x" * 150_001}),
         ({"spaced": [0] * 400}, {"spaced": [0] * 401}),
+        ({"pair": [[0] * 100, [0] * 300]}, {"pair": [[0] * 101, [0] * 300]}),
+        ({"pair": [[0], [0] * 300]}, {"pair": [[0], [0] * 301]}),
     ],
     ids=[
         *("property", "reference", "alternative", "string", "items", "general"),
-        *("itself", "pattern", "then", "else", "escaped"),
+        *("itself", "pattern", "then", "else", "escaped", "first item", "item after the first ones"),
     ],
 )
 async def test_explicit_limit_in_the_schema_wins_over_the_general_one(
@@ -362,6 +366,20 @@ def test_validator_allows_exactly_what_has_no_violation(arguments: dict[str, Any
     assert rules.surely_fit(arguments, size) == (not rules.violations(arguments).listed)
     if size <= rules.sure_bytes:
         assert rules.violations(arguments).listed == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "arguments"),
+    [
+        ("max_array_size", {"": [0] * 8}),
+        ("max_object_members", {str(n) if n else "": 0 for n in range(8)}),
+        ("max_string_length", {"": "x" * 8}),
+        ("max_object_depth", {"": [[[[[[[]]]]]]]}),
+    ],
+)
+def test_no_argument_beyond_a_limit_is_so_short_that_it_is_not_looked_at(limit: str, arguments: dict[str, Any]) -> None:
+    rules = limits(**{name: None for name in Limits.__struct_fields__[1:5]} | {limit: 7})
+    assert len(encode_arguments(arguments)) > rules.sure_bytes > 7
 
 
 def test_violation_says_where_by_how_much_and_what_is_allowed() -> None:

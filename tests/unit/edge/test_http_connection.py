@@ -210,7 +210,8 @@ def test_a_head_has_at_most_its_bytes(size: int) -> None:
     if size == MOST_HEAD_BYTES:
         assert len(whole(head).head.headers) == 2
     else:
-        assert refusal(head)[0] == refusal(head[: MOST_HEAD_BYTES + 1])[0] == 431
+        assert refusal(head)[0] == refusal(head[:MOST_HEAD_BYTES])[0] == 431
+        assert events(connection(head[: MOST_HEAD_BYTES - 1])) == []
 
 
 @pytest.mark.parametrize("data", [b"1;" + b"x" * 4096, b"0\r\nX: " + b"x" * 4096])

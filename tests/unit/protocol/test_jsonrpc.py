@@ -29,6 +29,11 @@ def test_a_request_keeps_the_value_and_the_type_of_its_id(request_id: int | str)
     assert type(message.id) is type(request_id)
 
 
+def test_the_longest_id_is_read_from_a_heading_however_it_is_written() -> None:
+    for written in (b"a", b"\\u0061"):
+        assert jsonrpc.heading(b'{"id":"%b"}' % (written * jsonrpc.MOST_ID)).id == "a" * jsonrpc.MOST_ID
+
+
 def test_a_message_without_an_id_is_a_notification() -> None:
     message = decode(b'{"jsonrpc":"2.0","method":"initialized"}')
     assert isinstance(message, RpcMessage)

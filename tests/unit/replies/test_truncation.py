@@ -55,6 +55,11 @@ def test_long_list_keeps_its_first_items() -> None:
     ]
 
 
+def test_the_outermost_cuts_come_first() -> None:
+    found = cut({"a": [1, 2, 3], "b": {"c": [4, 5, 6]}, "d": {"e": {"f": [7, 8, 9]}}}, items=2)
+    assert [each.path for each in found.cuts] == [("a",), ("b", "c"), ("d", "e", "f")]
+
+
 def test_every_item_is_looked_at_however_many_there_are() -> None:
     found = cut([*[1] * 5000, "x" * 200, *[1] * 5000, {"a": "x" * 200}], items=20_000)
     assert [each.path for each in found.cuts] == [(5000,), (10_001, "a")]

@@ -6,6 +6,7 @@ import asyncio
 import os
 import select
 import socket
+import stat
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ import pytest
 from dragoman import tool
 from dragoman.app import ServerOptions, create_server
 from dragoman.config import make_config
-from dragoman.edge.asgi import PlainApplication
+from dragoman.edge.asgi import PlainApplication, RequestRefused, answer
 from dragoman.edge.http.app import HttpApp
 from dragoman.edge.http.server import HttpServer
 from dragoman.edge.http.siblings import LOCAL_ONLY
@@ -261,3 +262,71 @@ async def test_headers_of_a_connection_are_not_passed_on(folder: Path) -> None:
 
 async def test_nobody_is_there(folder: Path) -> None:
     assert await Link.open(folder / "nobody") is None
+
+
+def scope_of(*headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    pairs = [(b"host", b"localhost"), *headers]
+    return {"type": "http", "method": "GET", "path": "/mcp", "raw_path": b"/mcp", "query_string": b"", "headers": pairs}
+
+
+async def test_a_request_that_a_worker_heard_before_it_died_is_not_sent_again(folder: Path) -> None:
+    heard = []
+
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    async with await asyncio.start_unix_server(die, str(folder / NAMES[1])):
+        receive: Any = asyncio.Event().wait
+        with pytest.raises(RequestRefused) as refused:
+            await SocketSiblings(NAMES[0], folder, "").forward(NAMES[1], scope_of(), receive, not_expected, b"")
+    assert (refused.value.status, len(heard)) == (502, 1)
+
+
+async def test_a_client_that_leaves_is_noticed_by_the_worker_that_answers(folder: Path) -> None:
+    left = asyncio.Event()
+
+    async def stay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        assert await reader.read() == b""
+        left.set()
+        writer.close()
+
+    asked = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        await asked.wait()
+        return {"type": "http.disconnect"}
+
+    siblings = SocketSiblings(NAMES[0], folder, "")
+    async with asyncio.timeout(PATIENCE), await asyncio.start_unix_server(stay, str(folder / NAMES[1])):
+        assert await siblings.forward(NAMES[1], scope_of(), receive, not_expected, b"")
+        await left.wait()
+
+
+async def not_expected(message: Any) -> None:
+    raise AssertionError(message)
+
+
+async def test_nobody_comes_in_with_more_than_one_secret(folder: Path) -> None:
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        await answer(send, 200)
+
+    entrance = SocketSiblings(NAMES[0], folder, "the secret").entrance(served)
+    statuses = []
+    for brought in ([], [b"the secret"], [b"other"], [b"the secret", b"other"], [b"the secret"] * 2):
+        sent: list[Any] = []
+
+        async def send(message: Any, sent: list[Any] = sent) -> None:
+            sent.append(message)
+
+        await entrance(scope_of(*((SECRET, secret) for secret in brought)), not_expected, send)  # type: ignore[arg-type]
+        statuses.append(sent[0]["status"])
+    assert statuses == [403, 200, 403, 403, 403]
+
+
+def test_only_this_user_can_enter_by_the_socket_file(folder: Path) -> None:
+    siblings = SocketSiblings(NAMES[0], folder, "")
+    with siblings.listen():
+        assert stat.S_IMODE((folder / NAMES[0]).stat().st_mode) == 0o600

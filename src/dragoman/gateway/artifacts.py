@@ -8,16 +8,17 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Final
 
 from dragoman.access.callers import scope_of
+from dragoman.calls.places import Holder, Places
 from dragoman.clock import Clock
 from dragoman.errors import MalformedEnvelope, NoFreeSlot, NotAuthentic, Unauthorized
 from dragoman.gateway.contents import mime_type_of
+from dragoman.gateway.credentials import verified_part
 from dragoman.gateway.envelope import malformed
 from dragoman.gateway.exchanges import REFUSALS, Exchanges, GatewayExchange
 from dragoman.gateway.keeping import Objects
@@ -30,9 +31,7 @@ from dragoman.parts.streaming import StreamedResponse
 from dragoman.replies.contract import word_success
 
 MOST_UPLOADS: Final = 8
-MOST_UPLOADS_OF_A_TENANT: Final = 4
 MOST_DOWNLOADS: Final = 64
-MOST_DOWNLOADS_OF_A_TENANT: Final = 32
 """At a time, in each process."""
 LONGEST_UPLOAD: Final = 600.0
 """Seconds."""
@@ -53,32 +52,26 @@ _SERVED: Final = (
 )
 
 
-class Places:
-    """How many transfers run at a time, in all and for a tenant."""
+class Transfers(Places):
+    """How many run at a time; the tenants share the places."""
 
-    def __init__(self, name: str, most: int, most_of_a_tenant: int) -> None:
+    def __init__(self, name: str, most: int) -> None:
+        super().__init__(most)
         self._name = name
-        self._most = most
-        self._most_of_a_tenant = most_of_a_tenant
-        self._taken: Counter[str] = Counter()
 
-    def check(self, tenant: str) -> None:
+    def check(self, holder: Holder) -> None:
         """Raise `NoFreeSlot` if there is no place for one more."""
-        if self._taken.total() >= self._most:
-            raise NoFreeSlot(self._most, f" for {self._name}")
-        if self._taken[tenant] >= self._most_of_a_tenant:
-            raise NoFreeSlot(self._most_of_a_tenant, f" for {self._name} of the tenant")
+        if (full := self.full(holder)) is not None:
+            raise NoFreeSlot(full.taken, f" for {self._name}{full.whose}")
 
     @contextmanager
-    def taken(self, tenant: str) -> Iterator[None]:
+    def taken(self, holder: Holder) -> Iterator[None]:
         """Take a place."""
-        self._taken[tenant] += 1
+        self.hold(holder)
         try:
             yield
         finally:
-            self._taken[tenant] -= 1
-            if not self._taken[tenant]:
-                del self._taken[tenant]
+            self.let_go(holder)
 
 
 class ArtifactRoutes:
@@ -92,8 +85,8 @@ class ArtifactRoutes:
         self._links = links
         self._settings = settings
         self._clock = clock
-        self._uploads = Places("uploads", MOST_UPLOADS, MOST_UPLOADS_OF_A_TENANT)
-        self._downloads = Places("downloads", MOST_DOWNLOADS, MOST_DOWNLOADS_OF_A_TENANT)
+        self._uploads = Transfers("uploads", MOST_UPLOADS)
+        self._downloads = Transfers("downloads", MOST_DOWNLOADS)
 
     def routes(self) -> tuple[Route, ...]:
         """They authenticate by themselves."""
@@ -118,8 +111,9 @@ class ArtifactRoutes:
             tenant = _tenant_of(request, exchange)
             await self._exchanges.count_tenant(exchange, tenant)
             mime = mime_type_of(request.headers.get(b"content-type", b""), self._settings.mime_types)
-            self._uploads.check(tenant)
-            with self._uploads.taken(tenant):
+            holder = Holder(tenant, verified_part(exchange.credential.caller, exchange.credential.kid))
+            self._uploads.check(holder)
+            with self._uploads.taken(holder):
                 stored = await self._objects.keep(
                     tenant,
                     mime,
@@ -159,7 +153,7 @@ class ArtifactRoutes:
             link = await self._opened(request)
             entry = await self._objects.find(link.tenant, link.sha256)
             await self._objects.check_content(entry)
-            self._downloads.check(link.tenant)
+            self._downloads.check(Holder(link.tenant))
         except REFUSALS as error:
             return self._exchanges.turned_away(exchange, error)
         headers = [*_SERVED, (b"content-type", _content_type(link.mime)), (b"etag", f'"{link.sha256}"'.encode())]
@@ -182,7 +176,7 @@ class ArtifactRoutes:
         return link
 
     async def _pieces(self, tenant: str, entry: StoredObject, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        with self._downloads.taken(tenant):
+        with self._downloads.taken(Holder(tenant)):
             async with aclosing(self._objects.read(entry, start, end)) as pieces:
                 async for piece in pieces:
                     yield piece

@@ -141,7 +141,7 @@ soak: $(STAMP)  ## An hour of mixed load on real servers: memory stays flat, eac
 soak-short:  ## The same for half a minute.
 	@$(MAKE) soak MINUTES=0.5
 
-chaos: $(STAMP)  ## Kill servers with agents a thousand times, with tasks 200, with actions and with accepted requests 100 times each, at named points and at random: nothing is lost or done twice. KILLS=, TASK_KILLS=, ACTION_KILLS=, DELIVERY_KILLS=; writes chaos/out/.
+chaos: $(STAMP)  ## Kill servers with agents a thousand times, with tasks 200, with actions and with accepted requests 100 times each, at named points and at random: all of them sleep now and then, disks fail, and nothing is lost or done twice. KILLS=, TASK_KILLS=, ACTION_KILLS=, DELIVERY_KILLS=; writes chaos/out/.
 	$(BIN)/python -m chaos --kills $(KILLS) --task-kills $(TASK_KILLS) --action-kills $(ACTION_KILLS) --delivery-kills $(DELIVERY_KILLS)
 
 chaos-short:  ## The same, 25, 10, 10 and 10 times.

@@ -1,5 +1,7 @@
 """`python -m chaos`: kill servers with agents, with tasks, with actions and with deliveries, as often as it is told.
 
+Meanwhile all of them sleep now and then, and disks fail.
+
 Exits with 1 when something is wrong.
 """
 
@@ -61,7 +63,8 @@ def _lines(report: Report, points: Sequence[str]) -> list[str]:
     hits = [f"  {report.kills[point]:5,}  {point}" for point in (*points, AT_RANDOM)]
     return [
         f"{report.seconds:,.0f} s, {report.count:,} kills in {report.rounds} rounds",
-        f"{report.takeovers:,} takeovers; {report.stops:,} servers ended by SIGTERM",
+        f"{report.takeovers:,} takeovers; {report.stops:,} servers ended by SIGTERM; {report.sleeps:,} sleeps of all",
+        f"{report.commit_errors:,} commits that failed",
         f"{report.requests:,} requests, which were sent again {report.asked_again:,} times",
         f"{report.messages:,} kept: {statuses}",
         "kills by point:",

@@ -43,7 +43,16 @@ def answer_in(result: dict[str, Any]) -> tuple[Answer, bool]:
 
 
 _NOT_YET = frozenset(
-    ("storage_busy", "storage_full", "storage_failed", "storage_closed", "stopping", "over_capacity", "lease_lost")
+    (
+        "storage_busy",
+        "storage_full",
+        "storage_failed",
+        "storage_closed",
+        "storage_uncertain",
+        "stopping",
+        "over_capacity",
+        "lease_lost",
+    )
 )
 """Reasons of refusals: the request may not have been accepted, or its outcome is not known yet."""
 

@@ -1,4 +1,8 @@
-"""Rounds of servers that are killed under load, each on a data directory of its own and checked at its end."""
+"""Rounds of servers that are killed under load, each on a data directory of its own and checked at its end.
+
+Now and then all servers of a round are stopped for longer than a lease, and go on. Some of them have a disk that fails:
+one of several commits ends with an I/O error.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from chaos.servers import Place, Served
+from chaos.disk_errors import can_fail
+from chaos.servers import LEASE_MS, Place, Served
 from dragoman.process.exit_codes import ABANDONED
 
 AT_RANDOM = "at random"
@@ -22,6 +27,12 @@ KILLS_OF_A_ROUND = 50
 LANES = 16
 _MOST_TIMES = 6
 """A server dies the first time that it passes its point, or one of these times: there are seven agents to take over."""
+KILLS_OF_A_SLEEP = 10
+"""All servers sleep once for so many kills."""
+COMMIT_FAILED = "a commit has failed"
+_ASLEEP = 1.3 * LEASE_MS / 1000
+_FAILING = ("--commit-errors", "8")
+"""For servers whose disk fails at one of so many commits."""
 _STOPPED = 0.2
 """Of the servers that do not die at a point, the share that SIGTERM ends."""
 _POINT_LIMIT = 4.0
@@ -37,6 +48,8 @@ class Report:
     """By point."""
     missed: Counter[str] = field(default_factory=Counter)
     """Points that a server did not reach in time; it was killed at random."""
+    sleeps: int = 0
+    commit_errors: int = 0
     stops: int = 0
     """Servers that SIGTERM ended, which gives back what they hold."""
     statuses: Counter[str] = field(default_factory=Counter)
@@ -130,6 +143,7 @@ class Round(ABC):
         self._live: list[Served | None] = [None] * servers
         self._all: list[Served] = []
         self._load = self.make_load()
+        self._starting = asyncio.Lock()
 
     @classmethod
     def place_in(cls, folder: Path) -> Place:
@@ -151,8 +165,10 @@ class Round(ABC):
     async def run(self) -> None:
         self._place.folder.mkdir(parents=True)
         load = asyncio.create_task(self._load.run(LANES))
+        sleeping = asyncio.create_task(self._keep_sleeping())
         try:
             await asyncio.gather(*(self._keep_killing(slot) for slot in range(len(self._live))))
+            sleeping.cancel()
             self._load.stop()
             last = await self._start()
             self._live[:] = [last] * len(self._live)
@@ -162,12 +178,14 @@ class Round(ABC):
             if code != 0:
                 self._report.problems.append(f"the last server ended with exit code {code}")
         finally:
+            sleeping.cancel()
             load.cancel()
             for server in self._all:
                 if server.process.returncode is None:
                     server.process.kill()
                     await server.process.wait()
         await self.check()
+        self._report.commit_errors += sum(server.logged()[COMMIT_FAILED] for server in self._all)
         self._report.asked_again += self._load.unsettled
         self._report.problems += self._load.problems
 
@@ -179,15 +197,34 @@ class Round(ABC):
         return await Served.start(self._place, *arguments)
 
     async def _start(self, *arguments: str) -> Served:
-        server = await self.serve(*arguments)
-        self._all.append(server)
+        async with self._starting:
+            server = await self.serve(*arguments)
+            self._all.append(server)
         return server
+
+    async def _keep_sleeping(self) -> None:
+        """Let all servers sleep when it is time, and all of them have begun."""
+        while True:
+            await asyncio.sleep(0.05)
+            is_due = self._report.count >= KILLS_OF_A_SLEEP * (self._report.sleeps + 1)
+            if is_due and all(server is not None and server.has_begun.is_set() for server in self._live):
+                async with self._starting:  # A server that starts now would be awake, and take the others for silent.
+                    await self._sleep()
+
+    async def _sleep(self) -> None:
+        asleep = [server.process for server in self._all if server.process.returncode is None]
+        for process in asleep:
+            process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(_ASLEEP)
+        for process in asleep:
+            if process.returncode is None:
+                process.send_signal(signal.SIGCONT)
+        self._report.sleeps += 1
 
     async def _keep_killing(self, slot: int) -> None:
         while self._report.count < self._most:
             point = self._ways.next()
-            arguments = () if point is None else ("--point", point, "--times", str(self.times_of(point)))
-            server = await self._start(*arguments)
+            server = await self._start(*self._arguments_for(point))
             self._live[slot] = server
             async with asyncio.timeout(_START_LIMIT):
                 await server.has_begun.wait()
@@ -195,6 +232,10 @@ class Round(ABC):
             self._live[slot] = None
             if killed_at is not None and self._report.count < self._most:
                 self._report.kills[killed_at] += 1
+
+    def _arguments_for(self, point: str | None) -> Sequence[str]:
+        failing = _FAILING if can_fail() and self._chance.random() < 0.3 else ()
+        return failing if point is None else ("--point", point, "--times", str(self.times_of(point)), *failing)
 
     async def _at(self, server: Served, point: str) -> str:
         try:

@@ -20,7 +20,7 @@ from chaos.rounds import LANES, Round
 from chaos.run_actions import SETTINGS as ACTION_SETTINGS
 from chaos.run_actions import events_at, keep_key
 from chaos.run_tasks import TASKS_FILE
-from chaos.servers import SPACE, Place, Served
+from chaos.servers import LEASE_MS, SPACE, Place, Served
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
 from dragoman.adapters.sqlite_ledger_admin import SqliteLedgerAdmin
 from dragoman.agents.migrations import MIGRATIONS as LEDGER_MIGRATIONS
@@ -45,6 +45,7 @@ SETTINGS = {
     "gateway.max_in_flight_per_tenant": 32,
     "gateway.max_attempts": 1000,  # Processes end with messages again and again, and it is none of the messages' doing.
     "gateway.retry_delay_ms": 20,
+    "gateway.ack_deadline_ms": LEASE_MS,
     "gateway.max_retry_delay_ms": 100,
 }
 _QUIET_LIMIT = 60.0

@@ -94,6 +94,6 @@ async def tasks_found_in(
     for line in place.outside.read_text("utf-8").splitlines() if place.outside.exists() else ():
         token, _, item = line.partition(" ")
         acted[item].append(token)
-    attempts = {run.task_id: run.attempts for run in runs if run.task_id is not None}
+    attempts = {run.task_id or run.request_id: run.attempts for run in runs}
     still_open = [run.number for run in runs if run.is_open]
     return TasksFound(calls, tasks, acted, attempts, still_open, contradictions), runs

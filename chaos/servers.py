@@ -21,8 +21,10 @@ from tests.support.processes import command, environment
 SERVED = Path(__file__).parent / "served"
 AGENTS, SERVER = SERVED / "agents.py", SERVED / "server.py"
 SPACE = "chaos"
+LEASE_MS = 2000
 SETTINGS = {
     "storage.space": SPACE,
+    "aacp.lease_ms": LEASE_MS,
     "aacp.base_delay_ms": 20,
     "aacp.max_delay_ms": 100,
     "tools.max_state_bytes": 1 << 24,

@@ -28,7 +28,7 @@ class TasksFound:
     acted: Mapping[str, Sequence[str]]
     """By item, the token of each time that a tool has acted."""
     attempts: Mapping[str, int] = field(default_factory=dict)
-    """By task id, how often it was begun."""
+    """By task id, and by the tool and the key of a call, how often it was begun."""
     still_open: Sequence[int] = ()
     contradictions: Sequence[str] = ()
 
@@ -87,7 +87,8 @@ def _wrong_call(call: KeyedCall, found: TasksFound) -> Iterator[str]:
         yield f"{name} has different answers: {call.answers}"
     token = call.answers[0]
     if not isinstance(token, str):
-        yield from _wrong_failure(name, call.tool, token, is_spent=False)
+        is_spent = found.attempts.get(f"{call.tool} {call.key}", 0) >= MOST_ATTEMPTS
+        yield from _wrong_failure(name, call.tool, token, is_spent=is_spent)
         token = None
     yield from _wrong_effects(name, call.tool, token, found.acted.get(call.item, ()))
 

@@ -76,7 +76,8 @@ def final_answer(told: dict[str, Any]) -> Any:
     if not told["result"]["isError"]:
         return said
     details = msgspec.json.decode(said).get("details") or {}
-    return details if details.get("outcome") == "UNKNOWN" and details.get("retryable") is False else None
+    is_final = details.get("outcome") == "UNKNOWN" and details.get("retryable") is False
+    return details if is_final and details.get("reason") != "storage_uncertain" else None
 
 
 def sight_in(told: dict[str, Any]) -> Sight | None:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from chaos import rounds
 from chaos.asks import Ask, answer_in
 from chaos.checks import Found, problems_in
 from chaos.points import POINTS, Trap
@@ -186,3 +187,14 @@ async def test_a_run_kills_as_often_as_it_is_told_and_finds_nothing(tmp_path: Pa
     report = await Run(AgentRound, 3, tmp_path, seed=1).run()
     assert (report.problems, report.count) == ([], 3)
     assert report.requests > 0
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+async def test_all_servers_of_a_round_sleep_and_nothing_is_taken_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "KILLS_OF_A_SLEEP", 2)
+    report = await Run(AgentRound, 8, tmp_path, seed=1).run()
+    assert (report.problems, report.count) == ([], 8)
+    assert report.sleeps > 0

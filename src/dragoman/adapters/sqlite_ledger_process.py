@@ -82,7 +82,7 @@ class SqliteProcess:
                 lambda: self.id,
                 self.seems_alive,
                 self._renew,
-                note_awake=self.note_awake,
+                self.note_awake,
                 check=self._database.trouble.check,
                 saw=self._database.trouble.saw,
             )

@@ -59,21 +59,19 @@ class SqliteWatch:
         seems_alive: Callable[[str, float], bool],
         renew: Callable[[sqlite3.Connection], None],
         now: Callable[[], float] = time.monotonic,
-        note_awake: Callable[[], None] = lambda: None,
         check: Callable[[], None] = lambda: None,
         saw: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         """`own` is the id of this process. `seems_alive` takes that of another one, and the end of its lease.
 
-        `note_awake` is called with each look, and so is `check`, which raises when there is nothing to look at.
-        `saw` is told of every error.
+        `now` counts the time that the machine sleeps, so that the lease is renewed as soon as it goes on. `check` is
+        called with each look, and raises when there is nothing to look at. `saw` is told of every error.
         """
         self._connect = connect
         self._watchers = watchers
         self._own = own
         self._seems_alive = seems_alive
         self._renew = renew
-        self._note_awake = note_awake
         self._now = now
         self._check = check
         self._saw = saw
@@ -123,7 +121,6 @@ class SqliteWatch:
 
     def look(self) -> None:
         """Tell what has changed, and renew the lease if it is time."""
-        self._note_awake()
         try:
             self._check()
             if self._connection is None:

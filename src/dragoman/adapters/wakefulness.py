@@ -22,10 +22,10 @@ class Wakefulness:
         """Times between two notes: when each ended, and how long it was. Those behind which a longer one came are left
         out. The first is the time before it was made."""
 
-    def note(self) -> None:
-        """This process is awake now."""
+    def note(self) -> float:
+        """This process is awake now; the time on the boot clock."""
         with self._lock:
-            self._note()
+            return self._note()
 
     def expiry(self, lease: float) -> float:
         """The time at which a lease of so many seconds must have ended to be expired: now, or never.

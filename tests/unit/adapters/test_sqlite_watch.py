@@ -40,9 +40,13 @@ class Watching:
             self._own,
             process.process.seems_alive,
             self._renew,
-            lambda: self.now,
-            process.process.note_awake,
+            self._read_clock,
         )
+        self._note_awake = process.process.note_awake
+
+    def _read_clock(self) -> float:
+        self._note_awake()
+        return self.now
 
     def _renew(self, connection: sqlite3.Connection) -> None:
         self.renewals.append(self.now)

@@ -18,9 +18,10 @@ from dragoman.access.callers import Caller
 from dragoman.calls.call import Call
 from dragoman.calls.origin import Origin
 from dragoman.config import make_config
-from dragoman.errors import ConfigError, InvalidArgument, NotFound
+from dragoman.errors import ConfigError, InvalidArgument, NotFound, StorageBusy, StorageError, StorageUncertain
 from dragoman.explorer.explorer import NOT_ASKED
 from dragoman.explorer.recent_calls import MOST_LISTED, RecentCalls, Ring
+from dragoman.explorer.responses import unusable
 from dragoman.telemetry.log import CompletionRecord
 from dragoman.tools.tool import tool_of
 from tests.support.explorer_page import Page, eventually, open_explorer
@@ -624,3 +625,18 @@ def test_recent_calls_are_bounded_whatever_is_called() -> None:
     assert len(listed) <= MOST_LISTED
     assert sum(len(msgspec.json.encode(each)) for each in listed) <= 20_000
     assert [each.number for each in listed] == list(range(5000, 5000 - len(listed), -1))
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (StorageBusy("locked"), (503, b'{"error":"The ledger cannot be used now"}')),
+        (
+            StorageUncertain("disk I/O error"),
+            (500, b'{"error":"The storage failed, and whether the change was stored is unknown: look again"}'),
+        ),
+    ],
+)
+def test_a_change_that_may_be_stored_is_not_said_to_be_refused(error: StorageError, answer: tuple[int, bytes]) -> None:
+    response = unusable("ledger", error)
+    assert (response.status, response.body) == answer

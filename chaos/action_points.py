@@ -106,13 +106,13 @@ class _Telling:
         self._operation = operation
         self._told = told
 
-    def write(self, function: Callable[[Transaction], T]) -> Awaitable[T]:
+    def write(self, function: Callable[[Transaction], T], weight: int = 1) -> Awaitable[T]:
         def run(transaction: Transaction) -> T:
             value = function(transaction)
             tell_written(self._operation, transaction, self._told)
             return value
 
-        return self._database.write(run)
+        return self._database.write(run, weight)
 
 
 def telling_of(database: SqliteDatabase, operation: str, told: Pass) -> SqliteDatabase:

@@ -136,14 +136,14 @@ class PointDatabase(SqliteDatabase):
             connection.execute(f"PRAGMA max_page_count = {int(self._most_pages.read_text('utf-8'))}")
         return connection
 
-    def write(self, function: Callable[[Transaction], T]) -> Awaitable[T]:
+    def write(self, function: Callable[[Transaction], T], weight: int = 1) -> Awaitable[T]:
         def run(writing: Transaction) -> T:
             value = function(writing)
             if isinstance(value, Hold) and value.has_crashed:
                 tell_written("takeover", writing, self._told)
             return value
 
-        return super().write(run)
+        return super().write(run, weight)
 
     def write_together(self, together: Together, item: Any) -> Awaitable[Any]:
         if self._works is None:  # The same for all: only then are they done together.

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.adapters.sqlite_errors import commit_error, storage_error
 from dragoman.adapters.sqlite_jobs import Farewell, Job, Together
-from dragoman.errors import StorageClosed, StorageFailed, TooManyWrites
+from dragoman.errors import StorageClosed, StorageFailed, StorageUncertain, TooManyWrites
 
 if TYPE_CHECKING:
     import sqlite3
@@ -186,7 +186,7 @@ class SqliteWriter:
                 _run(together, list(jobs), connection, transaction)
             transaction.finish()
             _commit(connection)
-            self._check()
+            self._check_stored()
             for step in transaction.on_commit:
                 step()
         except BaseException as error:  # Whatever it was, whoever waits must hear of it, and the thread goes on.
@@ -207,6 +207,13 @@ class SqliteWriter:
         # IMMEDIATE: to read first and ask for the right to write later could find that somebody else has it.
         self._connection.execute("BEGIN IMMEDIATE")
         return self._connection
+
+    def _check_stored(self) -> None:
+        """Raise `StorageUncertain` for a commit into files that were moved away meanwhile, and may come back."""
+        try:
+            self._check()
+        except StorageFailed as lost:
+            raise StorageUncertain(str(lost)) from lost
 
     def _disconnect(self) -> None:
         """Closing undoes what was not committed."""

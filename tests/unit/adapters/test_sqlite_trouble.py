@@ -15,7 +15,7 @@ from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_ledger_process import SqliteProcess
 from dragoman.adapters.sqlite_runs import SqliteRuns
 from dragoman.agents.migrations import MIGRATIONS as AGENTS
-from dragoman.errors import StorageBusy, StorageCorrupt, StorageUnavailable
+from dragoman.errors import StorageBusy, StorageCorrupt, StorageUnavailable, StorageUncertain
 from dragoman.memories.migrations import MIGRATIONS as MEMORIES
 from dragoman.memories.port import Memories, Space
 from dragoman.storage.port import Storage
@@ -99,7 +99,7 @@ async def test_files_that_go_with_a_closed_storage_are_not_missed(storage: Stora
 async def test_a_commit_into_a_file_that_was_lost_meanwhile_is_not_acknowledged(tmp_path: Path) -> None:
     file = tmp_path / "dragoman.db"
     database = SqliteDatabase(file, MEMORIES)
-    with pytest.raises(StorageUnavailable, match=LOST):
+    with pytest.raises(StorageUncertain, match=LOST):
         await database.write(lambda writing: file.rename(tmp_path / "elsewhere"))
     await database.close()
 

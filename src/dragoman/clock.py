@@ -32,6 +32,10 @@ class Clock(Protocol):
         """Seconds that never run backwards, for durations."""
         ...
 
+    def boot(self) -> float:
+        """Seconds since the machine started, the same in all its processes."""
+        ...
+
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Call back once on the running event loop."""
         ...
@@ -60,6 +64,13 @@ def iso_milliseconds(moment: datetime) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
 
 
+def boot_clock() -> float:
+    """Seconds since the machine started, sleep included. Nobody can set it, and all processes see the same."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
 class SystemClock:
     """The machine's own time."""
 
@@ -68,6 +79,7 @@ class SystemClock:
         self._from = self._until = 0  # The nanoseconds that it is the right one for.
 
     monotonic = staticmethod(time.perf_counter)
+    boot = staticmethod(boot_clock)
 
     def now(self) -> datetime:
         return datetime.now(UTC)

@@ -20,6 +20,7 @@ import msgspec
 import pytest
 
 from dragoman.adapters.sqlite_database import FILE_NAME
+from dragoman.clock import boot_clock
 from dragoman.errors import RateLimited
 from dragoman.gateway.rates import MOST_BUCKETS, GatewayRates
 from dragoman.testing import ManualClock
@@ -180,6 +181,9 @@ def test_nonces_are_forgotten_when_their_tokens_have_expired(server: GatewayProc
     with closing(sqlite3.connect(server.folder / FILE_NAME)) as connection, connection:
         old = [(ACME.kid, uuid.uuid4().hex, time.time() - 1) for _ in range(40)]
         connection.executemany("INSERT INTO signing_nonce (kid, nonce, until) VALUES (?, ?, ?)", old)
+        # As if the clock had been looked at an hour ago.
+        look = "INSERT OR REPLACE INTO purge_clock (one, looked_at, earliest, agreed) VALUES (1, ?, ?, 0)"
+        connection.execute(look, (boot_clock() - 3600, time.time()))
 
     def is_forgotten() -> bool:
         assert server.submit(ACME, a_body()).status == 200

@@ -176,6 +176,7 @@ async def test_answers_are_forgotten_when_they_were_kept_long_enough(
     desk.clock.advance(seconds - 1)
     assert await desk.requests.forget(10) == 0
     desk.clock.advance(1)
+    assert await desk.requests.forget(10, desk.clock.now().timestamp() - 1) == 0
     assert await desk.requests.forget(10) == 1
     assert await desk.find() is None
 

@@ -178,6 +178,7 @@ async def test_old_dead_letters_are_purged_and_their_ids_remembered_for_two_days
     assert await dead.redrive(old[0]) is None
     assert not await bus.publish(message("m1"))
     clock.advance(REMEMBERED_SECONDS)
+    assert await dead.purge(10, died_before=start, until=start) == 0
     assert await dead.purge(10, died_before=start + 11) == 3  # The last letter, and two ids.
     assert await dead.purge(10, died_before=LATER) == 0
     await publish(bus, "m1", "m2", "m3")

@@ -133,6 +133,7 @@ async def test_a_result_is_kept_for_as_long_as_was_asked(tree: Tree, documents: 
     assert await documents.recall(replace(request, fingerprint=b"g")) is None
     assert (await documents.carry_out(titled("a", "Third"), request)).data["revision"] == 3
     clock.advance(86_400)
+    assert await documents.tidy(PLENTY, clock.now().timestamp() - 1) == 0
     assert await documents.tidy(PLENTY) == 1
     assert await documents.tidy(PLENTY) == 0
 

@@ -12,8 +12,10 @@ from msgspec.structs import replace
 
 from dragoman.gateway.port import Nonce, Quotas, SigningKey, SigningKeys
 from dragoman.knowledge.port import Audit, AuditEvent
-from dragoman.storage.port import Storage
+from dragoman.storage.port import PurgeClock, Storage
+from dragoman.testing import ManualClock
 from tests.contract.engines import SITES, opened_storages
+from tests.support.purge_clock import let_pass
 
 NOW = 1_700_000_000.0
 KEY = SigningKey(kid="k1", public="x" * 43, tenant="acme", roles=("owner", "agent"), created_at=NOW, line="k0")
@@ -21,9 +23,9 @@ MANY = 50
 
 
 @pytest.fixture(params=SITES, ids=str)
-async def storages(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Storage]]:
+async def storages(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[list[Storage]]:
     engine, count = request.param
-    async with opened_storages(engine, tmp_path, count=count) as storages:
+    async with opened_storages(engine, tmp_path, clock, count) as storages:
         yield storages
 
 
@@ -124,16 +126,21 @@ async def test_nothing_can_be_used_with_a_key_that_is_revoked_or_unknown(all_key
         assert not await keys.spend(Nonce("k1", "second", NOW + 60, NOW))
 
 
-async def test_a_nonce_is_forgotten_when_its_token_has_expired(all_keys: list[SigningKeys]) -> None:
+async def test_a_nonce_is_forgotten_when_its_token_has_expired_for_certain(
+    all_keys: list[SigningKeys], storages: list[Storage], clock: ManualClock
+) -> None:
+    async def spend(number: int) -> bool:
+        now = clock.now().timestamp()
+        return await all_keys[number % len(all_keys)].spend(Nonce("k1", f"n{number}", now + 60, now))
+
     await all_keys[0].add(KEY)
-    for number in range(3):
-        assert await all_keys[0].spend(Nonce("k1", f"n{number}", NOW + 60, NOW))
-    for number in range(3):
-        assert not await all_keys[-1].spend(Nonce("k1", f"n{number}", NOW + 120, NOW + 59))
-    for number in range(3, 6):
-        assert await all_keys[-1].spend(Nonce("k1", f"n{number}", NOW + 120, NOW + 60))
-    for number in range(3):
-        assert await all_keys[-1].spend(Nonce("k1", f"n{number}", NOW + 120, NOW + 60))
+    assert [await spend(number) for number in range(3)] == [True] * 3
+    clock.jump(86_400)  # Whoever has a token again when the clock is right must not be able to use it again.
+    assert await spend(3)
+    clock.jump(-86_400)
+    assert [await spend(number) for number in range(3)] == [False] * 3
+    await let_pass(storages[0].port(PurgeClock), clock, 60)
+    assert [await spend(number) for number in range(3)] == [True] * 3
 
 
 # Quotas.

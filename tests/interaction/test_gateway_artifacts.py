@@ -13,6 +13,7 @@ from dragoman.errors import NotFound
 from dragoman.gateway.answers import ActionAnswers
 from dragoman.gateway.artifacts import MOST_UPLOADS
 from dragoman.gateway.keeping import open_objects
+from dragoman.storage.port import PurgeClock
 from tests.support.gateway import create_args
 from tests.support.gateway_artifacts import (
     ARTIFACTS,
@@ -29,6 +30,7 @@ from tests.support.gateway_artifacts import (
     stored,
 )
 from tests.support.gateway_serving import INTERNAL, TRANSPORTS, internal, open_gateway
+from tests.support.purge_clock import let_pass
 from tests.support.waiting import until
 
 BODY = "äö\n" * 100_000
@@ -392,10 +394,9 @@ async def test_a_request_that_is_carried_out_later_finds_its_artifact_after_the_
         failed = await gateway.act(signer, "create_document", {}, payload=by_artifact(kept))
         assert failed.status == 404
         assert (await gateway.act(signer, "create_document", {}, payload=by_artifact(data))).status == 200
-        objects = open_objects(
-            gateway.runtime.facilities.storage, gateway.runtime.config.gateway, gateway.clock
-        ).objects
-        gateway.clock.skip(3 * 86_400)
+        storage = gateway.runtime.facilities.storage
+        objects = open_objects(storage, gateway.runtime.config.gateway, gateway.clock).objects
+        await let_pass(storage.port(PurgeClock), gateway.clock, 3 * 86_400 - 7_200)
         await objects.sweep()
         with pytest.raises(NotFound):
             await objects.find("acme", data["artifact_hash"])

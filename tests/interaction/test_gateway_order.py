@@ -230,7 +230,7 @@ async def test_before_the_rate_nothing_is_written(tmp_path: Path, step: Step) ->
         assert (await draft.send()).status == 403
         written = {name: count - before[name] for name, count in rows_in(tmp_path).items() if count != before[name]}
         event = {"audit_event": 1, "bus_message": 1, "bus_body": 1, "bus_subject": 1, "sqlite_sequence": 2}
-        assert written == {"signing_nonce": 1, "gateway_quota": 2, **event}
+        assert written == {"signing_nonce": 1, "purge_clock": 1, "gateway_quota": 2, **event}
 
 
 async def test_a_request_beyond_the_rate_spends_no_nonce(tmp_path: Path) -> None:

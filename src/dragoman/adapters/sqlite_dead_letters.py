@@ -55,8 +55,8 @@ class SqliteDeadLetters:
     async def redrive(self, number: int, headers: Mapping[str, str] | None = None) -> int | None:
         return await self._database.write(lambda writing: self.redrive_in(writing, number, headers))
 
-    async def purge(self, limit: int, *, died_before: float) -> int:
-        now = self._clock.now().timestamp()
+    async def purge(self, limit: int, *, died_before: float, until: float | None = None) -> int:
+        now = self._clock.now().timestamp() if until is None else until
         return await self._database.write(partial(_purge, limit, died_before, now))
 
     def redrive_in(self, transaction: Transaction, number: int, headers: Mapping[str, str] | None = None) -> int | None:

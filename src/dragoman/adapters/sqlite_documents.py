@@ -262,12 +262,12 @@ class SqliteDocuments:
     async def convert(self, limit: int) -> int:
         return await self._database.write(partial(convert, limit))
 
-    async def tidy(self, limit: int) -> int:
+    async def tidy(self, limit: int, until: float | None = None) -> int:
         now = self._clock.now().timestamp()
         tidied = 0
         for tenant in await self._database.read(lambda connection: tenants_with_work(connection, now)):
             tidied += await self._database.write(partial(self._go_on, tenant, limit), MOST_ROWS)
-        return tidied + await self._database.write(partial(self._purge, limit), MOST_ROWS)
+        return tidied + await self._database.write(partial(self._purge, limit, until), MOST_ROWS)
 
     async def catch_up(self, limit: int) -> int:
         """See `PassageIndex.catch_up`."""

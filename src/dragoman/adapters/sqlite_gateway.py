@@ -11,6 +11,7 @@ import msgspec
 
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_documents import note_event
+from dragoman.adapters.sqlite_purge_clock import SqlitePurgeClock
 from dragoman.gateway.port import Nonce, SigningKey
 from dragoman.knowledge.port import AuditEvent
 
@@ -49,8 +50,10 @@ _FORGET_QUOTAS = (
 class SqliteSigningKeys:
     """Implements `SigningKeys`."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: SqliteDatabase, purge_clock: SqlitePurgeClock | None = None) -> None:
+        """Without `purge_clock`, no nonce is forgotten."""
         self._database = database
+        self._purge_clock = purge_clock
         self._forget_at = 0.0
         self._asked: dict[asyncio.AbstractEventLoop, tuple[set[str], asyncio.Task[dict[str, SigningKey]]]] = {}
         """The keys that are asked for, and the read that will find them, for each event loop."""
@@ -88,8 +91,9 @@ class SqliteSigningKeys:
     def spend_in(self, nonce: Nonce, transaction: Transaction) -> bool:
         """The same within a transaction."""
         now = nonce.now
-        if not self._forget_at - 1 <= now < self._forget_at:  # On the one thread that writes.
-            forgotten = transaction.execute(_FORGET_NONCES, (now, _MOST_FORGOTTEN)).rowcount
+        if self._purge_clock is not None and not self._forget_at - 1 <= now < self._forget_at:  # On the one thread.
+            values = self._purge_clock.now_in(transaction), _MOST_FORGOTTEN
+            forgotten = transaction.execute(_FORGET_NONCES, values).rowcount
             self._forget_at = now + 1 if forgotten < _MOST_FORGOTTEN else now
         return transaction.execute(_SPEND, (nonce.nonce, nonce.until, nonce.kid)).rowcount == 1
 

@@ -157,9 +157,9 @@ class SqliteActionRequests:
 
         return await self._database.write(write)
 
-    async def forget(self, limit: int) -> int:
-        now = self._clock.now().timestamp()
-        return await self._database.write(lambda transaction: transaction.execute(_FORGET, (now, limit)).rowcount)
+    async def forget(self, limit: int, until: float | None = None) -> int:
+        values = self._clock.now().timestamp() if until is None else until, limit
+        return await self._database.write(lambda transaction: transaction.execute(_FORGET, values).rowcount)
 
 
 class _DeliveredAgain(Exception):

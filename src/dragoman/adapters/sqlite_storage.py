@@ -12,7 +12,9 @@ from dragoman.errors import ConfigError
 from dragoman.findings import Finding
 from dragoman.memories.port import Memories
 from dragoman.storage.migrations import Migration, migrations_for
+from dragoman.storage.port import PurgeClock
 from dragoman.storage.settings import DEFAULT_SPACE, StorageConfig, data_directory
+from dragoman.storage.tables import MIGRATIONS
 
 if TYPE_CHECKING:
     from dragoman.adapters.sqlite_bus import SqliteBus
@@ -31,7 +33,7 @@ class SqliteStorage:
     def __init__(self, config: StorageConfig, clock: Clock, migrations: Iterable[Migration]) -> None:
         self._config = config
         self._clock = clock
-        self._migrations = migrations_for("sqlite", migrations)
+        self._migrations = migrations_for("sqlite", (*MIGRATIONS, *migrations))
         self._database: SqliteDatabase | None = None
         self._bus: SqliteBus | None = None
         self._schedule: SqliteSchedule | None = None
@@ -79,6 +81,7 @@ class SqliteStorage:
         from dragoman.adapters.sqlite_ledger_process import SqliteProcess
         from dragoman.adapters.sqlite_levels import SqliteServiceLevels
         from dragoman.adapters.sqlite_objects import SqliteLinkKeys, SqliteObjectRecords
+        from dragoman.adapters.sqlite_purge_clock import SqlitePurgeClock
         from dragoman.adapters.sqlite_requests import SqliteActionRequests
         from dragoman.adapters.sqlite_runs import SqliteRuns
         from dragoman.adapters.sqlite_schedule import SqliteRegistry, SqliteSchedule
@@ -98,7 +101,8 @@ class SqliteStorage:
         process = SqliteProcess(database)
         self._schedule = SqliteSchedule(database)
         self._bus = bus = SqliteBus(database, process, self._clock)
-        dead, keys = SqliteDeadLetters(database, self._clock, bus.wake_in), SqliteSigningKeys(database)
+        purge_clock = SqlitePurgeClock(database, self._clock, self._clock.boot)
+        dead, keys = SqliteDeadLetters(database, self._clock, bus.wake_in), SqliteSigningKeys(database, purge_clock)
         artifacts = SqliteObjectRecords(database)
         return {
             Ledger: SqliteLedger(database, space, process),
@@ -119,6 +123,7 @@ class SqliteStorage:
             ObjectExpiry: artifacts,
             LinkKeys: SqliteLinkKeys(database),
             ServiceLevels: SqliteServiceLevels(database),
+            PurgeClock: purge_clock,
         }
 
     def _document_ports(self, database: SqliteDatabase) -> dict[type, Any]:

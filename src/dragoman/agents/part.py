@@ -15,6 +15,7 @@ from dragoman.agents.settings import AacpConfig
 from dragoman.agents.tools import AgentTools
 from dragoman.agents.upkeep import Upkeep
 from dragoman.parts.part import Contribution, Facilities, Loop, Part
+from dragoman.storage.port import PurgeClock
 from dragoman.tools.settings import TimeoutsConfig, ToolsConfig
 
 
@@ -46,7 +47,7 @@ def agents_part(
             max_state_bytes=tools.max_state_bytes,
             timeout_ms=timeouts.tool_timeouts.execution,
         )
-        upkeep, figures = Upkeep(deliveries), AgentFigures(deliveries)
+        upkeep, figures = Upkeep(deliveries, given.storage.port(PurgeClock)), AgentFigures(deliveries)
         coordinator.attach(deliveries)
         made = agent_tools.tools()
 

@@ -11,6 +11,7 @@ from dragoman.agents.pulse import LoopPulse, on_running_loop
 from dragoman.changes import Change, LedgerChanged
 from dragoman.clock import sleep
 from dragoman.errors import ErrorCode, StorageError
+from dragoman.storage.port import PurgeClock
 from dragoman.telemetry.log import exception_facts
 
 _HOLD_SECONDS = 0.5
@@ -21,8 +22,9 @@ _PURGED_AT_ONCE = 500
 class Upkeep:
     """Made before the event loop runs, and started on it."""
 
-    def __init__(self, deliveries: Deliveries) -> None:
+    def __init__(self, deliveries: Deliveries, purge_clock: PurgeClock) -> None:
         self._deliveries = deliveries
+        self._purge_clock = purge_clock
         self._changed = asyncio.Event()
         self._after = 0
         self._awaited = frozenset[int]()
@@ -90,7 +92,8 @@ class Upkeep:
         while True:
             await sleep(host.clock, _PURGE_SECONDS)
             try:
-                while await host.admin.purge(host.drafts.now() - host.config.retry_seconds, _PURGED_AT_ONCE):
+                until = await self._purge_clock.now() - host.config.retry_seconds
+                while await host.admin.purge(until, _PURGED_AT_ONCE):
                     pass
             except StorageError as error:
                 host.logger.warn("the ledger cannot be purged", exception_facts(error, ErrorCode.INTERNAL))

@@ -31,6 +31,7 @@ from dragoman.messaging.migrations import MIGRATIONS as BUS_MIGRATIONS
 from dragoman.messaging.subjects import ALL_ACCEPTED, ALL_ACTIONS
 from dragoman.parts.part import Contribution, Facilities, Loop, Part, ScheduledJob
 from dragoman.slo.meter import ActionMeter
+from dragoman.storage.port import PurgeClock
 
 if TYPE_CHECKING:
     from dragoman.access.authenticator import Authenticator
@@ -111,18 +112,18 @@ def _deprecations(options: DeliveryOptions, given: Facilities) -> Deprecations:
 
 
 def _jobs(given: Facilities, objects: Objects, deprecations: Deprecations) -> Iterator[Loop]:
-    storage, clock = given.storage, given.clock
-    purge = partial(_purge, storage.port(DeadLetters), storage.port(ActionRequests), clock)
+    storage = given.storage
+    purge = partial(_purge, storage.port(DeadLetters), storage.port(ActionRequests), storage.port(PurgeClock))
     yield given.scheduled(ScheduledJob("gateway.purge", _MINUTE, purge))
     yield given.scheduled(ScheduledJob("gateway.artifacts", _HOUR, objects.sweep))
     yield given.scheduled(ScheduledJob("gateway.deprecations", _DAY, deprecations.announce))
 
 
-async def _purge(dead: DeadLetters, requests: ActionRequests, clock: Clock) -> dict[str, int]:
+async def _purge(dead: DeadLetters, requests: ActionRequests, purge_clock: PurgeClock) -> dict[str, int]:
     """Forget answers, settled messages and dead letters that were kept long enough, in small steps."""
-    purged = {"messages": 0, "requests": 0}
-    while done := await dead.purge(_MOST_AT_ONCE, died_before=clock.now().timestamp() - KEPT_DEAD_SECONDS):
+    purged, now = {"messages": 0, "requests": 0}, await purge_clock.now()
+    while done := await dead.purge(_MOST_AT_ONCE, died_before=now - KEPT_DEAD_SECONDS, until=now):
         purged["messages"] += done
-    while done := await requests.forget(_MOST_AT_ONCE):
+    while done := await requests.forget(_MOST_AT_ONCE, now):
         purged["requests"] += done
     return purged

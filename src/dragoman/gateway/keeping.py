@@ -41,12 +41,14 @@ from dragoman.gateway.objects import (
 from dragoman.gateway.objects import object_key as key_of
 from dragoman.gateway.settings import GatewayConfig
 from dragoman.protocol.shape import Shape
-from dragoman.storage.port import Storage
+from dragoman.storage.port import PurgeClock, Storage
 
 KEPT_SECONDS: Final = 86_400.0
 """After the last upload. A pinned object is kept for longer."""
 _SHAPE: Final = Shape(100_000, 524_288)
 _SWEPT_AT_ONCE: Final = 16
+_LONG_AGO: Final = 0.0
+"""What has expired then can go at once, whatever the time is."""
 _MOST_DEPTH: Final = 100
 _READ_AT_ONCE: Final = 4
 """Arguments that are read and decoded at a time: each can have 64 MiB."""
@@ -78,6 +80,7 @@ class Objects:
         links: Links,
         settings: GatewayConfig,
         clock: Clock,
+        purge_clock: PurgeClock,
         shape: Shape = _SHAPE,
     ) -> None:
         """Arguments that are read consist of no more than `shape` allows."""
@@ -87,6 +90,7 @@ class Objects:
         self._links = links
         self._settings = settings
         self._clock = clock
+        self._purge_clock = purge_clock
         self._shape = shape
         self._reading = asyncio.Semaphore(_READ_AT_ONCE)
 
@@ -117,8 +121,8 @@ class Objects:
         try:
             return await self.arguments(tenant, entry.sha256)
         finally:
-            if is_new and await self._records.release(entry, self._now()):
-                await self._delete_expired(self._now())
+            if is_new and await self._records.release(entry, _LONG_AGO):
+                await self._delete_expired(_LONG_AGO)
 
     async def link_to(self, entry: StoredObject, base: str = "") -> StoredArtifact:
         """A new link to an object."""
@@ -168,7 +172,7 @@ class Objects:
 
     async def sweep(self) -> dict[str, int]:
         """Delete what has expired, and what was left behind. For one process at a time."""
-        now = self._now()
+        now = await self._purge_clock.now()
         deleted = await self._delete_expired(now)
         old = await self._store.sweep(now - KEPT_SECONDS, now - CLAIM_SECONDS)
         nameless = await self._expiry.condemn(old, now) if old else 0
@@ -252,11 +256,13 @@ def open_objects(
     storage: Storage, settings: GatewayConfig, clock: Clock, bucket: ArtifactBucket | None = None, shape: Shape = _SHAPE
 ) -> KeptArtifacts:
     """The artifacts in a storage, or in a bucket with their rows in the storage."""
-    signed = SignedLinks(storage.port(LinkKeys), clock, settings.public_url) if bucket is None else None
+    purge_clock = storage.port(PurgeClock)
+    keys = storage.port(LinkKeys)
+    signed = SignedLinks(keys, clock, purge_clock, settings.public_url) if bucket is None else None
     store, links = (storage.port(ObjectStore), signed) if bucket is None else bucket[:2]
     assert links is not None
     records, expiry = storage.port(ObjectRecords), storage.port(ObjectExpiry)
-    return KeptArtifacts(Objects(store, records, expiry, links, settings, clock, shape), signed)
+    return KeptArtifacts(Objects(store, records, expiry, links, settings, clock, purge_clock, shape), signed)
 
 
 async def _piece(content: bytes) -> AsyncIterator[bytes]:

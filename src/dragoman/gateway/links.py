@@ -24,6 +24,7 @@ from dragoman.clock import Clock
 from dragoman.errors import Expired, Unauthorized
 from dragoman.gateway.envelope import LONGEST_URI, malformed
 from dragoman.gateway.objects import LinkKey, LinkKeys
+from dragoman.storage.port import PurgeClock
 
 ARTIFACTS: Final = "/mcp/artifacts"
 LINK_SECONDS: Final = 900
@@ -70,11 +71,13 @@ class SignedLinks:
         self,
         keys: LinkKeys,
         clock: Clock,
+        purge_clock: PurgeClock,
         public_url: str | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._keys = keys
         self._clock = clock
+        self._purge_clock = purge_clock
         self._public_url = public_url
         self._random_bytes = random_bytes
         self._known: list[LinkKey] = []
@@ -127,7 +130,8 @@ class SignedLinks:
         now = self._clock.now().timestamp()
         if not self._known or now - self._known[0].created_at > _NEW_KEY_SECONDS:
             fresh = LinkKey(self._random_bytes(8).hex(), self._random_bytes(32), now)
-            self._known = await self._keys.renew(fresh, now - _NEW_KEY_SECONDS, now - _OLD_KEY_SECONDS)
+            oldest_from = await self._purge_clock.now() - _OLD_KEY_SECONDS
+            self._known = await self._keys.renew(fresh, now - _NEW_KEY_SECONDS, oldest_from)
         return self._known[0]
 
     async def _find(self, kid: str) -> LinkKey | None:

@@ -113,8 +113,8 @@ class ActionRequests(Protocol):
         """Deliver a dead letter again, as `DeadLetters` does it, and its request waits anew; the event is noted."""
         ...
 
-    async def forget(self, limit: int) -> int:
-        """Forget up to so many requests whose answers were kept long enough; how many."""
+    async def forget(self, limit: int, until: float | None = None) -> int:
+        """Forget up to so many requests whose answers were kept long enough at `until`, by default now; how many."""
         ...
 
 

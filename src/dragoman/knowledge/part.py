@@ -22,6 +22,7 @@ from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.knowledge.standing import AuthorizeAction, has_tenant, holder_of
 from dragoman.knowledge.vectors import EVERY_SECONDS, JOB, VectorWork, embedder_of_queries
 from dragoman.parts.part import Contribution, Facilities, Loop, OwnPipeline, Part, ScheduledJob
+from dragoman.storage.port import PurgeClock
 from dragoman.tools.context import ToolContext
 
 _TIDY_SECONDS = 60.0
@@ -52,7 +53,8 @@ def knowledge_part(
             on_failure=lambda error: given.logger.warn("a model cannot be used", {"reason": str(error)}),
             test_mode=settings.test_mode,
         )
-        follow_up = FollowUp(documents, passages)
+        purge_clock = given.storage.port(PurgeClock)
+        follow_up = FollowUp(documents, passages, purge_clock)
         quota = DocumentQuota(settings.documents_per_tenant, settings.document_bytes_per_tenant)
         performs: dict[str, Perform] = {
             **{name: follow_up.after(changing(make, documents, given.clock, quota)) for name, make in CHANGES.items()},
@@ -76,7 +78,7 @@ def knowledge_part(
             pipelines=tuple(map(pipeline, ACTIONS)),
             loops=(
                 Loop("knowledge.follow_up", follow_up.run),
-                given.scheduled(ScheduledJob("knowledge.tidy", _TIDY_SECONDS, partial(tidy, documents))),
+                given.scheduled(ScheduledJob("knowledge.tidy", _TIDY_SECONDS, partial(tidy, documents, purge_clock))),
                 given.scheduled(ScheduledJob("knowledge.convert", _TIDY_SECONDS, partial(convert, documents))),
                 given.scheduled(ScheduledJob("knowledge.index", _TIDY_SECONDS, partial(catch_up, passages))),
                 *_vector_loops(given, embedders),
@@ -96,9 +98,10 @@ def _vector_loops(given: Facilities, embedders: Embedders | None) -> Iterator[Lo
 class FollowUp:
     """Does what changes of this process have left to be done, soon. The jobs do what other processes have left."""
 
-    def __init__(self, documents: Documents, passages: PassageIndex) -> None:
+    def __init__(self, documents: Documents, passages: PassageIndex, purge_clock: PurgeClock) -> None:
         self._documents = documents
         self._passages = passages
+        self._purge_clock = purge_clock
         self._is_wanted = asyncio.Event()
 
     def after(self, perform: Perform) -> Perform:
@@ -120,14 +123,14 @@ class FollowUp:
             await self._is_wanted.wait()
             self._is_wanted.clear()
             with suppress(StorageError):
-                await tidy(self._documents)
+                await tidy(self._documents, self._purge_clock)
                 await catch_up(self._passages)
 
 
-async def tidy(documents: Documents) -> dict[str, int]:
+async def tidy(documents: Documents, purge_clock: PurgeClock) -> dict[str, int]:
     """Delete what is due, and purge, in steps that nobody has to wait for."""
-    tidied = 0
-    while done := await documents.tidy(_MOST_AT_ONCE):
+    tidied, now = 0, await purge_clock.now()
+    while done := await documents.tidy(_MOST_AT_ONCE, now):
         tidied += done
     return {"tidied": tidied}
 

@@ -271,11 +271,12 @@ class Documents(Protocol):
         """
         ...
 
-    async def tidy(self, limit: int) -> int:
+    async def tidy(self, limit: int, until: float | None = None) -> int:
         """One piece of the work that nobody waits for; how much there was, 0 if nothing is left.
 
         Of each tenant, it deletes what is due and what is below deleted documents, at most `limit`. It purges at most
-        `limit` documents that were deleted long ago, and forgets as many old receipts.
+        `limit` documents that were deleted long ago, and forgets as many old receipts: what may go at `until`, which is
+        now by default.
         """
         ...
 

@@ -133,6 +133,9 @@ class DeadLetters(Protocol):
         """
         ...
 
-    async def purge(self, limit: int, *, died_before: float) -> int:
-        """Forget up to so many dead letters, settled messages whose time is over, and expired ones; how many."""
+    async def purge(self, limit: int, *, died_before: float, until: float | None = None) -> int:
+        """Forget up to so many dead letters, and settled and expired messages whose time is over at `until`; how many.
+
+        `until` is now by default.
+        """
         ...

@@ -10,6 +10,18 @@ from dragoman.findings import Finding
 P = TypeVar("P")
 
 
+class PurgeClock(Protocol):
+    """What time it is for purges, which nobody can undo."""
+
+    async def now(self) -> float:
+        """Seconds since 1970. What had expired by then was found so at two looks, an hour apart or on both sides of a
+        restart of the machine, and at all looks between. One to two hours late; 0 before there were two looks.
+
+        Raises `StorageError`s.
+        """
+        ...
+
+
 class Storage(Protocol):
     """One engine, as one runtime uses it. Nothing is created, opened or started before a port is used.
 

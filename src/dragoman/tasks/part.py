@@ -10,7 +10,7 @@ from dragoman.agents.ledger import LedgerAdmin
 from dragoman.agents.migrations import MIGRATIONS
 from dragoman.calls.settings import LimitsConfig, ResourcesConfig
 from dragoman.parts.part import Contribution, Facilities, Loop, Part
-from dragoman.storage.port import Storage
+from dragoman.storage.port import PurgeClock, Storage
 from dragoman.tasks.feed import TaskFeed
 from dragoman.tasks.figures import TaskFigures
 from dragoman.tasks.keeping import Keeping
@@ -63,7 +63,8 @@ def tasks_part(
         keeping = Keeping(store, tasks, given.max_value_bytes, config.idempotency_ttl_ms)
         at_work.requests = TaskRequests(store, tasks, max_payload_bytes)
         at_work.feed = TaskFeed(at_work.requests, store, given.logger)
-        upkeep = TaskUpkeep(store, tasks, at_work.feed, given.logger, retry_seconds)
+        purge_clock = partial(given.storage.port, PurgeClock)
+        upkeep = TaskUpkeep(store, tasks, at_work.feed, given.logger, retry_seconds, purge_clock)
         figures = TaskFigures(store, tasks, keeping, given.logger, is_owner=is_owner)
 
         async def start() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from dragoman.agents.ledger import EntryStatus
 from dragoman.changes import Change, LedgerChanged
 from dragoman.clock import sleep
 from dragoman.errors import ErrorCode, StorageError
+from dragoman.storage.port import PurgeClock
 from dragoman.tasks.feed import TaskFeed
 from dragoman.tasks.port import RunQuery
 from dragoman.tasks.running import WAITING, TaskRuns
@@ -22,8 +25,17 @@ _PURGED_AT_ONCE = 500
 class TaskUpkeep:
     """Does nothing until the store has been used."""
 
-    def __init__(self, store: RunStore, tasks: TaskRuns, feed: TaskFeed, logger: Logger, retry_seconds: float) -> None:
+    def __init__(
+        self,
+        store: RunStore,
+        tasks: TaskRuns,
+        feed: TaskFeed,
+        logger: Logger,
+        retry_seconds: float,
+        open_purge_clock: Callable[[], PurgeClock],
+    ) -> None:
         self._store = store
+        self._open_purge_clock = open_purge_clock
         self._tasks = tasks
         self._feed = feed
         self._logger = logger
@@ -88,7 +100,8 @@ class TaskUpkeep:
             if not self._store.is_open:
                 continue
             try:
-                while await self._store.admin.purge(self._store.now() - self._retry_seconds, _PURGED_AT_ONCE):
+                until = await self._open_purge_clock().now() - self._retry_seconds
+                while await self._store.admin.purge(until, _PURGED_AT_ONCE):
                     pass
             except StorageError as error:
                 self._logger.warn("the ledger cannot be purged", exception_facts(error, ErrorCode.INTERNAL))

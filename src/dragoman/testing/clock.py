@@ -40,10 +40,17 @@ class ManualClock:
     def monotonic(self) -> float:
         return self._elapsed
 
+    def boot(self) -> float:
+        return self._elapsed
+
     def call_later(self, seconds: float, callback: Callable[[], None]) -> _Timer:
         timer = _Timer(self._elapsed + seconds, next(self._numbers), callback)
         heapq.heappush(self._timers, timer)
         return timer
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock ahead, or back. No time passes."""
+        self._start += timedelta(seconds=seconds)
 
     def skip(self, seconds: float) -> None:
         """Let time pass at once, as on a machine that sleeps: each timer that is due by then fires once, afterwards."""

@@ -29,8 +29,10 @@ from dragoman.gateway.keeping import ArtifactBucket, open_objects
 from dragoman.gateway.links import LINK_SECONDS, ArtifactLink, SignedLinks
 from dragoman.gateway.objects import LinkKeys, object_key
 from dragoman.gateway.settings import GatewayConfig
+from dragoman.storage.port import PurgeClock
 from dragoman.testing import ManualClock
 from tests.contract.engines import memory
+from tests.support.purge_clock import PromptStorage
 
 NAME = "acme-agent-data-uploads-prod"
 CONTENT = b'{"a": "' + b"x" * 600_000 + b'"}'
@@ -105,8 +107,8 @@ async def test_drafts_that_were_left_behind_are_swept_and_nothing_is_listed(
 
 async def test_arguments_are_kept_in_a_bucket_and_their_rows_in_the_storage(tmp_path: Path) -> None:
     clock = ManualClock()
-    storage = memory(tmp_path, clock=clock)
-    links = SignedLinks(storage.port(LinkKeys), clock)
+    storage = PromptStorage(memory(tmp_path, clock=clock), clock)
+    links = SignedLinks(storage.port(LinkKeys), clock, storage.port(PurgeClock))
     kept = open_objects(storage, GatewayConfig(), clock, ArtifactBucket(ObstoreObjects(MemoryStore(), tmp_path), links))
     await kept.objects.keep("acme", "application/json", pieces())
     assert kept.links is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import dragoman
 from dragoman import AgentContext, AgentMessage, agent, tool
 from dragoman.agents.ledger import Query
 from dragoman.changes import Change, LedgerChanged
-from dragoman.testing import ManualClock
+from dragoman.testing import ManualClock, open_server
+from tests.support.agents import quiet
 from tests.support.waiting import PATIENCE, until
 
 
@@ -54,15 +54,37 @@ async def test_a_server_with_tasks_forgets_no_request_of_an_agent_before_its_ret
         async def count() -> int:
             return len(await server.agents.deliveries.admin.page(Query()))
 
-        await server.agents.send_request("a", 1)
-        for _ in range(6):
-            clock.advance(30.0)
+        async def count_after(seconds: float) -> int:
+            clock.advance(seconds)
             for _ in range(3):
                 await server.call("job")  # The loops have had their turn.
-        assert await count() == 2
-        await until_read(count, 0, clock)
+            return await count()
+
+        await count_after(30)  # The first look; what is purged goes by what the looks agree on, an hour later.
+        await count_after(3_470)
+        await server.agents.send_request("a", 1)
+        await count_after(130)  # The second hour begins behind the time to live, and before the end of the retries.
+        assert await count_after(3_600) == 2
+        assert await count_after(3_600) == 0
 
 
-async def until_read(count: Callable[[], Awaitable[int]], wanted: int, clock: ManualClock) -> None:
-    while await count() != wanted:
-        clock.advance(30.0)
+async def test_messages_are_purged_when_two_looks_an_hour_apart_found_them_expired() -> None:
+    clock = ManualClock()
+    async with open_server([answer], {"aacp": {"default_ttl_ms": 60_000}}, clock=clock) as server:
+        agents = server.runtime.agents
+        assert agents is not None
+
+        async def kept_after(seconds: float) -> int:
+            clock.advance(seconds)
+            await quiet()
+            return len(await agents.deliveries.admin.page(Query(limit=10)))
+
+        await agents.send_reliable_message("a", 1)
+        await until(lambda: server.runtime.runner.under_way == 0)
+        assert await kept_after(40) == 1
+        clock.jump(7 * 86_400)  # The clock is wrong for a moment.
+        assert await kept_after(40) == 1
+        clock.jump(-7 * 86_400)
+        assert await kept_after(3_600) == 1
+        assert await kept_after(3_600) == 1
+        assert await kept_after(3_600) == 0

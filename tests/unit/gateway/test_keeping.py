@@ -33,6 +33,7 @@ from dragoman.protocol.shape import Shape
 from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
 from tests.contract.engines import ENGINES, opened_storages
+from tests.support.purge_clock import PromptPurgeClock, PromptStorage
 
 ARGS = {"document_id": "x", "body": "ä" * 100_000}
 CONTENT = msgspec.json.encode(ARGS)
@@ -58,7 +59,7 @@ async def on_disk(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Storage]:
 
 
 def objects_of(storage: Storage, clock: ManualClock, **settings: Any) -> Objects:
-    return open_objects(storage, GatewayConfig(**settings), clock).objects
+    return open_objects(PromptStorage(storage, clock), GatewayConfig(**settings), clock).objects
 
 
 @pytest.fixture
@@ -281,7 +282,8 @@ def dying(storage: Storage, clock: ManualClock, step: str, *, after: bool) -> Ob
     records: Any = DyingRecords(storage.port(ObjectRecords), step, after=after)
     expiry: Any = DyingRecords(storage.port(ObjectExpiry), step, after=after)
     assert kept.links is not None
-    return Objects(storage.port(ObjectStore), records, expiry, kept.links, GatewayConfig(), clock)
+    purge_clock = PromptPurgeClock(clock)
+    return Objects(storage.port(ObjectStore), records, expiry, kept.links, GatewayConfig(), clock, purge_clock)
 
 
 @pytest.mark.parametrize(("step", "after"), [("claim", False), ("claim", True), ("complete", False)])

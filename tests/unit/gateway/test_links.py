@@ -18,6 +18,7 @@ from dragoman.gateway.links import LINK_SECONDS, ArtifactLink, SignedLinks
 from dragoman.gateway.objects import LinkKeys
 from dragoman.testing import ManualClock
 from tests.contract.engines import opened_storages
+from tests.support.purge_clock import PromptPurgeClock
 
 HASH = "0123456789abcdef" * 4
 BASE = "https://tools.example.org"
@@ -25,7 +26,7 @@ BASE = "https://tools.example.org"
 
 def links_of(keys: LinkKeys, clock: ManualClock, public_url: str | None = None, start: int = 0) -> SignedLinks:
     numbers = count(start)
-    return SignedLinks(keys, clock, public_url, lambda size: bytes([next(numbers)]) * size)
+    return SignedLinks(keys, clock, PromptPurgeClock(clock), public_url, lambda size: bytes([next(numbers)]) * size)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from dragoman.tools.context import ToolContext
 from tests.contract.engines import opened_storages
 from tests.support.document_entries import Tree, asked
 from tests.support.large_texts import large_text
+from tests.support.purge_clock import PromptPurgeClock
 from tests.support.waiting import PATIENCE
 
 
@@ -30,9 +31,11 @@ class Scripted:
     def __init__(self, *steps: int | Exception) -> None:
         self.steps = list(steps)
         self.limits: list[int] = []
+        self.times: set[float] = set()
 
-    async def tidy(self, limit: int) -> int:
+    async def tidy(self, limit: int, until: float) -> int:
         self.limits.append(limit)
+        self.times.add(until)
         step = self.steps.pop(0) if self.steps else 0
         if isinstance(step, Exception):
             raise step
@@ -40,16 +43,17 @@ class Scripted:
 
 
 async def test_documents_are_tidied_in_steps_until_nothing_is_left() -> None:
-    documents = Scripted(200, 7, 1, 0, 200)
-    assert await tidy(cast(Documents, documents)) == {"tidied": 208}
+    documents, clock = Scripted(200, 7, 1, 0, 200), ManualClock()
+    assert await tidy(cast(Documents, documents), PromptPurgeClock(clock)) == {"tidied": 208}
     assert (documents.limits, documents.steps) == ([200] * 4, [200])
+    assert documents.times == {clock.now().timestamp()}
 
 
 @pytest.mark.slow
 async def test_what_a_change_leaves_is_done_soon_and_not_only_by_the_job(tmp_path: Path) -> None:
     async with opened_storages("sqlite", tmp_path) as (storage,):
         documents, passages, audit = (storage.port(port) for port in (Documents, PassageIndex, Audit))
-        follow_up, tree = FollowUp(documents, passages), Tree(documents)
+        follow_up, tree = FollowUp(documents, passages, PromptPurgeClock(ManualClock())), Tree(documents)
         for id, parent in (("a", ROOT), ("b", "a"), ("c", "a")):
             await tree.create(id, parent, body=large_text("needle"))
 

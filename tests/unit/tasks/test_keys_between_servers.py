@@ -96,7 +96,7 @@ async def test_a_key_is_free_again_when_its_time_is_over(kept: Kept) -> None:
     async with asyncio.timeout(PATIENCE), kept.serve(pay.tool, clock=tomorrow) as server:
         client = await server.client()
         while is_repeat(await call(client)):  # Until it is purged, which nobody tells.
-            tomorrow.advance(30.0)
+            tomorrow.advance(1800.0)
             await asyncio.sleep(0.01)
     assert pay.count == 2
 
@@ -309,3 +309,19 @@ async def test_a_call_on_a_thread_that_a_stop_interrupts_is_unknown(kept: Kept) 
     await happened(hung.finished)
     async with kept.serve(hung.tool) as server:
         assert error_in(await call(await server.client(), "hang"))["details"] == UNKNOWN
+
+
+async def test_a_clock_that_is_a_day_ahead_for_a_moment_makes_no_key_free(kept: Kept) -> None:
+    pay, clock = Effect(), ManualClock()
+    async with kept.serve(pay.tool, clock=clock) as server:
+        client = await server.client()
+        await call(client)
+        clock.jump(25 * 3600)
+        for _ in range(4):
+            clock.advance(10.0)
+            await quiet()
+            assert is_repeat(await call(client))
+        clock.jump(-25 * 3600)
+        clock.advance(10.0)
+        assert is_repeat(await call(client))
+    assert pay.count == 1

@@ -20,6 +20,10 @@ except ImportError:  # On Windows every process leads. Jobs that run twice do th
     fcntl = None
 
 
+JOB_PREFIX = "job-"
+"""Of the names of the files. Processes have theirs in the same folder."""
+
+
 class LeaderLocks:
     """The locks that this process has in one folder."""
 
@@ -38,7 +42,7 @@ class LeaderLocks:
         if name in self._held:
             return True
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = open_or_create_file(self._folder / f"job-{name}.lock")
+        descriptor = open_or_create_file(self._folder / f"{JOB_PREFIX}{name}.lock")
         try:
             if fcntl is not None:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -157,6 +157,18 @@ def describe_library() -> str:
     return f"{sqlite3.sqlite_version} with FTS5"
 
 
+def has_reset_defect(version: tuple[int, int, int] | None = None) -> bool:
+    """Whether SQLite, this Python's by default, can damage a database in WAL mode that several connections write to.
+
+    One begins the log anew in the moment in which another brings it into the file. Versions from 3.51.3 on have the
+    fix, and so have two older lines: https://sqlite.org/wal.html#walresetbug.
+    """
+    import sqlite3
+
+    found = version or sqlite3.sqlite_version_info
+    return found < (3, 51, 3) and not (3, 50, 7) <= found < (3, 51) and not (3, 44, 6) <= found < (3, 45)
+
+
 def _check_library(version: tuple[int, int, int]) -> None:
     if version < OLDEST_SQLITE:
         needed, found = (".".join(map(str, numbers)) for numbers in (OLDEST_SQLITE, version))

@@ -298,16 +298,16 @@ class SqliteDocuments:
         # A piece of a document with many passages may come to no more than these.
         return leaving.go_on(rows.leaving, tenant, rows.now, Room(documents=limit)) or 1
 
-    def _purge(self, limit: int, transaction: Transaction) -> int:
-        purged, room, now = 0, MOST_ROWS, self._rows(transaction).now
-        for tenant, id in transaction.execute(_OLD, (now - KEPT_DELETED_SECONDS, limit)).fetchall():
+    def _purge(self, limit: int, until: float | None, transaction: Transaction) -> int:
+        purged, room, until = 0, MOST_ROWS, self._rows(transaction).now if until is None else until
+        for tenant, id in transaction.execute(_OLD, (until - KEPT_DELETED_SECONDS, limit)).fetchall():
             written, is_all = forget_revisions(transaction, tenant, id, room)
             room -= written
             if not is_all or room <= 0:
                 return purged + 1
             transaction.execute("DELETE FROM document WHERE tenant = ? AND id = ?", (tenant, id))
             purged, room = purged + 1, room - 2
-        return purged + sum(transaction.execute(statement, (now, limit)).rowcount for statement in _FORGET)
+        return purged + sum(transaction.execute(statement, (until, limit)).rowcount for statement in _FORGET)
 
     def _rows(
         self, connection: Transaction | sqlite3.Connection, cut: CutAhead | None = None, text: NewText = _NO_TEXT

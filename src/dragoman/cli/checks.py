@@ -18,8 +18,19 @@ from dragoman.adapters.embedders import examine_embedder
 from dragoman.adapters.engines import make_storage
 from dragoman.adapters.sqlite_ledger_overview import spaces_in
 from dragoman.app import parts_of
-from dragoman.cli.clients import CLIENTS, ClientProgram, EntryScope, is_command, own_command, parse, read
+from dragoman.cli.clients import (
+    CLIENTS,
+    ClientProgram,
+    EntryScope,
+    is_command,
+    is_ours,
+    own_command,
+    parse,
+    read,
+    words_of,
+)
 from dragoman.cli.options import load_settings
+from dragoman.cli.sharing import shared_database
 from dragoman.cli.trial import first_answer, is_protocol_line
 from dragoman.clock import SystemClock
 from dragoman.config import Config, Settings
@@ -44,6 +55,7 @@ def all_findings(config: Path | None) -> Iterator[Finding]:
     yield finding
     if settings is not None:
         yield from make_storage(settings.config.storage, SystemClock(), MIGRATIONS).examine()
+        yield from shared_database(settings.config.storage)
         yield from ledger(settings.config.storage)
         yield from examine_bucket(settings.config.gateway, os.environ)
         yield from embedder(settings.config)
@@ -231,28 +243,15 @@ def _client_file(client: ClientProgram, path: Path) -> Iterator[Finding]:
         return
     servers = document.get(client.key)
     entries = servers.items() if isinstance(servers, dict) else ()
-    ours = [(name, entry) for name, entry in entries if _is_ours(entry)]
+    ours = [(name, entry) for name, entry in entries if is_ours(entry)]
     for name, entry in ours:
         yield _entry(client, path, name, entry)
     if not ours:
         yield Finding(client.name, "ok", f"{path} does not mention dragoman")
 
 
-def _words(entry: Any) -> list[str]:
-    """The command line of an entry."""
-    if not isinstance(entry, dict):
-        return []
-    arguments = entry.get("args")
-    words = [entry.get("command"), *(arguments if isinstance(arguments, list) else ())]
-    return [word for word in words if isinstance(word, str)]
-
-
-def _is_ours(entry: Any) -> bool:
-    return any(Path(word).stem == "dragoman" for word in _words(entry))
-
-
 def _entry(client: ClientProgram, path: Path, name: str, entry: Any) -> Finding:
-    command, *arguments = _words(entry)
+    command, *arguments = words_of(entry)
     advice = f"Run `dragoman install {client.id}` again, with --force."
     if not is_command(command):
         return Finding(client.name, "problem", f"{path}: {name!r} starts {command}, which is not there", advice)

@@ -148,3 +148,17 @@ def _finite(text: str) -> float:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def words_of(entry: Any) -> list[str]:
+    """The command line of an entry."""
+    if not isinstance(entry, dict):
+        return []
+    arguments = entry.get("args")
+    words = [entry.get("command"), *(arguments if isinstance(arguments, list) else ())]
+    return [word for word in words if isinstance(word, str)]
+
+
+def is_ours(entry: Any) -> bool:
+    """Whether an entry starts Dragoman."""
+    return any(Path(word).stem == "dragoman" for word in words_of(entry))

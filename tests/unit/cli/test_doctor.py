@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,16 +12,18 @@ from typing import Any, NoReturn
 import pytest
 from typer.testing import CliRunner, Result
 
-from dragoman.adapters.sqlite_database import FILE_NAME
+from dragoman.adapters.process_locks import ProcessLocks, processes_with
+from dragoman.adapters.sqlite_database import FILE_NAME, has_reset_defect
 from dragoman.cli import checks
 from dragoman.cli.clients import CLIENTS
 from dragoman.cli.commands import app
 from dragoman.config import make_config
+from dragoman.cli.sharing import shared_database
 from dragoman.edge.settings import HttpConfig
 from dragoman.findings import Finding
 from dragoman.storage.settings import StorageConfig
 from tests.support.kept_messages import fill
-from tests.support.processes import free_port
+from tests.support.processes import ServerProcess, free_port
 
 runner = CliRunner()
 
@@ -294,3 +297,71 @@ def test_doctor_says_what_takes_part_in_answers_to_queries(settings: dict[str, A
     (finding,) = [each for each in checks.embedder(config) if each.check == "queries"]
     assert (finding.verdict, finding.message) == ("ok", said)
     assert [each for each in checks.embedder(make_config({})) if each.check == "queries"] == []
+
+
+@pytest.mark.parametrize(
+    ("version", "has_defect"),
+    [
+        ((3, 40, 1), True),
+        ((3, 44, 5), True),
+        ((3, 44, 6), False),
+        ((3, 45, 0), True),
+        ((3, 50, 6), True),
+        ((3, 50, 7), False),
+        ((3, 51, 2), True),
+        ((3, 51, 3), False),
+        ((3, 53, 0), False),
+    ],
+)
+def test_an_sqlite_that_can_damage_a_shared_database_is_known_by_its_version(
+    version: tuple[int, int, int], has_defect: bool
+) -> None:
+    assert has_reset_defect(version) is has_defect
+
+
+def test_several_processes_on_a_directory_are_a_warning_with_an_sqlite_that_can_damage_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 40, 1))
+    locks, config = ProcessLocks(tmp_path / "locks"), StorageConfig(data_dir=str(tmp_path))
+    locks.take("one")
+    assert list(shared_database(config)) == []
+    locks.take("two")
+    (finding,) = shared_database(config)
+    assert (finding.check, finding.verdict) == ("SQLite", "warning")
+    assert finding.message.startswith(f"2 processes use {tmp_path}, and ")
+    assert "3.51.3 or newer, 3.50.7 or 3.44.6" in str(finding.advice)
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 51, 3))
+    assert list(shared_database(config)) == []
+    for process in ("one", "two"):
+        locks.give_back(process)
+
+
+def test_several_clients_that_start_servers_are_processes_on_one_directory(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 40, 1))
+    document = started("dragoman", "serve")
+    (place / ".mcp.json").write_text(json.dumps(document))
+    assert list(shared_database(StorageConfig(data_dir=str(place)))) == []
+    document["mcpServers"]["second"] = document["mcpServers"]["mine"]
+    (place / ".mcp.json").write_text(json.dumps(document))
+    (finding,) = shared_database(StorageConfig(data_dir=str(place)))
+    assert finding.message.startswith(f"2 entries of clients start processes that use {place}, and ")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who has locks")
+def test_processes_that_have_the_database_open_are_counted(tmp_path: Path) -> None:
+    settings = {"tools.memory_enabled": "true", "storage.data_dir": str(tmp_path)}
+    with (
+        ServerProcess(settings=settings, is_modern=True) as one,
+        ServerProcess(settings=settings, is_modern=True) as two,
+    ):
+        for server in (one, two):
+            server.call("memory_store", key="k", value="v")
+        assert processes_with(tmp_path / FILE_NAME) == 2
+        assert two.leave() == 0
+        assert processes_with(tmp_path / FILE_NAME) == 1
+        assert one.leave() == 0
+    assert processes_with(tmp_path / FILE_NAME) == 0

@@ -62,12 +62,14 @@ class Deliveries:
         publish: Publish,
         *,
         max_state_bytes: int,
+        max_response_bytes: int,
         timeout_ms: int,
     ) -> None:
         self.ledger, self.admin, self.config, self.clock, self.logger = ledger, admin, config, clock, logger
         self.drafts, self.awaited = drafts, AwaitedOutcomes(clock)
         self.elsewhere = StatesElsewhere(ledger, clock)
-        self.max_state_bytes, self.timeout_ms = max_state_bytes, timeout_ms
+        self.max_state_bytes, self.max_response_bytes = max_state_bytes, max_response_bytes
+        self.timeout_ms = timeout_ms
         self.policy = RetryPolicy(
             max_attempts=config.max_attempts,
             base_delay_ms=config.base_delay_ms,

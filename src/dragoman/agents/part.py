@@ -45,6 +45,7 @@ def agents_part(
             random,
             given.publish,
             max_state_bytes=tools.max_state_bytes,
+            max_response_bytes=given.max_value_bytes,
             timeout_ms=timeouts.tool_timeouts.execution,
         )
         upkeep, figures = Upkeep(deliveries, given.storage.port(PurgeClock)), AgentFigures(deliveries)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.errors import (
     ErrorCode,
@@ -15,7 +18,7 @@ from dragoman.errors import (
     ToolError,
     Unauthorized,
 )
-from dragoman.replies.encoding import clean_details, clean_message
+from dragoman.replies.encoding import clean_details, clean_message, encode_kept_error
 
 _CLASSES: dict[ErrorCode, type[ToolError]] = {
     ErrorCode.INVALID_ARGUMENT: InvalidArgument,
@@ -27,13 +30,16 @@ _CLASSES: dict[ErrorCode, type[ToolError]] = {
 
 
 def stored_error(error: ToolError, correlation_id: str | None) -> bytes:
-    """JSON of an error, without details that have no such form."""
+    """JSON of an error, without details that have no such form, or that are too large to be kept."""
     told = error.structured(None, correlation_id)
+
+    def encode(message: str, details: Any) -> bytes:
+        return msgspec.json.encode(replace(told, message=message, details=details))
+
     try:
-        return msgspec.json.encode(told)
+        return encode_kept_error(encode, told.message, told.details)
     except Exception:  # What a handler made up.
-        message, details = clean_message(told.message), clean_details(told.details)
-        return msgspec.json.encode(msgspec.structs.replace(told, message=message, details=details))
+        return encode_kept_error(encode, clean_message(told.message), clean_details(told.details))
 
 
 def error_in(stored: bytes | None) -> ToolError:

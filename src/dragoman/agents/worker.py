@@ -40,6 +40,7 @@ from dragoman.errors import (
     LeaseLost,
     ProtocolError,
     ResourceExhausted,
+    ResultTooLarge,
     Stopping,
     StorageUncertain,
     ToolError,
@@ -81,6 +82,7 @@ class Host(Protocol):
     origin: Origin
     hooks: AgentHooks
     max_state_bytes: int
+    max_response_bytes: int
     is_stopping: bool
     retries: int
 
@@ -330,7 +332,8 @@ class AgentWorker:
                 await start(self._context(item))
         value = await handle(item.message, self._context(item))
         if item.entry is not None and item.entry.kind == "REQUEST":
-            item.sends.append(self._host.drafts.response_to(item.entry, _as_json(value)))
+            response = _as_json(value, self._host.max_response_bytes)
+            item.sends.append(self._host.drafts.response_to(item.entry, response))
         changes = self.state.take_changes()
         self._handle_message = handle  # Not before: what `start` did is undone with a message that fails.
         return value, changes
@@ -463,10 +466,13 @@ def stopped(agent_id: str) -> ResourceExhausted:
     )
 
 
-def _as_json(value: Any) -> bytes:
+def _as_json(value: Any, most: int) -> bytes:
     try:
-        return _encode(value)
+        encoded = _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         failure = InternalFailure("The agent's response is not JSON", {"reason": "bad_response"})
         failure.__cause__ = error
         raise failure from error
+    if len(encoded) > most:
+        raise ResultTooLarge(len(encoded), most)
+    return encoded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -142,6 +142,18 @@ def clean_message(message: object, most: int | None = None) -> str:
 
 DETAILS_TOO_LARGE: Mapping[str, Any] = {"reason": "details_too_large"}
 """What stands in place of an error's details when they would not fit."""
+
+
+MOST_KEPT_ERROR = 1_048_576
+"""Bytes of an error that is kept: as many as an answer has by default."""
+
+
+def encode_kept_error(encode: Callable[[str, Any], bytes], message: str, details: Any) -> bytes:
+    """What `encode` makes of a message and details, or of what is left of them when that is too large to be kept."""
+    encoded = encode(message, details)
+    if len(encoded) <= MOST_KEPT_ERROR:
+        return encoded
+    return encode(clean_message(message, 1000), DETAILS_TOO_LARGE if details else details)
 
 
 def clean_details(details: Mapping[str, Any] | None, most: int = sys.maxsize) -> Mapping[str, Any] | None:

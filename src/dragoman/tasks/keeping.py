@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from dragoman.agents.ledger import EntryStatus
 from dragoman.agents.senders import client_source
 from dragoman.calls.call import Call, Outcome, Service
+from dragoman.calls.intake import Intake
 from dragoman.calls.origin import LOCAL_TRANSPORT
 from dragoman.calls.repeats import IDEMPOTENCY_KEY, check_key, key_conflict, until_told
 from dragoman.calls.run_handler import meaning_of
@@ -43,6 +44,7 @@ from dragoman.tasks.store import RunStore, stored_now
 from dragoman.tasks.stored import encode_error, encode_value, outcome_in, unknown_outcome
 from dragoman.tools.storage_errors import is_uncertain
 
+_LARGE_PART = 4
 _WAITING = (LOCAL_TRANSPORT, "explorer")
 """Transports without a client of MCP: Python code and the explorer wait for any call."""
 _REQUIRED: Mapping[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
@@ -69,8 +71,11 @@ class _Flight(Struct, eq=False):
 class Keeping:
     """Implements `Repeats`."""
 
-    def __init__(self, store: RunStore, tasks: TaskRuns, most_bytes: int, ttl_ms: int) -> None:
+    def __init__(
+        self, store: RunStore, tasks: TaskRuns, get_intake: Callable[[], Intake], most_bytes: int, ttl_ms: int
+    ) -> None:
         self._store = store
+        self._get_intake = get_intake
         self._tasks = tasks
         self._most = most_bytes
         self._ttl = ttl_ms / 1000
@@ -202,6 +207,7 @@ class Keeping:
             call.cancellation.raise_if_set()
             value = await proceed(call)
             stored = encode_value(value, self._most)
+            self._check_answer(call, value, stored)
         except BaseException as error:
             is_over, failure = _failure_in(error, call)
             if not is_over or await self._end(run, kept_as, failure) or failure is None:
@@ -225,6 +231,11 @@ class Keeping:
             facts = {"outcome": "UNKNOWN", "retryable": call.tool.definition.hints.are_harmless}
             raise InternalFailure("The outcome of the call could not be stored", facts) from cause
         return settled
+
+    def _check_answer(self, call: Call, value: Any, stored: bytes) -> None:
+        """Raise `ResultTooLarge` for a value that cannot be answered, although its JSON alone might."""
+        if len(stored) > self._most // _LARGE_PART:  # Others fit, twice and escaped.
+            self._get_intake().render(call, Outcome(value))
 
     async def _end(self, run: Run, kept_as: KeptAs, stored: bytes | None) -> bool:
         """Whether that could be stored."""

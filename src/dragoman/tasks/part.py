@@ -60,7 +60,7 @@ def tasks_part(
         tasks = TaskRuns(
             store, config, resources, limits, given.catalogue, given.logger, server_info, runs_tasks=runs_tasks
         )
-        keeping = Keeping(store, tasks, given.max_value_bytes, config.idempotency_ttl_ms)
+        keeping = Keeping(store, tasks, given.get_intake, given.max_value_bytes, config.idempotency_ttl_ms)
         at_work.requests = TaskRequests(store, tasks, max_payload_bytes)
         at_work.feed = TaskFeed(at_work.requests, store, given.logger)
         purge_clock = partial(given.storage.port, PurgeClock)

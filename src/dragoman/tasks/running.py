@@ -46,7 +46,7 @@ from dragoman.tasks.port import Ended, Note, Released, Run, RunChange, RunQuery,
 from dragoman.tasks.queue import QueuedTask, TaskQueue
 from dragoman.tasks.settings import TasksConfig
 from dragoman.tasks.store import RunStore, stored_now
-from dragoman.tasks.stored import UNKNOWN_OUTCOME, JsonRpcError, as_json_rpc, encode_result
+from dragoman.tasks.stored import UNKNOWN_OUTCOME, JsonRpcError, encode_json_rpc, encode_result
 from dragoman.telemetry.log import Logger, exception_facts
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.tool import MOST_NAME
@@ -308,7 +308,7 @@ class TaskRuns:
         elif isinstance(error, Interrupted) and call.cancellation.reason == "client":
             change = end(status=EntryStatus.CANCELLED)
         elif isinstance(error, ProtocolError):
-            change = end(status=EntryStatus.FAILED, error=msgspec.json.encode(as_json_rpc(error)))
+            change = end(status=EntryStatus.FAILED, error=encode_json_rpc(error))
         else:
             result = encode_result(self._intake.render(call, outcome), self._server_info)
             change = end(status=EntryStatus.COMPLETED, result=result, message_id=self._store.message_id())

@@ -12,6 +12,7 @@ from dragoman import errors
 from dragoman.calls.call import Outcome
 from dragoman.errors import InternalFailure, InvalidArgument, ProtocolError, ResultTooLarge, ToolError
 from dragoman.protocol.results import ToolResult
+from dragoman.replies.encoding import clean_message, encode_kept_error
 from dragoman.tools.content import Audio, EmbeddedResource, Image, ResourceLink, Text, content_blocks, encode_within
 
 
@@ -69,6 +70,9 @@ class _Link(ResourceLink, tag="resource_link", omit_defaults=True):
     """Links of the official SDK have them."""
 
 
+_MOST_PLAIN = 100_000
+"""Characters of an error's words for the dialect `plain`."""
+
 _decode = msgspec.json.Decoder(StoredOutcome).decode
 _decode_blocks = msgspec.json.Decoder(list[Text | Image | Audio | _Link | _Resource]).decode
 
@@ -87,19 +91,23 @@ def encode_value(value: Any, most: int) -> bytes:
 
 
 def encode_error(error: ToolError | ProtocolError) -> bytes:
-    """What is stored of an error. As in answers, particulars without a JSON form are left out."""
+    """What is stored of an error. As in answers, particulars without a JSON form, or too large, are left out."""
+
+    def encode(message: str, particulars: Any) -> bytes:
+        return msgspec.json.encode(_stored(error, message, particulars))
+
+    message, particulars = _text(error.message), error.data if isinstance(error, ProtocolError) else error.details
     try:
-        return msgspec.json.encode(_stored(error, error.data if isinstance(error, ProtocolError) else error.details))
+        return encode_kept_error(encode, message, particulars)
     except (TypeError, ValueError, RecursionError):  # Of details that a handler made up.
-        return msgspec.json.encode(_stored(error, {"reason": "details_not_serializable"}))
+        return encode_kept_error(encode, message, {"reason": "details_not_serializable"})
 
 
-def _stored(error: ToolError | ProtocolError, particulars: Any) -> StoredOutcome:
-    message = _text(error.message)
+def _stored(error: ToolError | ProtocolError, message: str, particulars: Any) -> StoredOutcome:
     if isinstance(error, ProtocolError):
         return StoredOutcome(protocol_error=JsonRpcError(error.code, message, particulars))
     kind = next(each.__name__ for each in type(error).__mro__ if each.__module__ == errors.__name__)
-    plain = None if error.plain is None else _text(error.plain)
+    plain = None if error.plain is None else clean_message(error.plain, _MOST_PLAIN)
     rules = error.rules if isinstance(error, InvalidArgument) else ()
     return StoredOutcome(error=StoredError(kind, message, particulars, plain, rules))
 
@@ -118,9 +126,13 @@ def _error_of(stored: StoredError) -> ToolError:
     return error
 
 
-def as_json_rpc(error: ProtocolError) -> JsonRpcError:
-    """An error as a JSON-RPC response has it."""
-    return JsonRpcError(error.code, error.message, error.data)
+def encode_json_rpc(error: ProtocolError) -> bytes:
+    """What is stored of an error that a JSON-RPC response answers with."""
+
+    def encode(message: str, data: Any) -> bytes:
+        return msgspec.json.encode(JsonRpcError(error.code, message, data))
+
+    return encode_kept_error(encode, error.message, error.data)
 
 
 def outcome_in(stored: bytes) -> Outcome:

@@ -21,6 +21,7 @@ from dragoman.storage.settings import StorageConfig
 from dragoman.testing import ManualClock
 from tests.support.document_entries import ACME, Tree, titled
 from tests.support.large_texts import large_text
+from tests.support.purge_clock import PromptPurgeClock
 
 INDEXED = "INSERT INTO passage ("
 
@@ -77,9 +78,9 @@ async def test_no_transaction_writes_more_than_2000_rows_or_indexes_more_than_25
     await asyncio.gather(*(tree.create(f"m{number}", body=paragraphs) for number in range(20)))
     await asyncio.gather(*(tree.delete(f"m{number}") for number in range(20)))
     await tree.delete("top")
-    await tidy(documents)
+    await tidy(documents, PromptPurgeClock(clock))
     clock.advance(KEPT_DELETED_SECONDS)
-    await tidy(documents)
+    await tidy(documents, PromptPurgeClock(clock))
     await storage.close()
     assert len(Counted.rows) > 40
     assert max(Counted.rows) <= MOST_ROWS

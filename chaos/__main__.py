@@ -1,6 +1,7 @@
 """`python -m chaos`: kill servers with agents, with tasks, with actions and with deliveries, as often as it is told.
 
-Meanwhile all of them sleep now and then, and disks fail.
+Meanwhile all of them sleep now and then, and disks fail. Then files of the database are moved away, replaced and
+deleted under servers.
 
 Exits with 1 when something is wrong.
 """
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from chaos.losses import run_losses
 from chaos.rounds import AT_RANDOM, Report, Round, Run
 from chaos.run import AgentRound
 from chaos.run_actions import ActionRound
@@ -31,6 +33,7 @@ def main() -> int:
     parser.add_argument("--task-kills", type=int, default=200, help="of servers with tasks [200]")
     parser.add_argument("--action-kills", type=int, default=100, help="of servers with actions [100]")
     parser.add_argument("--delivery-kills", type=int, default=100, help="of servers with accepted requests [100]")
+    parser.add_argument("--losses", type=int, default=24, help="of files of the database [24]")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     shutil.rmtree(OUT, ignore_errors=True)
@@ -39,7 +42,9 @@ def main() -> int:
     tasks = _run("tasks", TaskRound, options.task_kills, options.seed)
     actions = _run("actions", ActionRound, options.action_kills, options.seed)
     deliveries = _run("deliveries", DeliveryRound, options.delivery_kills, options.seed)
-    problems = [*agents.problems, *tasks.problems, *actions.problems, *deliveries.problems]
+    losses = asyncio.run(run_losses(options.losses, OUT / "losses", options.seed))
+    print(f"losses: {losses.acknowledged:,} of {losses.calls:,} calls acknowledged", *losses.losses.items(), sep="\n  ")
+    problems = [*agents.problems, *tasks.problems, *actions.problems, *deliveries.problems, *losses.problems]
     if problems:
         more = len(problems) - _SHOWN
         shown = [*problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]

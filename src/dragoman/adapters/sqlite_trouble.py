@@ -25,9 +25,8 @@ class SqliteTrouble:
     """What has been noticed of one database. The methods may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._log = path.with_name(f"{path.name}-wal")
-        self._files: dict[Path, tuple[int, int]] = {}
+        self._path, self._log = str(path), f"{path}-wal"
+        self._files: dict[str, tuple[int, int]] = {}
         self._noting = threading.Lock()
         self._is_replaced = False
         self.reason: str | None = None
@@ -50,7 +49,7 @@ class SqliteTrouble:
 
     def check(self) -> None:
         """Raise `StorageUnavailable` if the files are not those that were opened, now or at an earlier look."""
-        if not self._is_replaced and any(self._is_lost(*each) for each in self._files.copy().items()):
+        if not self._is_replaced and any(self._is_lost(*each) for each in tuple(self._files.items())):
             self._is_replaced = True
             self._note(REPLACED)
         if self._is_replaced:
@@ -73,11 +72,11 @@ class SqliteTrouble:
         """The files may go now."""
         self._files.clear()
 
-    def _remember(self, path: Path) -> None:
+    def _remember(self, path: str) -> None:
         found = os.stat(path)
         self._files[path] = found.st_dev, found.st_ino
 
-    def _is_lost(self, path: Path, known: tuple[int, int]) -> bool:
+    def _is_lost(self, path: str, known: tuple[int, int]) -> bool:
         try:
             found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):

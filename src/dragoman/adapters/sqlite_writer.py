@@ -223,13 +223,6 @@ class SqliteWriter:
             connection.close()
 
 
-def _commit(connection: sqlite3.Connection) -> None:
-    try:
-        connection.execute("COMMIT")
-    except Exception as error:
-        raise commit_error(error) from error
-
-
 def _run(
     together: Together | None,
     jobs: list[Job[Transaction, Any]],

@@ -96,11 +96,13 @@ async def test_files_that_go_with_a_closed_storage_are_not_missed(storage: Stora
     assert storage.trouble() is None
 
 
-async def test_a_commit_into_a_file_that_was_lost_meanwhile_is_not_acknowledged(tmp_path: Path) -> None:
+async def test_the_outcome_of_a_commit_into_a_file_that_was_lost_meanwhile_is_unknown(tmp_path: Path) -> None:
     file = tmp_path / "dragoman.db"
     database = SqliteDatabase(file, MEMORIES)
     with pytest.raises(StorageUncertain, match=LOST):
         await database.write(lambda writing: file.rename(tmp_path / "elsewhere"))
+    with pytest.raises(StorageUnavailable, match=LOST):
+        await database.write(lambda writing: None)
     await database.close()
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.adapters.sqlite_errors import commit_error, storage_error
 from dragoman.adapters.sqlite_jobs import Farewell, Job, Together
-from dragoman.errors import StorageClosed, StorageFailed, StorageUncertain, TooManyWrites
+from dragoman.errors import StorageClosed, StorageFailed, TooManyWrites
 
 if TYPE_CHECKING:
     import sqlite3
@@ -185,8 +185,7 @@ class SqliteWriter:
             for together, jobs in groupby(group, attrgetter("together")):
                 _run(together, list(jobs), connection, transaction)
             transaction.finish()
-            _commit(connection)
-            self._check_stored()
+            self._commit(connection)
             for step in transaction.on_commit:
                 step()
         except BaseException as error:  # Whatever it was, whoever waits must hear of it, and the thread goes on.
@@ -208,12 +207,12 @@ class SqliteWriter:
         self._connection.execute("BEGIN IMMEDIATE")
         return self._connection
 
-    def _check_stored(self) -> None:
-        """Raise `StorageUncertain` for a commit into files that were moved away meanwhile, and may come back."""
+    def _commit(self, connection: sqlite3.Connection) -> None:
         try:
-            self._check()
-        except StorageFailed as lost:
-            raise StorageUncertain(str(lost)) from lost
+            connection.execute("COMMIT")
+            self._check()  # What was stored in files that were moved away meanwhile may come back with them.
+        except Exception as error:
+            raise commit_error(error) from error
 
     def _disconnect(self) -> None:
         """Closing undoes what was not committed."""

@@ -378,7 +378,7 @@ def test_validator_allows_exactly_what_has_no_violation(arguments: dict[str, Any
     ],
 )
 def test_no_argument_beyond_a_limit_is_so_short_that_it_is_not_looked_at(limit: str, arguments: dict[str, Any]) -> None:
-    rules = limits(**{name: None for name in Limits.__struct_fields__[1:5]} | {limit: 7})
+    rules = limits(**dict.fromkeys(Limits.__struct_fields__[1:5]) | {limit: 7})
     assert len(encode_arguments(arguments)) > rules.sure_bytes > 7
 
 

@@ -17,8 +17,8 @@ from dragoman.adapters.sqlite_database import FILE_NAME, has_reset_defect
 from dragoman.cli import checks
 from dragoman.cli.clients import CLIENTS
 from dragoman.cli.commands import app
-from dragoman.config import make_config
 from dragoman.cli.sharing import shared_database
+from dragoman.config import make_config
 from dragoman.edge.settings import HttpConfig
 from dragoman.findings import Finding
 from dragoman.storage.settings import StorageConfig

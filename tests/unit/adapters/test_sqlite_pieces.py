@@ -106,10 +106,10 @@ async def test_no_purge_frees_more_than_2000_rows_of_revisions_and_texts(
         await tree.create(f"large{number}", body=f"{number}" + "\0" * 60_000)
         await tree.delete(f"large{number}")
     await tree.delete("revised")
-    await tidy(documents)
+    await tidy(documents, PromptPurgeClock(clock))
     clock.advance(KEPT_DELETED_SECONDS)
     Counted.rows.clear()
-    await tidy(documents)
+    await tidy(documents, PromptPurgeClock(clock))
     assert await documents.usage(tree.tenant) == Usage(0, 0)
     await storage.close()
     assert len(Counted.rows) > 4

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from dragoman.errors import BusFull, Conflict
+from dragoman.errors import BusFull, Conflict, QuotaExceeded
 from dragoman.gateway.port import Nonce, SigningKey, SigningKeys
 from dragoman.gateway.requests import (
     KEPT_DEAD_SECONDS,
@@ -20,7 +21,8 @@ from dragoman.gateway.requests import (
     RequestStatus,
     Settled,
 )
-from dragoman.knowledge.port import Audit, AuditEvent
+from dragoman.knowledge.kept_answers import SMALLEST_CHARGE
+from dragoman.knowledge.port import Audit, AuditEvent, Documents
 from dragoman.messaging.bus import Bus, BusDelivery, BusMessage, DeadLetters
 from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
@@ -41,6 +43,10 @@ class Desk:
         self.dead = storage.port(DeadLetters)
         self.keys = storage.port(SigningKeys)
         self.audit = storage.port(Audit)
+        self.documents = storage.port(Documents)
+
+    async def kept_answers(self) -> int:
+        return await self.documents.kept_answers("acme")
 
     def message(self, id: str = "m1", subject: str = SUBJECT) -> BusMessage:
         return BusMessage(subject=subject, id=id, body=b"{}", headers={"acceptance": "{}"})
@@ -231,3 +237,46 @@ async def test_a_request_is_behind_those_of_its_stream_that_are_held_and_were_ac
     assert not await desk.requests.is_behind(replace(held[4], message=other))
     await desk.bus.retry(held[0], 60, b"{}")
     assert not await desk.requests.is_behind(held[4])
+
+
+# Answers that are kept.
+
+ROOM = 3 * SMALLEST_CHARGE
+QUERY = replace(REQUEST, most_kept=ROOM)
+
+
+def of(number: int) -> KeptRequest:
+    return replace(QUERY, key=KEY._replace(request_id=str(number)))
+
+
+def answered(request: KeptRequest, size: int, **fields: Any) -> Settled:
+    return Settled(
+        status=RequestStatus.COMPLETED,
+        request=request.key,
+        http_status=200,
+        body=b"x" * size,
+        most_kept=ROOM,
+        **fields,
+    )
+
+
+async def test_an_accepted_query_counts_among_the_answers_of_its_tenant(desk: Desk) -> None:
+    reply = BusMessage(subject="dragoman.replies.acme.1", id="r", body=b"x" * SMALLEST_CHARGE)
+    await desk.requests.accept(of(1), desk.message("m1"))
+    await desk.requests.accept(of(1), desk.message("m1"))
+    assert await desk.kept_answers() == SMALLEST_CHARGE
+    assert await desk.requests.settle(await desk.taken(), answered(of(1), SMALLEST_CHARGE, reply=reply))
+    assert await desk.kept_answers() == 2 * SMALLEST_CHARGE  # With its reply.
+    await desk.requests.accept(of(2), desk.message("m2"))
+    with pytest.raises(QuotaExceeded):
+        await desk.requests.accept(of(3), desk.message("m3"))
+    assert await desk.requests.find({"acme"}, KEY.principal, "3") is None
+    delivery = await desk.taken()
+    with pytest.raises(QuotaExceeded):
+        await desk.requests.settle(delivery, answered(of(2), SMALLEST_CHARGE + 1))
+    assert await desk.requests.settle(delivery, answered(of(2), 10))
+    await desk.requests.accept(REQUEST, desk.message("m4"))  # A change.
+    assert await desk.kept_answers() == ROOM
+    desk.clock.advance(KEPT_SECONDS)
+    assert await desk.requests.forget(10) == 2
+    assert await desk.kept_answers() == 0

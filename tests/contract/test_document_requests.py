@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dragoman.errors import Conflict, NotFound, ToolError
+from dragoman.errors import Conflict, NotFound, QuotaExceeded, ToolError
+from dragoman.knowledge.kept_answers import SMALLEST_CHARGE
 from dragoman.knowledge.port import (
     KEPT_STREAM_SECONDS,
     ROOT,
+    ActionRequest,
     ActionStream,
     Applied,
     Audit,
@@ -84,10 +86,12 @@ async def test_an_answer_is_kept_with_its_hits_and_nothing_else_changes(
     noted = await audit.page(100)
     request = asked("query", key="k", subject="svc:writer", fingerprint=b"f", seq=3)
     answer = {"response": "r", "context": [{"passage": "\U0001f989"}]}
-    assert await documents.carry_out(KeepAnswer(data=answer, hits=7), request) == Applied(answer, hits=7)
+    assert await documents.carry_out(KeepAnswer(data=answer, hits=7, most_kept=PLENTY), request) == Applied(
+        answer, hits=7
+    )
     for repeated in (
         await documents.recall(request),
-        await documents.carry_out(KeepAnswer(data={}, hits=0), request),
+        await documents.carry_out(KeepAnswer(data={}, hits=0, most_kept=PLENTY), request),
     ):
         assert repeated == Applied(answer, is_repeated=True, hits=7)
     late = replace(request, key=None, stream=ActionStream("", 2))
@@ -148,6 +152,79 @@ async def test_of_fifty_requests_with_one_key_at_the_same_time_one_has_an_effect
     assert sorted(each.is_repeated for each in results) == [False, *[True] * 49]
     assert len({str(each.data) for each in results}) == 1
     assert (await tree.get("a")).revision == 2
+
+
+# Answers that are kept.
+
+ROOM = 3 * SMALLEST_CHARGE
+
+
+def an_answer(size: int = 10, most_kept: int = ROOM) -> KeepAnswer:
+    """An answer that weighs so many bytes as it is kept."""
+    return KeepAnswer(data={"r": "x" * (size - len(b'{"r":""}'))}, hits=0, most_kept=most_kept)
+
+
+def query(key: str | None = None, **fields: Any) -> ActionRequest:
+    return asked("query", key=key, subject="svc:reader", fingerprint=b"f", **fields)
+
+
+async def test_answers_are_kept_up_to_a_quota_of_their_tenant(tree: Tree, documents: Documents) -> None:
+    await tree.do(CreateDocument(document=draft("a")), key="k", subject="a")
+    assert await documents.kept_answers(ACME) == 0  # Changes do not count.
+    first = await documents.carry_out(an_answer(), query("k1"))
+    await documents.carry_out(an_answer(2 * SMALLEST_CHARGE), query("k2"))
+    assert await documents.kept_answers(ACME) == ROOM
+    with pytest.raises(QuotaExceeded) as refused:
+        await documents.carry_out(an_answer(), query("k3"))
+    told = {
+        "reason": "answer_quota",
+        "quota": "answer_bytes_per_tenant",
+        "limit": ROOM,
+        "actual": ROOM + SMALLEST_CHARGE,
+        "retryable": False,
+    }
+    assert refused.value.details == told
+    assert await documents.recall(query("k3")) is None
+    assert await documents.carry_out(an_answer(), query("k1")) == replace(first, is_repeated=True)
+    assert (await tree.do(titled("a", "Second"), key="k2", subject="a")).data["revision"] == 2
+    assert not (await documents.carry_out(an_answer(), query())).is_repeated  # Nothing is kept of it.
+    assert not (await documents.carry_out(an_answer(), query("k3", tenant=OTHER))).is_repeated
+    assert (await documents.kept_answers(ACME), await documents.kept_answers(OTHER)) == (ROOM, SMALLEST_CHARGE)
+
+
+@pytest.mark.requirement("MC-IDEM-01")
+async def test_answers_make_room_when_they_have_expired_and_no_earlier(
+    documents: Documents, clock: ManualClock
+) -> None:
+    for key in ("k1", "k2", "k3"):
+        await documents.carry_out(an_answer(), query(key))
+    clock.advance(86_399)
+    assert await documents.tidy(PLENTY) == 0
+    assert (await documents.carry_out(an_answer(), query("k1"))).is_repeated
+    clock.advance(1)
+    assert not (await documents.carry_out(an_answer(), query("k1"))).is_repeated  # In the place of the expired one.
+    assert await documents.kept_answers(ACME) == ROOM
+    assert await documents.tidy(PLENTY) == 2
+    assert await documents.kept_answers(ACME) == SMALLEST_CHARGE
+
+
+async def test_streams_of_queries_count_as_answers_until_a_change_moves_them(
+    tree: Tree, documents: Documents, clock: ManualClock
+) -> None:
+    await tree.create("a")
+    await tree.do(titled("a", "Changed"), seq=1, context="changed")
+    for context in ("changed", "one", "two", "three", "one"):
+        await documents.carry_out(an_answer(), query(seq=2, context=context))
+    assert await documents.kept_answers(ACME) == ROOM
+    with pytest.raises(QuotaExceeded):
+        await documents.carry_out(an_answer(), query(seq=2, context="four"))
+    await tree.do(titled("a", "Changed again"), seq=3, context="one")
+    assert await documents.kept_answers(ACME) == 2 * SMALLEST_CHARGE
+    clock.advance(86_400)
+    assert await documents.tidy(PLENTY) == 2
+    assert await documents.kept_answers(ACME) == 0
+    assert await documents.recall(query(seq=1, context="two")) is None
+    assert await documents.recall(query(seq=2, context="one")) == Applied({"ignored": True, "last_seq": 3})
 
 
 # Order.

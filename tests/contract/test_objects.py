@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dragoman.errors import OverQuota, StorageBusy, StorageUnavailable
+from dragoman.errors import OverQuota, QuotaExceeded, StorageBusy, StorageUnavailable
 from dragoman.gateway.objects import (
     CLAIM_SECONDS,
     GOING_SECONDS,
@@ -24,6 +24,7 @@ from dragoman.gateway.objects import (
     StoredObject,
     object_key,
 )
+from dragoman.knowledge.port import Documents
 from dragoman.storage.port import Storage
 from tests.contract.engines import SITES, opened_storages
 
@@ -86,6 +87,32 @@ def named(number: int, tenant: str = "acme") -> StoredObject:
 async def keep(records: ObjectRecords, entry: StoredObject = ENTRY, now: float = NOW) -> None:
     await records.claim(entry, PLENTY, now)
     assert await records.complete(entry)
+
+
+# Answers.
+
+
+async def test_answers_do_not_count_among_the_artifacts_of_their_tenant(storages: list[Storage]) -> None:
+    records, expiry, kept = (
+        storages[0].port(ObjectRecords),
+        storages[-1].port(ObjectExpiry),
+        storages[-1].port(Documents).kept_answers,
+    )
+    answer, artifact, room = replace(SMALL, is_answer=True), named(1), 2 * SMALLEST_CHARGE - 1
+    assert await records.claim(answer, room, NOW)
+    assert await records.claim(artifact, room, NOW)
+    assert await kept("acme") == SMALLEST_CHARGE
+    with pytest.raises(QuotaExceeded) as refused:
+        await records.claim(replace(named(2), is_answer=True), room, NOW)
+    assert (refused.value.details or {})["reason"] == "answer_quota"
+    with pytest.raises(OverQuota):
+        await records.claim(SMALL, room, NOW)  # Whoever sends what an answer had pays for it.
+    assert not await records.claim(SMALL, PLENTY, NOW)
+    assert await kept("acme") == 0
+    assert await records.claim(replace(named(2), is_answer=True), room, NOW)
+    await expiry.forget(await expiry.expire(NOW + CLAIM_SECONDS, 10))
+    assert await kept("acme") == 0
+    assert await records.claim(named(3), SMALLEST_CHARGE, NOW)
 
 
 # Contents.

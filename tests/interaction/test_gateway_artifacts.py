@@ -410,9 +410,9 @@ async def test_a_result_that_is_too_large_for_an_answer_is_an_artifact(tmp_path:
             gateway.runtime.facilities.storage, gateway.runtime.config.gateway, gateway.clock
         ).objects
         value = {"response": "x" * 5000}
-        small = msgspec.json.decode(await ActionAnswers(objects, 10_000).word("acme", value, 1, "", {}))
+        small = msgspec.json.decode(await ActionAnswers(objects, 10_000, 10_000).word("acme", value, 1, "", {}))
         assert small["data"] == value
-        told = msgspec.json.decode(await ActionAnswers(objects, 1_000).word("acme", value, 1, "", {}))
+        told = msgspec.json.decode(await ActionAnswers(objects, 1_000, 10_000).word("acme", value, 1, "", {}))
         assert told["data"].keys() == {"artifact_uri", "artifact_hash", "expires_at"}
         shown = await gateway.get(told["data"]["artifact_uri"])
         assert (shown.status, msgspec.json.decode(shown.body)) == (200, value)

@@ -581,7 +581,7 @@ async def test_a_message_that_was_delivered_too_often_is_not_tried_again(monkeyp
             exchanges,
             lambda: gateway.runtime.intake,
             objects,
-            ActionAnswers(objects, 1000),
+            ActionAnswers(objects, 1000, 1000),
             config,
             gateway.runtime.config.knowledge,
             clock,

@@ -28,6 +28,7 @@ from dragoman.adapters.sqlite_contents import (
     usage_of,
 )
 from dragoman.adapters.sqlite_database import SqliteDatabase
+from dragoman.adapters.sqlite_kept_answers import keep_less, keep_more, kept_bytes
 from dragoman.adapters.sqlite_leaving import Gone, SqliteLeavingRows, tenants_with_work
 from dragoman.adapters.sqlite_passage_rows import Missing, index_changed, index_missing, index_new
 from dragoman.adapters.sqlite_writer import Transaction
@@ -35,6 +36,7 @@ from dragoman.calls.places import Holder
 from dragoman.clock import Clock
 from dragoman.knowledge import changing, leaving
 from dragoman.knowledge.indexing import CutAhead, entries_of, has_other_text, is_found_otherwise
+from dragoman.knowledge.kept_answers import SMALLEST_CHARGE, charge_of
 from dragoman.knowledge.port import (
     KEPT_DELETED_SECONDS,
     ROOT,
@@ -119,10 +121,20 @@ _RECEIPT = (
     "AND until > ?"
 )
 _KEEP_RECEIPT = (
-    "INSERT OR REPLACE INTO document_receipt (tenant, action, subject, key, until, fingerprint, data, hits) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT OR REPLACE INTO document_receipt (tenant, action, subject, key, until, fingerprint, data, hits, charge) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_CHARGE = "SELECT charge FROM document_receipt WHERE tenant = ? AND action = ? AND subject = ? AND key = ?"
+_OLD_RECEIPTS = "SELECT tenant, action, subject, key, charge FROM document_receipt WHERE until <= ? LIMIT ?"
+_FORGET_RECEIPT = "DELETE FROM document_receipt WHERE tenant = ? AND action = ? AND subject = ? AND key = ?"
 _SEQ = "SELECT seq FROM document_stream WHERE tenant = ? AND principal = ? AND context_id = ?"
+_STREAM_CHARGE = "SELECT charge FROM document_stream WHERE tenant = ? AND principal = ? AND context_id = ?"
+_MOVE_SEQ = (
+    "UPDATE document_stream SET seq = ?, until = max(until, ?) WHERE tenant = ? AND principal = ? AND context_id = ?"
+)
+_BEGIN_BY_QUERY = (
+    "INSERT INTO document_stream (tenant, principal, context_id, seq, until, charge) VALUES (?, ?, ?, ?, ?, ?)"
+)
 _SET_SEQ = "INSERT OR REPLACE INTO document_stream (tenant, principal, context_id, seq, until) VALUES (?, ?, ?, ?, ?)"
 _KEEP_REVISION = (
     "INSERT INTO document_revision (tenant, id, revision, at, action, principal, document, content) "
@@ -147,12 +159,8 @@ _OLD = """
     WHERE deleted_at <= ? AND NOT EXISTS (SELECT 1 FROM document_leaving WHERE document = document.number)
     ORDER BY deleted_at LIMIT ?
     """
-_FORGET = (
-    "DELETE FROM document_receipt WHERE (tenant, action, subject, key) IN "
-    "(SELECT tenant, action, subject, key FROM document_receipt WHERE until <= ? LIMIT ?)",
-    "DELETE FROM document_stream WHERE (tenant, principal, context_id) IN "
-    "(SELECT tenant, principal, context_id FROM document_stream WHERE until <= ? LIMIT ?)",
-)
+_OLD_STREAMS = "SELECT tenant, principal, context_id, charge FROM document_stream WHERE until <= ? LIMIT ?"
+_FORGET_STREAM = "DELETE FROM document_stream WHERE tenant = ? AND principal = ? AND context_id = ?"
 _HIGHEST = 2**63 - 1
 _ROWS = 10
 """About as many are written by a change, besides those for its text."""
@@ -188,6 +196,9 @@ class SqliteDocuments:
             return changing.carry_out(rows, change, request, rows.now)
 
         return await self._database.write(write, _weight_of(change, text))
+
+    async def kept_answers(self, tenant: str) -> int:
+        return await self._database.read(lambda connection: kept_bytes(connection, tenant))
 
     async def get(self, tenant: str, id: str, *, key: str = "") -> Document | None:
         def read(connection: sqlite3.Connection) -> Document | None:
@@ -307,7 +318,8 @@ class SqliteDocuments:
                 return purged + 1
             transaction.execute("DELETE FROM document WHERE tenant = ? AND id = ?", (tenant, id))
             purged, room = purged + 1, room - 2
-        return purged + sum(transaction.execute(statement, (until, limit)).rowcount for statement in _FORGET)
+        purged += _forget(transaction, _OLD_RECEIPTS, _FORGET_RECEIPT, until, limit)
+        return purged + _forget(transaction, _OLD_STREAMS, _FORGET_STREAM, until, limit)
 
     def _rows(
         self, connection: Transaction | sqlite3.Connection, cut: CutAhead | None = None, text: NewText = _NO_TEXT
@@ -383,24 +395,41 @@ class _RequestRows:
         self._execute = connection.execute
         self.now = now
 
+    @property
+    def _writing(self) -> Transaction:
+        assert isinstance(self.connection, Transaction)
+        return self.connection
+
     def receipt(self, request: ActionRequest) -> Receipt | None:
         row = self._execute(_RECEIPT, (*_receipt_key(request), self.now)).fetchone()
         return None if row is None else Receipt(row[0], msgspec.json.decode(row[1]), row[2])
 
-    def keep_receipt(self, request: ActionRequest, applied: Applied, until: float) -> None:
-        encoded = msgspec.json.encode(applied.data)
-        values = (*_receipt_key(request), until, request.fingerprint, encoded, applied.hits)
-        self._execute(_KEEP_RECEIPT, values)
+    def keep_receipt(
+        self, request: ActionRequest, applied: Applied, until: float, most_kept: int | None = None
+    ) -> None:
+        key, encoded = _receipt_key(request), msgspec.json.encode(applied.data)
+        charge = 0
+        if most_kept is not None:
+            charge = charge_of(len(encoded))
+            for (expired,) in self._execute(_CHARGE, key).fetchall():
+                keep_less(self._writing, request.tenant, expired)
+            keep_more(self._writing, request.tenant, charge, most_kept)
+        self._execute(_KEEP_RECEIPT, (*key, until, request.fingerprint, encoded, applied.hits, charge))
 
     def last_seq(self, request: ActionRequest) -> int | None:
-        assert request.stream is not None
-        row = self._execute(_SEQ, (request.tenant, request.principal, request.stream.context_id)).fetchone()
+        row = self._execute(_SEQ, _stream_key(request)).fetchone()
         return None if row is None else int(row[0])
 
-    def set_seq(self, request: ActionRequest, until: float) -> None:
+    def set_seq(self, request: ActionRequest, until: float, most_kept: int | None = None) -> None:
         assert request.stream is not None
-        stream = request.stream
-        self._execute(_SET_SEQ, (request.tenant, request.principal, stream.context_id, stream.seq, until))
+        key, seq = _stream_key(request), request.stream.seq
+        if most_kept is None:
+            for (charge,) in self._execute(_STREAM_CHARGE, key).fetchall():
+                keep_less(self._writing, request.tenant, charge)
+            self._execute(_SET_SEQ, (*key, seq, until))
+        elif self._execute(_MOVE_SEQ, (seq, until, *key)).rowcount == 0:
+            keep_more(self._writing, request.tenant, SMALLEST_CHARGE, most_kept)
+            self._execute(_BEGIN_BY_QUERY, (*key, seq, until, SMALLEST_CHARGE))
 
 
 class _Rows(_RequestRows):
@@ -416,11 +445,6 @@ class _Rows(_RequestRows):
     @property
     def is_unfinished(self) -> bool:
         return self._lacks_passages or self.leaving.is_unfinished
-
-    @property
-    def _writing(self) -> Transaction:
-        assert isinstance(self.connection, Transaction)
-        return self.connection
 
     def document(self, tenant: str, id: str) -> Document | None:
         return next(_documents(self.connection, _ONE, tenant, id), None)
@@ -511,6 +535,20 @@ class _Rows(_RequestRows):
     def _number(self, statement: str, *values: Any) -> int | None:
         (number,) = self._execute(statement, values).fetchone()
         return None if number is None else int(number)
+
+
+def _forget(transaction: Transaction, find: str, forget: str, now: float, limit: int) -> int:
+    """Forget rows that have expired, and what they count among the answers of a tenant; how many."""
+    old = transaction.execute(find, (now, limit)).fetchall()
+    for *key, charge in old:
+        transaction.execute(forget, key)
+        keep_less(transaction, key[0], charge)
+    return len(old)
+
+
+def _stream_key(request: ActionRequest) -> tuple[str, str, str]:
+    assert request.stream is not None
+    return request.tenant, request.principal, request.stream.context_id
 
 
 def _receipt_key(request: ActionRequest) -> tuple[str, str, str, str | None]:

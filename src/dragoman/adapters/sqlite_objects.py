@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from dragoman.adapters.sqlite_database import SqliteDatabase
+from dragoman.adapters.sqlite_kept_answers import keep_less, keep_more
 from dragoman.errors import OverQuota, StorageBusy
 from dragoman.gateway.objects import CLAIM_SECONDS, GOING_SECONDS, LinkKey, StoredObject
 
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
     from dragoman.adapters.sqlite_writer import Transaction
 
 _CLAIMED, _COMPLETE, _GOING = 0, 1, 2
-_STATE = "SELECT state FROM artifact WHERE key = ?"
+_STATE = "SELECT state, is_answer, charge FROM artifact WHERE key = ?"
 _TOTAL = "SELECT charge FROM artifact_total WHERE tenant = ?"
 _CLAIM = (
-    "INSERT INTO artifact (key, tenant, sha256, mime, size, charge, state, uploaded_at, expires_at) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO artifact (key, tenant, sha256, mime, size, charge, state, uploaded_at, expires_at, is_answer) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_SENT_AFTER_ALL = "UPDATE artifact SET is_answer = 0 WHERE key = ?"
 _CLAIM_AGAIN = "UPDATE artifact SET expires_at = max(expires_at, ?) WHERE key = ?"
 _COUNT = (
     "INSERT INTO artifact_total (tenant, charge) VALUES (?, ?) "
@@ -45,7 +47,7 @@ _CONDEMN = (
 )
 _EXPIRED = "SELECT key FROM artifact WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
 _MARK = f"UPDATE artifact SET state = {_GOING}, expires_at = ? WHERE key = ?"
-_CHARGE = f"SELECT tenant, charge FROM artifact WHERE key = ? AND state = {_GOING}"
+_CHARGE = f"SELECT tenant, charge, is_answer FROM artifact WHERE key = ? AND state = {_GOING}"
 _FORGET = "DELETE FROM artifact WHERE key = ?"
 _UNCOUNT = "UPDATE artifact_total SET charge = charge - ? WHERE tenant = ?"
 _FORGET_TOTAL = "DELETE FROM artifact_total WHERE tenant = ? AND charge <= 0"
@@ -104,10 +106,13 @@ class SqliteObjectRecords:
     async def forget(self, keys: Sequence[str]) -> None:
         def write(transaction: Transaction) -> None:
             for key in keys:
-                for tenant, charge in transaction.execute(_CHARGE, (key,)).fetchall():
+                for tenant, charge, is_answer in transaction.execute(_CHARGE, (key,)).fetchall():
                     transaction.execute(_FORGET, (key,))
-                    transaction.execute(_UNCOUNT, (charge, tenant))
-                    transaction.execute(_FORGET_TOTAL, (tenant,))
+                    if is_answer:
+                        keep_less(transaction, tenant, charge)
+                    else:
+                        transaction.execute(_UNCOUNT, (charge, tenant))
+                        transaction.execute(_FORGET_TOTAL, (tenant,))
 
         await self._database.write(write)
 
@@ -140,15 +145,28 @@ def _claim(entry: StoredObject, limit: int, now: float, transaction: Transaction
     until = now + CLAIM_SECONDS
     found = transaction.execute(_STATE, (entry.key,)).fetchone()
     if found is not None:
-        if found[0] == _GOING:
+        state, is_answer, charge = found
+        if state == _GOING:
             raise StorageBusy("the artifact is being deleted")
+        if is_answer and not entry.is_answer:
+            _count(entry, limit, transaction)
+            keep_less(transaction, entry.tenant, charge)
+            transaction.execute(_SENT_AFTER_ALL, (entry.key,))
         transaction.execute(_CLAIM_AGAIN, (until, entry.key))
         return False
+    _count(entry, limit, transaction)
+    values = entry.key, entry.tenant, entry.sha256, entry.mime, entry.size, entry.charge
+    transaction.execute(_CLAIM, (*values, _CLAIMED, entry.uploaded_at, until, entry.is_answer))
+    return True
+
+
+def _count(entry: StoredObject, limit: int, transaction: Transaction) -> None:
+    """Count an object against the quota that it belongs to."""
+    if entry.is_answer:
+        keep_more(transaction, entry.tenant, entry.charge, limit)
+        return
     row = transaction.execute(_TOTAL, (entry.tenant,)).fetchone()
     total = entry.charge + (0 if row is None else int(row[0]))
     if total > limit:
         raise OverQuota(limit, total)
-    values = entry.key, entry.tenant, entry.sha256, entry.mime, entry.size, entry.charge
-    transaction.execute(_CLAIM, (*values, _CLAIMED, entry.uploaded_at, until))
     transaction.execute(_COUNT, (entry.tenant, entry.charge))
-    return True

@@ -14,6 +14,7 @@ from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_dead_letters import SqliteDeadLetters
 from dragoman.adapters.sqlite_documents import note_event
 from dragoman.adapters.sqlite_gateway import SqliteSigningKeys
+from dragoman.adapters.sqlite_kept_answers import keep_less, keep_more
 from dragoman.clock import Clock
 from dragoman.gateway.port import Nonce
 from dragoman.gateway.requests import (
@@ -26,6 +27,7 @@ from dragoman.gateway.requests import (
     kept_until,
     request_conflict,
 )
+from dragoman.knowledge.kept_answers import SMALLEST_CHARGE, charge_of
 from dragoman.knowledge.port import AuditEvent
 from dragoman.messaging.bus import BusDelivery, BusMessage
 
@@ -39,7 +41,8 @@ _FIND = (
     "WHERE tenant = ? AND principal = ? AND request_id = ?"
 )
 _ADD = (
-    "INSERT INTO action_request (tenant, principal, request_id, fingerprint, status) VALUES (?, ?, ?, ?, ?) "
+    "INSERT INTO action_request (tenant, principal, request_id, fingerprint, status, charge) "
+    "VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (tenant, principal, request_id) DO NOTHING"
 )
 _CHANGE = (
@@ -50,10 +53,12 @@ _HELD_BEFORE = (
     "SELECT b.headers FROM bus_message m JOIN bus_body b ON b.number = m.number "
     "WHERE m.state = 'held' AND m.subject = ? AND m.number < ?"
 )
-_FORGET = (
-    "DELETE FROM action_request WHERE (tenant, principal, request_id) IN (SELECT tenant, principal, request_id "
-    "FROM action_request WHERE forget_at <= ? ORDER BY forget_at LIMIT ?)"
+_CHARGE = "SELECT charge FROM action_request WHERE tenant = ? AND principal = ? AND request_id = ?"
+_SET_CHARGE = "UPDATE action_request SET charge = ? WHERE tenant = ? AND principal = ? AND request_id = ?"
+_OLD = (
+    "SELECT tenant, principal, request_id, charge FROM action_request WHERE forget_at <= ? ORDER BY forget_at LIMIT ?"
 )
+_FORGET = "DELETE FROM action_request WHERE tenant = ? AND principal = ? AND request_id = ?"
 
 
 class SqliteActionRequests:
@@ -85,7 +90,10 @@ class SqliteActionRequests:
             if nonce is not None and not self._keys.spend_in(nonce, transaction):
                 return None
             known = None
-            if transaction.execute(_ADD, (*request.key, request.fingerprint, request.status)).rowcount == 1:
+            charge = 0 if request.most_kept is None else SMALLEST_CHARGE
+            if transaction.execute(_ADD, (*request.key, request.fingerprint, request.status, charge)).rowcount == 1:
+                if request.most_kept is not None:
+                    keep_more(transaction, request.key.tenant, charge, request.most_kept)
                 self._bus.publish_in(transaction, message)
             else:
                 known = _find(request.key, transaction)
@@ -142,6 +150,7 @@ class SqliteActionRequests:
             until = kept_until(settled.status, self._clock.now().timestamp())
             values = settled.status, settled.http_status, settled.body, until
             transaction.execute(_CHANGE, (*values, *settled.request))
+            _count(settled, settled.request, transaction)
         return True
 
     async def redrive(
@@ -159,11 +168,29 @@ class SqliteActionRequests:
 
     async def forget(self, limit: int, until: float | None = None) -> int:
         values = self._clock.now().timestamp() if until is None else until, limit
-        return await self._database.write(lambda transaction: transaction.execute(_FORGET, values).rowcount)
+
+        def write(transaction: Transaction) -> int:
+            old = transaction.execute(_OLD, values).fetchall()
+            for *key, charge in old:
+                transaction.execute(_FORGET, key)
+                keep_less(transaction, key[0], charge)
+            return len(old)
+
+        return await self._database.write(write)
 
 
 class _DeliveredAgain(Exception):
     """Undoes a transaction: somebody else has the delivery by now."""
+
+
+def _count(settled: Settled, key: RequestKey, transaction: Transaction) -> None:
+    """Count an answer, and the reply that repeats it, among those that are kept for its tenant."""
+    if settled.most_kept is None or settled.body is None:
+        return
+    charge = charge_of(len(settled.body), 0 if settled.reply is None else len(settled.reply.body))
+    for (counted,) in transaction.execute(_CHARGE, key).fetchall():
+        keep_more(transaction, key.tenant, charge - counted, settled.most_kept)
+        transaction.execute(_SET_CHARGE, (charge, *key))
 
 
 def _find(key: RequestKey, connection: Transaction | sqlite3.Connection) -> KeptRequest | None:

@@ -26,7 +26,7 @@ from dragoman.gateway.envelope import LONGEST_TTL, read_envelope, trace_in
 from dragoman.gateway.exchanges import REFUSALS, Exchanges, GatewayExchange, check_body, too_large
 from dragoman.gateway.keeping import Objects
 from dragoman.gateway.port import Nonce
-from dragoman.gateway.replying import error_record, reply_to, retry_after_seconds
+from dragoman.gateway.replying import error_record, may_pass, reply_to, retry_after_seconds
 from dragoman.gateway.requests import (
     KEPT_SECONDS,
     STREAM,
@@ -45,8 +45,6 @@ from dragoman.messaging.bus import BusDelivery, BusMessage
 from dragoman.messaging.retries import Random, RetryPolicy, backoff_ms
 from dragoman.messaging.subjects import accepted_subject, actions_subject
 from dragoman.replies.contract import code_in_contract
-from dragoman.replies.vocabulary import RETRYABLE
-from dragoman.tools.storage_errors import is_uncertain
 
 PUBLISH: Final = "PUBLISH"
 """The `htm` of a token for a message."""
@@ -63,7 +61,7 @@ class Acceptance(Struct, frozen=True, kw_only=True):
     caller: msgspec.Raw
     author: str
     roles: tuple[str, ...]
-    key: str
+    key: str | None
     accepted_at: float
     expires_at: float
     web_base: str = ""
@@ -127,8 +125,16 @@ class Acceptor:
     """Accepts requests of known senders, each once."""
 
     def __init__(
-        self, requests: ActionRequests, exchanges: Exchanges, objects: Objects, clock: Clock, ids: Ids
+        self,
+        requests: ActionRequests,
+        exchanges: Exchanges,
+        objects: Objects,
+        clock: Clock,
+        ids: Ids,
+        most_kept: int,
     ) -> None:
+        """At most `most_kept` bytes of answers to queries are kept for a tenant."""
+        self._most_kept = most_kept
         self._requests = requests
         self._objects = objects
         self._exchanges = exchanges
@@ -159,7 +165,8 @@ class Acceptor:
             artifact=artifact,
             stream=_stream_of(asked),
         )
-        wanted = KeptRequest(key=key, fingerprint=_fingerprint(asked))
+        most_kept = self._most_kept if asked.action.only_reads else None
+        wanted = KeptRequest(key=key, fingerprint=_fingerprint(asked), most_kept=most_kept)
         subject = accepted_subject(asked.envelope.tenant_id)
         message = BusMessage(
             subject=subject, id=self._ids.run_id(), body=exchange.body, headers=_headers_of(acceptance)
@@ -276,7 +283,7 @@ class BusAcceptor:
         exchange.trace_id = trace_in(delivery.message.body) or exchange.trace_id
         record = error_record(error, exchange.trace_id, delivery.attempt, self._clock)
         is_young = self._clock.now().timestamp() - delivery.published_at < LONGEST_TTL
-        if (code_in_contract(error) in RETRYABLE or is_uncertain(error)) and is_young:
+        if may_pass(error) and is_young:
             # However often: waiting is no attempt. A backlog spreads, so that not all of it comes again each minute.
             wait = backoff_ms(_POLICY, delivery.attempt - 1, self._random) / 1000
             wait += retry_after_seconds(error)

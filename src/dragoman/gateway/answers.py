@@ -13,14 +13,16 @@ from dragoman.tools.content import encode_json
 class ActionAnswers:
     """Words results as `{ok, data, usage}` of at most `most_bytes`."""
 
-    def __init__(self, objects: Objects, most_bytes: int) -> None:
+    def __init__(self, objects: Objects, most_bytes: int, most_kept: int) -> None:
+        """At most `most_kept` bytes of answers are kept for a tenant."""
         self._objects = objects
         self._most_bytes = most_bytes
+        self._most_kept = most_kept
 
     async def word(self, tenant: str, value: Any, latency_ms: int, base: str, usage: Mapping[str, Any]) -> bytes:
         """The body of an answer. Raises `REFUSALS` for a result that is too large and cannot be kept."""
         body = word_success(value, latency_ms, usage)
         if len(body) <= self._most_bytes:
             return body
-        stored = await self._objects.keep_bytes(tenant, "application/json", encode_json(value), base)
+        stored = await self._objects.keep_answer(tenant, encode_json(value), base, self._most_kept)
         return word_success(stored.data, latency_ms, usage)

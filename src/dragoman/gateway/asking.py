@@ -36,8 +36,8 @@ class AskedAction(Struct, frozen=True, kw_only=True):
     """The caller's name for people."""
     roles: frozenset[str]
     """Those that the envelope claims and the credentials grant."""
-    key: str
-    """The idempotency key."""
+    key: str | None
+    """The idempotency key; None: whoever asks again is answered anew."""
     expires_at: float
     """In seconds since 1970."""
     web_base: str = ""
@@ -71,7 +71,7 @@ def asked_for(
     return AskedAction(
         envelope=envelope,
         action=action,
-        key=_key_of(envelope, keys),
+        key=_key_of(envelope, action, keys),
         caller=_checked_caller(envelope, credential),
         author=credential.author,
         roles=canonical(envelope.principal.roles) & credential.roles,
@@ -124,7 +124,8 @@ def call_for(
         known_part=known,
     )
     call = intake.make_local(action.name, args, origin, envelope.correlation_id)
-    call.meta = {IDEMPOTENCY_KEY: asked.key}
+    if asked.key is not None:
+        call.meta = {IDEMPOTENCY_KEY: asked.key}
     if ignored:
         call.usage = {"ignored": ignored}
     return call
@@ -154,12 +155,15 @@ def _action_of(envelope: Envelope22) -> Action:
     return action
 
 
-def _key_of(envelope: Envelope22, given: Sequence[bytes]) -> str:
-    """The idempotency key: the envelope's, or else the request's id. Nobody signs the header: it can only repeat it."""
+def _key_of(envelope: Envelope22, action: Action, given: Sequence[bytes]) -> str | None:
+    """The idempotency key: the envelope's, or else, for what changes something, the request's id.
+
+    Nobody signs the header: it can only repeat the envelope's.
+    """
     key = envelope.idempotency_key
     if given and (key is None or [*given] != [key.encode()]):
         raise malformed("idempotency_key", "The header Idempotency-Key can only repeat the key in the envelope")
-    return key or envelope.request_id.lower()
+    return key if key is not None or action.only_reads else envelope.request_id.lower()
 
 
 def _checked_caller(envelope: Envelope22, credential: Credential) -> Caller:

@@ -81,14 +81,14 @@ def _consumers(options: DeliveryOptions, given: Facilities, objects: Objects) ->
     rates = GatewayRates(storage.port(Quotas), clock)
     exchanges = Exchanges(credentials, rates, settings, given.ids, given.logger, options.most_bytes, options.meter)
     aliases = AliasUse(storage.port(Audit), clock)
-    accepting = Acceptor(requests, exchanges, objects, clock, given.ids)
+    accepting = Acceptor(requests, exchanges, objects, clock, given.ids, knowledge.answer_bytes_per_tenant)
     acceptor = BusAcceptor(accepting, requests, exchanges, aliases, clock, random, options.most_bytes)
     deliverer = Deliverer(
         requests,
         exchanges,
         given.get_intake,
         objects,
-        ActionAnswers(objects, options.most_answer_bytes),
+        ActionAnswers(objects, options.most_answer_bytes, knowledge.answer_bytes_per_tenant),
         settings,
         knowledge,
         clock,

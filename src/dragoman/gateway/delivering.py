@@ -24,7 +24,7 @@ from dragoman.gateway.answers import ActionAnswers
 from dragoman.gateway.asking import AskedAction, as_it_is, call_for, requested_by
 from dragoman.gateway.exchanges import REFUSALS, Exchanges, GatewayExchange
 from dragoman.gateway.keeping import Objects
-from dragoman.gateway.replying import error_record, reply_to, retry_after_seconds
+from dragoman.gateway.replying import error_record, may_pass, reply_to, retry_after_seconds
 from dragoman.gateway.requests import KEPT_DEAD_SECONDS, ActionRequests, RequestStatus, Settled
 from dragoman.gateway.settings import GatewayConfig
 from dragoman.gateway.streams import StreamTurns
@@ -32,10 +32,8 @@ from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.messaging.bus import BusDelivery
 from dragoman.messaging.retries import Random, RetryPolicy, backoff_ms
 from dragoman.replies.contract import code_in_contract
-from dragoman.replies.vocabulary import RETRYABLE
 from dragoman.slo.meter import Requested
 from dragoman.telemetry.log import Logger, exception_facts
-from dragoman.tools.storage_errors import is_uncertain
 
 
 class Deliverer:
@@ -68,6 +66,7 @@ class Deliverer:
             max_delay_ms=settings.max_retry_delay_ms,
         )
         self._keep_seconds = knowledge.idempotency_ttl_ms / 1000
+        self._most_kept = knowledge.answer_bytes_per_tenant
         # Half of the slots at most: a flood of messages leaves room for requests that somebody waits for.
         self._places = AwaitedPlaces(max(1, knowledge.max_concurrent // 2))
         self._clock = clock
@@ -109,8 +108,14 @@ class Deliverer:
             http_status=200,
             body=body,
             reply=reply_to(asked.envelope, body, self._clock, f"reply-{delivery.number}"),
+            most_kept=self._most_kept if asked.action.only_reads else None,
         )
-        if await self._requests.settle(delivery, settled):
+        try:
+            is_settled = await self._requests.settle(delivery, settled)
+        except QuotaExceeded as error:
+            await self._failed(delivery, exchange, asked, acceptance, error)
+            return
+        if is_settled:
             self._exchanges.meter.ended(requested_by(asked), "", latency, was_accepted=True)
 
     async def _carry_out(self, asked: AskedAction, acceptance: Acceptance) -> tuple[Any, Mapping[str, Any]]:
@@ -143,8 +148,7 @@ class Deliverer:
     ) -> None:
         record = error_record(error, exchange.trace_id, delivery.attempt, self._clock)
         code = code_in_contract(error)
-        may_pass = (code in RETRYABLE or is_uncertain(error)) and not isinstance(error, QuotaExceeded)
-        if may_pass and self._policy.has_attempt_left(delivery.attempt - 1):
+        if may_pass(error) and self._policy.has_attempt_left(delivery.attempt - 1):
             wait = backoff_ms(self._policy, delivery.attempt - 1, self._random) / 1000
             wait = max(wait, retry_after_seconds(error))
             settled = Settled(

@@ -22,4 +22,9 @@ CREATE TABLE action_request (
 CREATE INDEX action_request_forgotten ON action_request (forget_at) WHERE forget_at IS NOT NULL;
 """
 
-MIGRATIONS = (Migration(PART, 1, "sqlite", _TABLES),)
+_CHARGES = """
+-- The bytes that it counts among the answers of its tenant.
+ALTER TABLE action_request ADD COLUMN charge INTEGER NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS = (Migration(PART, 1, "sqlite", _TABLES), Migration(PART, 2, "sqlite", _CHARGES))

@@ -111,9 +111,13 @@ class Objects:
         entry, _ = await self._keep(tenant, mime, pieces, expected_sha256)
         return await self.link_to(entry, base)
 
-    async def keep_bytes(self, tenant: str, mime: str, content: bytes, base: str = "") -> StoredArtifact:
-        """The same for content that is here already, such as a result that is too large for an answer."""
-        return await self.keep(tenant, mime, _piece(content), base=base)
+    async def keep_answer(self, tenant: str, content: bytes, base: str, most_kept: int) -> StoredArtifact:
+        """Keep a result that is too large for a message, for as long as the link to it is good.
+
+        Raises `QuotaExceeded` if the answers that are kept for the tenant would weigh more than `most_kept`.
+        """
+        entry, _ = await self._keep(tenant, JSON, _piece(content), None, most_kept)
+        return await self.link_to(entry, base)
 
     async def pass_through(self, tenant: str, content: bytes) -> dict[str, Any]:
         """Arguments that are kept as an artifact, read again as from any other, and removed."""
@@ -197,7 +201,12 @@ class Objects:
         return True
 
     async def _keep(
-        self, tenant: str, mime: str, pieces: AsyncIterator[bytes], expected_sha256: str | None
+        self,
+        tenant: str,
+        mime: str,
+        pieces: AsyncIterator[bytes],
+        expected_sha256: str | None,
+        most_kept: int | None = None,
     ) -> tuple[StoredObject, bool]:
         check_allowed(mime, self._settings.mime_types)
         draft = await self._store.write(checked(pieces, mime, self._settings.max_artifact_bytes))
@@ -207,11 +216,13 @@ class Objects:
             ):
                 raise NotAuthentic("The token was signed for another body", {"reason": "unauthenticated"})
             await draft.inspect(partial(check_whole, mime))
-            return await self._put_away(tenant, mime, draft)
+            return await self._put_away(tenant, mime, draft, most_kept)
         finally:
             draft.discard()
 
-    async def _put_away(self, tenant: str, mime: str, draft: ObjectDraft) -> tuple[StoredObject, bool]:
+    async def _put_away(
+        self, tenant: str, mime: str, draft: ObjectDraft, most_kept: int | None
+    ) -> tuple[StoredObject, bool]:
         """Give a draft its key, in the order that `objects.py` has; and whether there was no such object."""
         now = self._now()
         entry = StoredObject(
@@ -220,16 +231,27 @@ class Objects:
             mime=mime,
             size=draft.size,
             uploaded_at=now,
-            expires_at=now + KEPT_SECONDS,
+            expires_at=now + (KEPT_SECONDS if most_kept is None else LINK_SECONDS),
+            is_answer=most_kept is not None,
         )
+        limit = self._settings.artifact_bytes_per_tenant if most_kept is None else most_kept
         try:
-            is_new = await self._records.claim(entry, self._settings.artifact_bytes_per_tenant, now)
+            is_new = await self._claim(entry, limit, now)
         except OverQuota as error:
             raise _no_room(error) from None
         await draft.commit(entry.key)
         if not await self._records.complete(entry):
             raise StorageBusy("an artifact was swept while it was written")
         return entry, is_new
+
+    async def _claim(self, entry: StoredObject, limit: int, now: float) -> bool:
+        """Claim an object's row; what has expired makes room first."""
+        try:
+            return await self._records.claim(entry, limit, now)
+        except (OverQuota, QuotaExceeded):
+            if not await self._delete_expired(now):
+                raise
+        return await self._records.claim(entry, limit, now)
 
     def _now(self) -> float:
         return self._clock.now().timestamp()

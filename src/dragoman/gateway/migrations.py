@@ -69,8 +69,14 @@ ALTER TABLE signing_key ADD COLUMN line TEXT NOT NULL DEFAULT '';
 UPDATE signing_key SET line = kid;
 """
 
+_ANSWERS = """
+-- Those that were made of results count among the answers of their tenant.
+ALTER TABLE artifact ADD COLUMN is_answer INTEGER NOT NULL DEFAULT 0;
+"""
+
 MIGRATIONS = (
     Migration(PART, 1, "sqlite", _TABLES),
     Migration(PART, 2, "sqlite", _ARTIFACTS),
     Migration(PART, 3, "sqlite", _LINES),
+    Migration(PART, 4, "sqlite", _ANSWERS),
 )

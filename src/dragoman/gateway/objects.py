@@ -49,6 +49,8 @@ class StoredObject(Struct, frozen=True, kw_only=True):
     uploaded_at: float
     """In seconds since 1970, as is the next."""
     expires_at: float
+    is_answer: bool = False
+    """Whether it was made of a result that is too large for a message. Such count among the answers of a tenant."""
 
     @property
     def key(self) -> str:
@@ -117,7 +119,8 @@ class ObjectRecords(Protocol):
     async def claim(self, entry: StoredObject, limit: int, now: float) -> bool:
         """Make a row for content that is about to get its key; whether it is new. It is not found before `complete`.
 
-        Raises `OverQuota` if its tenant had more than `limit` bytes then, and `StorageBusy` while it is going.
+        Raises `OverQuota` if its tenant had more than `limit` bytes of artifacts then, `QuotaExceeded` for an
+        answer if it had more of answers, and `StorageBusy` while it is going.
         """
         ...
 

@@ -69,10 +69,10 @@ def gateway_part(
         artifacts = ArtifactRoutes(exchanges, kept.objects, kept.links, settings, given.clock)
         gateway = Gateway(
             exchanges,
-            Acceptor(requests, exchanges, kept.objects, given.clock, given.ids),
+            Acceptor(requests, exchanges, kept.objects, given.clock, given.ids, knowledge.answer_bytes_per_tenant),
             requests,
             kept.objects,
-            ActionAnswers(kept.objects, most_answer_bytes),
+            ActionAnswers(kept.objects, most_answer_bytes, knowledge.answer_bytes_per_tenant),
             documents,
             aliases,
             intake,

@@ -12,7 +12,9 @@ from dragoman.gateway.envelope import VERSIONS, Envelope22
 from dragoman.gateway.requests import KEPT_SECONDS
 from dragoman.messaging.bus import BusMessage
 from dragoman.messaging.subjects import replies_subject
-from dragoman.replies.contract import word_error
+from dragoman.replies.contract import code_in_contract, word_error
+from dragoman.replies.vocabulary import RETRYABLE
+from dragoman.tools.storage_errors import is_uncertain
 
 _NOT_TAKEN = frozenset(("q=0", "q=0.0", "q=0.00", "q=0.000"))
 _SENDER = {"sub": "dragoman", "roles": []}
@@ -64,6 +66,12 @@ def error_record(error: ToolError, trace_id: str, attempt: int, clock: Clock) ->
     _, body = word_error(error, trace_id)
     told = msgspec.json.decode(body)["error"]
     return msgspec.json.encode({**told, "attempt": attempt, "at": iso_milliseconds(clock.now())})
+
+
+def may_pass(error: ToolError) -> bool:
+    """Whether the same request may succeed a little later."""
+    is_said = code_in_contract(error) in RETRYABLE and (error.details or {}).get("retryable") is not False
+    return is_said or is_uncertain(error)
 
 
 def retry_after_seconds(error: ToolError) -> float:

@@ -59,6 +59,8 @@ class KeptRequest(Struct, frozen=True, kw_only=True):
     body: bytes | None = None
     is_new: bool = True
     """False where `accept` found it."""
+    most_kept: int | None = None
+    """Bytes of answers that may be kept for its tenant, which its own answer counts among; None: that does not."""
 
 
 class Settled(Struct, frozen=True, kw_only=True):
@@ -75,6 +77,8 @@ class Settled(Struct, frozen=True, kw_only=True):
     """JSON of the error, of a delivery that is retried or given up."""
     after_seconds: float = 0.0
     """Until it is retried."""
+    most_kept: int | None = None
+    """See `KeptRequest`."""
 
 
 class ActionRequests(Protocol):
@@ -93,7 +97,8 @@ class ActionRequests(Protocol):
         If it was accepted before, that one is returned and its message is not published; `reply_again` then makes the
         message for the answer, if there is one. It is the same if the message that it came
         in was delivered again by now. None if the nonce cannot be used.
-        Raises `Conflict` for a request that has the id of another one.
+        Raises `Conflict` for a request that has the id of another one, and `QuotaExceeded` for one whose answer
+        could not be kept.
         """
         ...
 
@@ -104,7 +109,10 @@ class ActionRequests(Protocol):
         ...
 
     async def settle(self, delivery: BusDelivery, settled: Settled, nonce: Nonce | None = None) -> bool:
-        """Store what became of a delivery. False if it was delivered again by now, or the nonce cannot be used."""
+        """Store what became of a delivery. False if it was delivered again by now, or the nonce cannot be used.
+
+        Raises `QuotaExceeded` for an answer that is too large to be kept, and has stored nothing then.
+        """
         ...
 
     async def redrive(

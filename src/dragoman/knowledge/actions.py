@@ -76,6 +76,11 @@ class Action(Struct, frozen=True, kw_only=True):
     """The argument that is a JSON Merge Patch, in which null removes a field."""
 
     @property
+    def only_reads(self) -> bool:
+        """Whether it changes nothing, so that a client that asks anew loses nothing."""
+        return self.hints.read_only is True
+
+    @property
     def schema_bytes(self) -> bytes:
         """The schema of the arguments, as it is published."""
         return (_FOLDER / f"{self.name}.json").read_bytes()

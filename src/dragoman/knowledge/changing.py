@@ -70,12 +70,13 @@ def carry_out(rows: DocumentRows, change: DocumentChange, request: ActionRequest
     if earlier is not None:
         return earlier
     data = _CHANGES[type(change)](rows, change, request, now)
-    hits = change.hits if isinstance(change, KeepAnswer) else 0
+    hits, most_kept = (change.hits, change.most_kept) if isinstance(change, KeepAnswer) else (0, None)
     applied = Applied(data, hits=hits, is_unfinished=rows.is_unfinished)
     if request.key is not None:
-        rows.keep_receipt(request, applied, now + request.keep_seconds)
+        rows.keep_receipt(request, applied, now + request.keep_seconds, most_kept)
     if request.stream is not None:
-        rows.set_seq(request, now + KEPT_STREAM_SECONDS)
+        kept_seconds = KEPT_STREAM_SECONDS if most_kept is None else request.keep_seconds
+        rows.set_seq(request, now + kept_seconds, most_kept)
     return applied
 
 

@@ -285,6 +285,19 @@ FROM passage_document JOIN document ON document.number = passage_document.docume
 WHERE document.deleted_at IS NULL;
 """
 
+_KEPT_ANSWERS = """
+-- The bytes of answers that are kept for a tenant, in whichever tables. Those from before are not counted.
+CREATE TABLE kept_answer_total (
+  tenant TEXT PRIMARY KEY,
+  charge INTEGER NOT NULL
+) WITHOUT ROWID;
+
+ALTER TABLE document_receipt ADD COLUMN charge INTEGER NOT NULL DEFAULT 0;
+
+-- Not 0 for a stream that consists of queries.
+ALTER TABLE document_stream ADD COLUMN charge INTEGER NOT NULL DEFAULT 0;
+"""
+
 MIGRATIONS = (
     Migration(PART, 1, "sqlite", _TABLES),
     Migration(PART, 2, "sqlite", _PASSAGES),
@@ -294,4 +307,5 @@ MIGRATIONS = (
     Migration(PART, 6, "sqlite", _LEAVING),
     Migration(PART, 7, "sqlite", _UNINDEXED),
     Migration(PART, 8, "sqlite", _TITLES),
+    Migration(PART, 9, "sqlite", _KEPT_ANSWERS),
 )

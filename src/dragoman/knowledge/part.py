@@ -50,6 +50,7 @@ def knowledge_part(
             given.clock,
             embedder_of_queries(embedders, given.storage.port(PassageVectors), given.clock),
             writer,
+            most_kept=settings.answer_bytes_per_tenant,
             on_failure=lambda error: given.logger.warn("a model cannot be used", {"reason": str(error)}),
             test_mode=settings.test_mode,
         )

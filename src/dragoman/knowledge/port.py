@@ -115,6 +115,8 @@ class KeepAnswer(Struct, frozen=True, kw_only=True):
 
     data: dict[str, Any]
     hits: int
+    most_kept: int
+    """Bytes of answers that may be kept for the tenant."""
 
 
 QueryStep: TypeAlias = Literal["words", "vectors", "answer"]
@@ -223,6 +225,10 @@ class Documents(Protocol):
 
     async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
         """Make a change, unless `recall` has an answer by now. Raises `ToolError`s, and changes nothing then."""
+        ...
+
+    async def kept_answers(self, tenant: str) -> int:
+        """Bytes of answers that are kept for a tenant."""
         ...
 
     async def get(self, tenant: str, id: str, *, key: str = "") -> Document | None: ...

@@ -33,6 +33,7 @@ from dragoman.knowledge.changing import page_of
 from dragoman.knowledge.embedding import GetEmbedder
 from dragoman.knowledge.fusing import VECTORS_WEIGHT, WORDS_WEIGHT, Ranked, fuse, keep_few
 from dragoman.knowledge.index import FoundPassage, Hit, PassageIndex, PassageQuery
+from dragoman.knowledge.kept_answers import answers_full
 from dragoman.knowledge.port import QUERY_STEPS, ActionRequest, Applied, Documents, KeepAnswer, QueryStep
 from dragoman.tools.context import Cancellation, Progress, ToolContext
 
@@ -96,11 +97,13 @@ class Queries:
         get_embedder: GetEmbedder | None = None,
         writer: AnswerWriter | None = None,
         *,
+        most_kept: int = 0,
         on_failure: OnFailure = lambda _: None,
         test_mode: bool = False,
     ) -> None:
-        """`documents` keeps the answers of requests that can be repeated. `test_mode`: queries may be no-ops.
+        """`documents` keeps the answers of requests that can be repeated, up to `most_kept` bytes for each tenant.
 
+        `test_mode`: queries may be no-ops.
         `on_failure` is told why a model could not be used; callers are not.
         """
         self._documents = documents
@@ -108,6 +111,7 @@ class Queries:
         self._clock = clock
         self._get_embedder = get_embedder
         self._writer = writer
+        self._most_kept = most_kept
         self._on_failure = on_failure
         self._test_mode = test_mode
 
@@ -120,12 +124,15 @@ class Queries:
         earlier = await self._documents.recall(request) if is_kept else None
         if earlier is not None:
             return earlier
+        if request.key is not None and (kept := await self._documents.kept_answers(tenant)) >= self._most_kept:
+            raise answers_full(self._most_kept, kept)  # Before anything is searched.
         query = KnowledgeQuery.of(arguments)
         applied = await self.answer(query, request, context.cancellation, context.progress)
         if not is_kept:
             return applied
-        kept = await self._documents.carry_out(KeepAnswer(data=applied.data, hits=applied.hits), request)
-        return kept if kept.is_repeated else replace(kept, took_part=applied.took_part)
+        answer = KeepAnswer(data=applied.data, hits=applied.hits, most_kept=self._most_kept)
+        told = await self._documents.carry_out(answer, request)
+        return told if told.is_repeated else replace(told, took_part=applied.took_part)
 
     async def answer(
         self,

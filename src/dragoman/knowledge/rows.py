@@ -72,13 +72,19 @@ class RequestRows(Protocol):
 
     def receipt(self, request: ActionRequest) -> Receipt | None: ...
 
-    def keep_receipt(self, request: ActionRequest, applied: Applied, until: float) -> None: ...
+    def keep_receipt(
+        self, request: ActionRequest, applied: Applied, until: float, most_kept: int | None = None
+    ) -> None:
+        """Raises `QuotaExceeded` if the answers of the tenant would weigh more than `most_kept` with it."""
+        ...
 
     def last_seq(self, request: ActionRequest) -> int | None:
         """The newest of the request's stream."""
         ...
 
-    def set_seq(self, request: ActionRequest, until: float) -> None: ...
+    def set_seq(self, request: ActionRequest, until: float, most_kept: int | None = None) -> None:
+        """With `most_kept`, a stream that this request begins counts as an answer does: see `keep_receipt`."""
+        ...
 
 
 class DocumentRows(RequestRows, Protocol):

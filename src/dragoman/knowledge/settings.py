@@ -36,6 +36,10 @@ class KnowledgeConfig(Section, frozen=True):
         Annotated[int, Meta(ge=_DAY_MS, le=365 * _DAY_MS)],
         about("How long an action that is repeated with the same idempotency key gets the first result."),
     ] = _DAY_MS
+    answer_bytes_per_tenant: Annotated[
+        Bytes,
+        about("The most that answers to queries may weigh together that are kept for one tenant.", is_limit=True),
+    ] = 67_108_864
     embedder: Annotated[
         Literal["none", "minilm", "openai"],
         about(

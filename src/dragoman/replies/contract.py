@@ -46,6 +46,7 @@ _HINTS_BY_REASON: Mapping[str, str] = {
     "artifact_content": "Send content that is what its Content-Type says; arguments are an object of JSON.",
     "document_quota": "Make room: documents are not counted from their deletion on, and their bytes 90 days later.",
     "storage_uncertain": "The change may have been stored. Repeat the request with the same idempotency key.",
+    "answer_quota": "Send queries without an idempotency key, at once, or wait until older answers have ended.",
     "artifact_quota": "Wait until older artifacts have ended, a day after they were sent.",
 }
 """More particular than those by code."""

@@ -70,7 +70,10 @@ def objects(storage: Storage, clock: ManualClock) -> Objects:
 async def keep(
     objects: Objects, content: bytes = CONTENT, tenant: str = "acme", mime: str = "application/json"
 ) -> StoredArtifact:
-    return await objects.keep_bytes(tenant, mime, content, "http://here")
+    async def pieces() -> AsyncIterator[bytes]:
+        yield content
+
+    return await objects.keep(tenant, mime, pieces(), base="http://here")
 
 
 def files_in(folder: Path) -> list[str]:
@@ -347,7 +350,7 @@ async def test_an_artifact_that_cannot_be_deleted_stops_no_other(
     storage: Storage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects, store = objects_of(storage, clock), storage.port(ObjectStore)
-    first, *_ = [await objects.keep_bytes("acme", "text/plain", b"%d" % each) for each in range(3)]
+    first, *_ = [await keep(objects, b"%d" % each, mime="text/plain") for each in range(3)]
     stuck, delete = object_key("acme", first.sha256), store.delete
 
     async def refuse_one(key: str) -> None:

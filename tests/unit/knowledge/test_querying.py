@@ -34,7 +34,7 @@ class Asking:
     def __init__(self, index: FewPassages | None = None, **options: Any) -> None:
         self.index = index or FewPassages(*OWLS)
         self.clock = ManualClock()
-        self.queries = Queries(self.documents, self.index, self.clock, **options)
+        self.queries = Queries(self.documents, self.index, self.clock, most_kept=10_000, **options)
         self.cancellation = Cancellation()
         self.progress: list[float] = []
 

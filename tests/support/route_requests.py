@@ -30,6 +30,9 @@ def request_to(
     async def body() -> bytes:
         return b""
 
+    async def collect(most: int, holder: str) -> bytes:
+        return b""
+
     given = headers or {}
     whole = {"type": "http", "method": method, "path": path, "scheme": "http", "headers": list(given.items()), **scope}
-    return HttpRequest(path, given, caller, caller is not ANONYMOUS, "/mcp", whole, receive, body)
+    return HttpRequest(path, given, caller, caller is not ANONYMOUS, "/mcp", whole, receive, body, collect)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
 from dragoman.errors import InternalError, InvalidRequest, ProtocolError
+from dragoman.parts.route import BodyTooLarge, ClientLeft, NoRoomForBody
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.shape import UNLIMITED, Shape
 
@@ -54,12 +56,20 @@ class RequestRefused(Exception):
         self.meta = meta
 
 
-class TooLarge(RequestRefused):
+class TooLarge(RequestRefused, BodyTooLarge):
     """The body is longer than a request may be; what is left of it is not read."""
 
     def __init__(self, most: int) -> None:
         error = InvalidRequest(f"The body is longer than {most} bytes")
         super().__init__(413, error, ((b"connection", b"close"),))
+
+
+class NoRoom(RequestRefused, NoRoomForBody):
+    """There is no room for the body, as so much is being sent."""
+
+    def __init__(self) -> None:
+        headers = ((b"connection", b"close"), (b"retry-after", b"1"))
+        super().__init__(503, InternalError("Too much is being sent at once"), headers)
 
 
 class ServerStopping(RequestRefused):
@@ -69,7 +79,7 @@ class ServerStopping(RequestRefused):
         super().__init__(503, InternalError("The server is stopping"), ((b"retry-after", b"1"),), id, meta)
 
 
-class Disconnected(Exception):
+class Disconnected(ClientLeft):
     """The client was gone before it had said everything."""
 
 
@@ -229,19 +239,21 @@ async def until_gone(receive: Receive) -> None:
 class Bodies:
     """Reads bodies, each up to `most_each` bytes, and up to `most_together` of those that come in pieces.
 
-    Those that are read are within the limits of `shape`, and so is what they become when they are decoded.
+    No named holder has more than half of the latter. Those that `read` returns are within the limits of `shape`, and so
+    is what they become when they are decoded.
     """
 
     def __init__(self, most_each: int, most_together: int, shape: Shape = UNLIMITED) -> None:
         self._most_each = most_each
         self._most_together = max(most_each, most_together)
+        self._most_of_one = max(most_each, most_together // 2)
         self._shape = shape
         self.held = 0
+        self._held_by: Counter[str] = Counter()
 
-    async def read(self, receive: Receive) -> bytes:
-        """All of a body. Raises `TooLarge` as soon as it is longer than it may be, `Disconnected`, and `RequestRefused`
-        when it consists of too much, or others send so much that there is no room for it."""
-        body = await self._read(receive)
+    async def read(self, receive: Receive, holder: str = "") -> bytes:
+        """All of a body. Raises what `collect` does, and `RequestRefused` when it consists of too much."""
+        body = await self.collect(receive, self._most_each, holder)
         self.check(body)
         return body
 
@@ -255,34 +267,45 @@ class Bodies:
             error = InvalidRequest(f"Invalid request: the message has {excess}")
             raise RequestRefused(413, error, id=heading.id, meta=heading.correlation)
 
-    async def _read(self, receive: Receive) -> bytes:
+    async def collect(self, receive: Receive, most: int, holder: str = "") -> bytes:
+        """All of a body of at most `most` bytes, whatever it consists of.
+
+        Raises `TooLarge` as soon as it is longer, `Disconnected`, and `NoRoom` when others, or its holder, send so much
+        that there is no room for it.
+        """
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Disconnected
         body: bytes = message.get("body", b"")
-        if len(body) > self._most_each:
-            raise TooLarge(self._most_each)
+        if len(body) > most:
+            raise TooLarge(most)
         if not message.get("more_body", False):
             return body
         parts, size = [body], len(body)
-        self.held += size
+        self._hold(size, holder)
         try:
             while message.get("more_body", False):
+                if self.held > self._most_together or self._held_by[holder] > self._most_of_one:
+                    raise NoRoom
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise Disconnected
                 part = message.get("body", b"")
                 parts.append(part)
                 size += len(part)
-                self.held += len(part)
-                if size > self._most_each:
-                    raise TooLarge(self._most_each)
-                if self.held > self._most_together:
-                    headers = ((b"connection", b"close"), (b"retry-after", b"1"))
-                    raise RequestRefused(503, InternalError("Too much is being sent at once"), headers)
+                self._hold(len(part), holder)
+                if size > most:
+                    raise TooLarge(most)
             return b"".join(parts)
         finally:
-            self.held -= size
+            self._hold(-size, holder)
+
+    def _hold(self, size: int, holder: str) -> None:
+        self.held += size
+        if holder:
+            self._held_by[holder] += size
+            if not self._held_by[holder]:
+                del self._held_by[holder]
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:

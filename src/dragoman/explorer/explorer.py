@@ -24,7 +24,7 @@ import msgspec
 from dragoman.access.callers import Caller
 from dragoman.calls.call import Call, Stage
 from dragoman.calls.tracing import name_of
-from dragoman.edge.asgi import MOST_READ_AT_ONCE, Bodies, Headers
+from dragoman.edge.asgi import Headers
 from dragoman.edge.connection import Services
 from dragoman.edge.peer import log_refusal
 from dragoman.errors import InvalidArgument, InvalidRequest, NotFound, ProtocolError, ToolError
@@ -83,7 +83,6 @@ class Explorer:
         self._info = services.identity.server_info
         self._stages, self._load = stages, load
         self._agents, self._tasks, self._letters = agents, tasks, letters
-        self._read_answer = Bodies(MOST_ANSWER, MOST_READ_AT_ONCE).read
         self._page = HttpResponse(200, *load_page(_PAGE, "img-src data: blob:; media-src data: blob:"))
         self._runs = runs
         self._reader = modern_reader(services.identity, services.ids.connection_correlation_id())
@@ -234,7 +233,7 @@ class Explorer:
         if run is None:
             return error_response(404, "Not running")
         try:
-            given = msgspec.convert(decode_object(await self._read_answer(request.receive)), _Given)
+            given = msgspec.convert(decode_object(await request.collect(MOST_ANSWER, "")), _Given)
         except ProtocolError as error:
             said = error.message.removeprefix("Invalid request: ")
             return self._refuse(400, error, headers, f"Input validation failed: {said}")

@@ -14,6 +14,7 @@ from uuid import UUID
 from dragoman.errors import (
     InternalFailure,
     MalformedEnvelope,
+    MemoryPressure,
     MissingScope,
     ProtocolError,
     RateLimited,
@@ -28,7 +29,7 @@ from dragoman.gateway.envelope import Envelope22, is_trace, malformed, new_trace
 from dragoman.gateway.rates import GatewayRates, Remaining, RequestRates, retry_after
 from dragoman.gateway.settings import GatewayConfig
 from dragoman.ids import Ids
-from dragoman.parts.route import HttpRequest, HttpResponse
+from dragoman.parts.route import BodyTooLarge, ClientLeft, HttpRequest, HttpResponse, NoRoomForBody
 from dragoman.replies.contract import code_in_contract, word_error, word_refusal
 from dragoman.slo.meter import STRANGER, ActionMeter, Requested
 from dragoman.telemetry.log import Logger
@@ -109,6 +110,8 @@ class Exchanges:
         self._ids = ids
         self._logger = logger
         self._most_bytes = most_bytes
+        self._reading: set[tuple[str | None, str] | None] = set()
+        """Keys and nonces of the signed requests whose bodies are being read."""
         self.meter = meter
         """Counts requests for actions."""
 
@@ -128,8 +131,8 @@ class Exchanges:
         await self.identify(request, exchange, self._most_bytes)
         assert exchange.credential is not None
         try:
-            body = await self._read(request)
-        except MalformedEnvelope:
+            body = await self._read(request, exchange.credential)
+        except (MalformedEnvelope, MemoryPressure):
             await self.count(exchange)  # An answer to a known caller names its rate.
             raise
         check_body(exchange.credential, body)
@@ -169,20 +172,25 @@ class Exchanges:
         if exchange.rate is None or rate.remaining < exchange.rate.remaining:
             exchange.rate = rate
 
-    async def _read(self, request: HttpRequest) -> bytes:
-        """The body, which is never held if it is too large."""
-        pieces: list[bytes] = []
-        size = 0
-        while True:
-            message = await request.receive()
-            if message["type"] != "http.request":
-                raise MalformedEnvelope("The client left before it had sent the body")
-            pieces.append(message.get("body", b""))
-            size += len(pieces[-1])
-            if size > self._most_bytes:
-                raise too_large(self._most_bytes)
-            if not message.get("more_body"):
-                return b"".join(pieces)
+    async def _read(self, request: HttpRequest, credential: Credential) -> bytes:
+        """The body, in the room that the process has for all. A signed token is good for one at a time."""
+        caller, claims = credential.caller, credential.claims
+        token = None if claims is None else (credential.kid, claims.nonce)
+        if token in self._reading:
+            raise not_authentic(Unauthenticated("Another request with this token is being read"))
+        if token is not None:
+            self._reading.add(token)
+        try:
+            return await request.collect(self._most_bytes, min(caller.tenants, default=caller.principal))
+        except BodyTooLarge:
+            raise too_large(self._most_bytes) from None
+        except NoRoomForBody:
+            raise MemoryPressure("Too much is being sent at once", {"reason": "bodies", "retryable": True}) from None
+        except ClientLeft:
+            raise MalformedEnvelope("The client left before it had sent the body") from None
+        finally:
+            if token is not None:
+                self._reading.discard(token)
 
     # Refusals.
 

@@ -16,6 +16,22 @@ from typing import Any, NamedTuple, TypeAlias
 from dragoman.access.callers import Caller
 
 
+class BodyNotRead(Exception):
+    """The body of a request could not be read. A handler that lets it through has the request refused for it."""
+
+
+class BodyTooLarge(BodyNotRead):
+    """It is longer than it may be; what is left of it is not read."""
+
+
+class NoRoomForBody(BodyNotRead):
+    """Others send so much at this moment that there is no room for it."""
+
+
+class ClientLeft(BodyNotRead):
+    """The client was gone before it had said everything."""
+
+
 class HttpResponse(NamedTuple):
     """A whole response."""
 
@@ -43,6 +59,9 @@ class HttpRequest:
     """ASGI's own. A body that is longer than a request may be is refused for the handler."""
     body: Callable[[], Awaitable[bytes]]
     """Reads the whole body. One beyond the limits of any request is refused for the handler."""
+    collect: Callable[[int, str], Awaitable[bytes]]
+    """The same for a body of at most so many bytes, whatever it consists of; takes whose it is, too, so that nobody has
+    all of the room for unfinished ones. Raises `BodyNotRead`."""
     scopes: tuple[str, ...] = ()
     """Those of which the route's callers have to have one. They were checked, unless the route needs no caller."""
 

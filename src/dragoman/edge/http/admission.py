@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dragoman.access.callers import ANONYMOUS, Caller
+from dragoman.access.callers import ANONYMOUS, Caller, is_known
 from dragoman.edge.asgi import MOST_READ_AT_ONCE, Bodies, Header, Headers, Receive, RequestRefused, TooLarge
 from dragoman.edge.connection import Services
 from dragoman.edge.http.nearness import Nearness
@@ -136,18 +136,22 @@ class HttpAdmission:
         if len(body) > self._sure_bytes:
             self._bodies.check(body)
 
-    async def read(self, headers: Headers, receive: Receive) -> bytes:
+    async def read(self, headers: Headers, receive: Receive, caller: Caller) -> bytes:
         """The body. Raises `RequestRefused` for one that is longer, or consists of more, than a request may."""
         length = headers.get(b"content-length")
         if length is not None and (not length.isdigit() or len(length) > 18 or int(length) > self.most_bytes):
             raise TooLarge(self.most_bytes)
-        return await self._bodies.read(receive)
+        return await self._bodies.read(receive, caller.principal if is_known(caller) else "")
+
+    async def collect(self, receive: Receive, most: int, holder: str) -> bytes:
+        """The body of at most so many bytes of a request that its handler authenticates. Raises `BodyNotRead`."""
+        return await self._bodies.collect(receive, most, holder)
 
     async def read_post(self, request: Admitted, receive: Receive) -> tuple[Caller, bytes]:
         """The caller and the body of a message."""
         caller = await self.caller(request)
         _check_type(request.headers)
-        return caller, await self.read(request.headers, receive)
+        return caller, await self.read(request.headers, receive, caller)
 
     async def caller(self, request: Admitted) -> Caller:
         """The caller. Raises `RequestRefused` for one that is not known, or cannot be verified now."""

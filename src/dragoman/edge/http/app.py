@@ -222,11 +222,19 @@ class HttpApp:
         caller = await admission.caller(request) if route.needs_caller else request.unnamed
         admission.require(route.scopes, caller)
         receive = limited(receive, admission.most_bytes if route.most_bytes is None else route.most_bytes)
-        body = partial(admission.read, headers, receive)
-        endpoint = self._routes.endpoint.for_clients
-        answered = await route.handler(
-            HttpRequest(path, headers, caller, self.is_authenticated, endpoint, scope, receive, body, route.scopes)
+        asked = HttpRequest(
+            path,
+            headers,
+            caller,
+            self.is_authenticated,
+            self._routes.endpoint.for_clients,
+            scope,
+            receive,
+            partial(admission.read, headers, receive, caller),
+            partial(admission.collect, receive),
+            route.scopes,
         )
+        answered = await route.handler(asked)
         if isinstance(answered, HttpResponse):
             await answer(send, *answered)
         else:

@@ -78,7 +78,7 @@ class Eras:
         if b"mcp-session-id" not in headers:
             raise RequestRefused(400, InvalidRequest("Bad request: Mcp-Session-Id is missing"))
         # Nobody needs the body, but the SDK would read it, and refuse it in text.
-        body = await self._admission.read(headers, receive)
+        body = await self._admission.read(headers, receive, caller)
         await self.handshake.hand_over_body(scope, receive, send, caller, body)
 
     async def _forward(self, siblings: Siblings, scope: Scope, receive: Receive, send: Send, request: Admitted) -> None:

@@ -221,6 +221,7 @@ def create_server(options: ServerOptions) -> Runtime:
         get_intake=lambda: runtime.intake,
         open_pipeline=lambda most, event: _open_pipeline(runtime, most, event),
         publish=shared.tell,
+        take_slot=shared.take_slot,
         resource_updated=shared.resource_updated,
         max_value_bytes=config.response.max_value_bytes,
         health=partial(health_report, info, config.tools, slots, lambda: supervisor.missing),
@@ -560,7 +561,7 @@ def _compose_calls(
     tools = build_pipeline(policy, common)
     offers = build_pipeline(replace(policy, find=FindOffer(), repeats=None), common)
     special = {
-        name: build_pipeline(_own_policy(policy, each, clock), common)
+        name: build_pipeline(_own_policy(policy, each, clock, shared), common)
         for contribution in supervisor
         for each in contribution.pipelines
         for name in each.tools
@@ -573,8 +574,9 @@ def _compose_calls(
 _SHAPELESS = LimitsConfig(max_array_size=None, max_string_length=None, max_object_depth=None, max_object_members=None)
 
 
-def _own_policy(policy: Policy, own: OwnPipeline, clock: Clock) -> Policy:
-    """The policy for some tools: with slots of their own, and no limits but that of the payload."""
+def _own_policy(policy: Policy, own: OwnPipeline, clock: Clock, shared: Shared) -> Policy:
+    """The policy for some tools: with slots of their own, for all processes together, and no limits but that of the
+    payload."""
     tools = policy.tools
     if own.max_payload_bytes is not None:
         tools = msgspec.structs.replace(tools, max_payload_bytes=own.max_payload_bytes)
@@ -584,6 +586,7 @@ def _own_policy(policy: Policy, own: OwnPipeline, clock: Clock) -> Policy:
         limits=_SHAPELESS,
         tools=tools,
         shares=Shares(slots, ResourcesConfig(), _SHAPELESS, own.holder_of),
+        common_slots=(own.tools[0], shared.take_slot),
         stages=own.stages,
         repeats=own.repeats,
     )

@@ -15,9 +15,12 @@ def create_file(path: Path, mode: int = 0o600) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, mode)
 
 
-def open_or_create_file(path: Path) -> int:
-    """A descriptor of a file that several processes lock, made by the first of them. Raises `OSError` for a link."""
-    return os.open(path, os.O_RDONLY | os.O_CREAT | _NO_LINK, 0o600)
+def open_or_create_file(path: Path, *, writes: bool = False) -> int:
+    """A descriptor of a file that several processes lock, made by the first of them. Raises `OSError` for a link.
+
+    With `writes`, parts of it can be locked for one process alone.
+    """
+    return os.open(path, (os.O_RDWR if writes else os.O_RDONLY) | os.O_CREAT | _NO_LINK, 0o600)
 
 
 def refuse_links(path: Path, within: Path = Path()) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,13 @@ from dragoman.access.callers import LOCAL, Caller
 from dragoman.agents.agent import Agent, agents_apart
 from dragoman.calls.answers import Claims
 from dragoman.calls.call import Call, Outcome, Stage
+from dragoman.calls.common_slots import Alone, CommonSlots
 from dragoman.calls.intake import Intake
 from dragoman.calls.interrupts import raise_interrupt
 from dragoman.calls.lifespans import Lifespans
 from dragoman.calls.origin import Origin
 from dragoman.calls.pipeline import Common, Policy
+from dragoman.calls.places import Full, Holder, Release
 from dragoman.calls.repeats import IDEMPOTENCY_KEY
 from dragoman.calls.runner import Runner
 from dragoman.calls.tracing import Span
@@ -65,10 +67,16 @@ class Shared:
     """Tells the other processes; what they tell is given to `Runtime.apply`."""
     announce: Publish = keep_to_itself
     """Tells the clients of this process."""
+    slots: CommonSlots = field(default_factory=Alone)
+    """The slots that belong to all processes together."""
 
     def get_claims(self) -> Claims:
         """What decides about answers now."""
         return self.claims
+
+    def take_slot(self, name: str, limit: int, holder: Holder | None) -> Release | Full:
+        """Take one of the slots that belong to all processes together, by whatever way there is now."""
+        return self.slots.take(name, limit, holder)
 
     def tell(self, change: Change) -> None:
         """Tell the other processes, by whatever way there is now."""

@@ -587,6 +587,7 @@ async def test_a_message_that_was_delivered_too_often_is_not_tried_again(monkeyp
             clock,
             lambda: 0.5,
             logger,
+            gateway.runtime.facilities.take_slot,
         )
         facts = {"message": letter.message, "number": 1, "published_at": 0.0, "fence": 1}
         for attempt in (config.max_attempts, config.max_attempts + 1):

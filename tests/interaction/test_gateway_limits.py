@@ -14,6 +14,7 @@ from dragoman.errors import StorageUnavailable
 from dragoman.replies.vocabulary import STATUSES
 from tests.support.answers import error_in
 from tests.support.asgi import Asked
+from tests.support.common_slots import CountedSlots
 from tests.support.gateway import Signer, as_body, create_args
 from tests.support.gateway_serving import (
     INTERNAL,
@@ -22,6 +23,7 @@ from tests.support.gateway_serving import (
     HeldDocuments,
     HeldStorage,
     OverMcp,
+    advance_until_finished,
     answered,
     internal,
     open_gateway,
@@ -336,6 +338,69 @@ async def test_an_action_has_ten_slots_beside_those_of_the_server_and_tenants_sh
         assert code_of(each, "http") is None
     documents_of(held).gate.clear()
     assert [await refusal(acme[0]) for _ in range(7)] == [None] * 7  # Everything was given back.
+
+
+@pytest.fixture
+async def workers(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> AsyncIterator[tuple[GatewayApp, GatewayApp, CountedSlots]]:
+    """Two gateways as workers have them, whose changes are held up, and the slots that they share."""
+    monkeypatch.setitem(ENGINES, "memory", HeldStorage)  # type: ignore[misc]
+    slots = CountedSlots()
+    settings = getattr(request, "param", {})
+    async with open_gateway(settings) as one, open_gateway(settings) as other:
+        for each in (one, other):
+            each.runtime.shared.slots = slots
+            documents_of(each).gate.clear()
+        yield one, other, slots
+        for each in (one, other):
+            documents_of(each).gate.set()
+
+
+@pytest.mark.requirement("MC-CAP-02", "MC-CAP-04")
+@pytest.mark.parametrize("way", FULL)
+async def test_workers_share_the_slots_that_the_server_advertises(
+    workers: tuple[GatewayApp, GatewayApp, CountedSlots], way: str
+) -> None:
+    one, other, slots = workers
+    under_way = [begin(each, way) for each in (one, one, one, one, other, other, other)]  # One caller has seven of ten.
+    await until(lambda: [documents_of(each).waiting for each in (one, other)] == [4, 3])
+    for each in (one, other):
+        refused = begin(each, way)
+        await answered(refused)
+        assert code_of(refused, way) == FULL[way]
+        assert (await OverMcp(each).do("move_document", {"document_id": "no id", "new_parent_id": "root"})).code
+    for each in (one, other):
+        documents_of(each).gate.set()
+    for asked in under_way:
+        await answered(asked)
+        assert code_of(asked, way) is None
+    await until(lambda: slots.in_use == 0)
+
+
+@pytest.mark.requirement("MC-TRANS-04")
+@pytest.mark.parametrize("workers", [{"knowledge": {"max_concurrent": 2}}], indirect=True)
+async def test_requests_for_later_leave_half_of_the_slots_of_all_workers(
+    workers: tuple[GatewayApp, GatewayApp, CountedSlots],
+) -> None:
+    one, other, _ = workers
+    ids = []
+    for each in (one, other):
+        signer = await each.signer("owner")
+        envelope = each.envelope(signer, "knowledge.create_document", create_args())
+        assert (await each.post(signer, envelope, prefer="respond-async")).status == 202
+        ids.append((each, signer, envelope["request_id"]))
+        await until(lambda: documents_of(one).waiting == 1)
+    globex = await other.signer("owner", tenant="globex")
+    body = as_body(other.envelope(globex, "knowledge.create_document", create_args()))
+    at_once = other.begin(body, other.token(globex, body))
+    await until(lambda: documents_of(other).waiting == 1)
+    documents_of(other).gate.set()
+    await answered(at_once)
+    assert code_of(at_once, "http") is None
+    documents_of(one).gate.set()
+    for each, signer, id in ids:
+        assert (await advance_until_finished(each, signer, id)).http_status == 200
 
 
 TRACE = f"00-{'4b' * 16}-{'f0' * 8}-01"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.calls.call import Call, Service, Stage
+from dragoman.calls.common_slots import TakeCommon
 from dragoman.calls.deadlines import Deadlines
 from dragoman.calls.guards import Guards
 from dragoman.calls.patience import Patience
@@ -28,6 +29,7 @@ from dragoman.calls.stages.limit_rate import LimitRate
 from dragoman.calls.stages.open_state import OpenState
 from dragoman.calls.stages.record_completion import Observer, RecordCompletion
 from dragoman.calls.stages.reuse_results import ReuseResults
+from dragoman.calls.stages.take_common_slot import TakeCommonSlot
 from dragoman.calls.stages.take_slot import TakeSlot
 from dragoman.calls.stages.validate_arguments import ValidateArguments
 from dragoman.calls.states import States
@@ -60,6 +62,9 @@ class Policy:
     """The message of the record that each call leaves."""
     stages: Sequence[Stage] = ()
     """The stages that only this kind of work has."""
+    common_slots: tuple[str, TakeCommon] | None = None
+    """The name of the slots that all processes of the server share, as many as `slots` has, and how to take one. None:
+    each process has its own."""
     repeats: Repeats | None = None
     """Keeps the outcomes of calls that are repeated, or outlive their client. Without it, keys have no effect."""
 
@@ -110,6 +115,10 @@ def build_pipeline(policy: Policy, common: Common) -> Pipeline:
     )
     enforce = EnforceDeadline(common.deadlines, policy.timeout_ms)
     take_slot = TakeSlot(slots, policy.shares, common.patience, policy.waits)
+    common_slots: tuple[Stage, ...] = ()
+    if policy.common_slots is not None:
+        name, take = policy.common_slots
+        common_slots = (TakeCommonSlot(name, slots.limit, take, policy.shares, common.patience, clock),)
     # Refuse cheaply before taking a slot, start the clock last.
     stages: tuple[Stage, ...] = (
         record,
@@ -125,6 +134,7 @@ def build_pipeline(policy: Policy, common: Common) -> Pipeline:
         JoinRepeated(policy.repeats, enforce),
         OpenState(common.states, slots),
         take_slot,
+        *common_slots,
         ValidateArguments(),
         AskClient(common.states, common.patience, take_slot, common.waiting),
         KeepOutcome(policy.repeats, take_slot),

@@ -94,6 +94,7 @@ def _consumers(options: DeliveryOptions, given: Facilities, objects: Objects) ->
         clock,
         random,
         given.logger,
+        given.take_slot,
     )
     consumer = partial(Consumer, bus, clock=clock, logger=given.logger, ack_seconds=settings.ack_deadline_ms / 1000)
     # One of each tenant: they are accepted in the order of their publication, on which `seq` depends.

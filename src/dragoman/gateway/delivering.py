@@ -11,12 +11,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
 
+from dragoman.calls.common_slots import TakeCommon, when_free
 from dragoman.calls.intake import Intake
-from dragoman.calls.places import AwaitedPlaces
+from dragoman.calls.places import AwaitedPlaces, Holder
 from dragoman.clock import Clock
 from dragoman.errors import Abandoned, InternalFailure, NotFound, QuotaExceeded, Stopping, ToolError
 from dragoman.gateway.accepting import Acceptance, acceptance_in
@@ -35,6 +36,8 @@ from dragoman.replies.contract import code_in_contract
 from dragoman.slo.meter import Requested
 from dragoman.telemetry.log import Logger, exception_facts
 
+_PLACES: Final = "deliveries"
+
 
 class Deliverer:
     """Handles deliveries, several at a time."""
@@ -51,6 +54,7 @@ class Deliverer:
         clock: Clock,
         random: Random,
         logger: Logger,
+        take_slot: TakeCommon,
     ) -> None:
         self._requests = requests
         self._turns = StreamTurns(requests, clock)
@@ -68,7 +72,9 @@ class Deliverer:
         self._keep_seconds = knowledge.idempotency_ttl_ms / 1000
         self._most_kept = knowledge.answer_bytes_per_tenant
         # Half of the slots at most: a flood of messages leaves room for requests that somebody waits for.
-        self._places = AwaitedPlaces(max(1, knowledge.max_concurrent // 2))
+        self._most = max(1, knowledge.max_concurrent // 2)
+        self._places = AwaitedPlaces(self._most)
+        self._take_slot = take_slot
         self._clock = clock
         self._random = random
         self._logger = logger
@@ -129,14 +135,24 @@ class Deliverer:
         intake = self._get_intake()
         strict, keep_seconds = self._strict_args, self._keep_seconds
         call = call_for(asked, arguments, intake, keep_seconds, strict=strict, max_payload_bytes=most, waits=True)
-        release = await self._places.acquire(asked.holder)
-        try:
+        async with self._place(asked.holder):
             outcome = await intake.answer(call, as_it_is)
-        finally:
-            release()
         if outcome.error is not None:
             raise outcome.error
         return outcome.value, call.usage
+
+    @asynccontextmanager
+    async def _place(self, holder: Holder) -> AsyncIterator[None]:
+        """One of the places that deliveries may have, in this process and in all together."""
+        release = await self._places.acquire(holder)
+        try:
+            common = await when_free(self._take_slot, _PLACES, self._most, holder, self._clock)
+            try:
+                yield
+            finally:
+                common()
+        finally:
+            release()
 
     async def _failed(
         self,

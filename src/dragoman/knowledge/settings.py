@@ -19,7 +19,10 @@ class KnowledgeConfig(Section, frozen=True):
     """The trees of documents. They are there with the gateway."""
 
     max_concurrent: Annotated[
-        Count, about("How many requests of one action are carried out at the same time.", is_limit=True)
+        Count,
+        about(
+            "How many requests of one action are carried out at the same time, by all workers together.", is_limit=True
+        ),
     ] = 10
     documents_per_tenant: Annotated[
         Count, about("How many documents one tenant may have; those that are deleted do not count.", is_limit=True)

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from dragoman.cache.bounded import BoundedCache
 from dragoman.calls.call import Call, Outcome, Stage
+from dragoman.calls.common_slots import TakeCommon
 from dragoman.calls.intake import Intake
 from dragoman.calls.pipeline import Pipeline
 from dragoman.calls.repeats import Repeats
@@ -84,7 +85,7 @@ class OwnPipeline(Struct, frozen=True, kw_only=True):
 
     tools: tuple[str, ...]
     max_concurrent: int
-    """Slots beside those of other tools. A call that finds none free is refused."""
+    """Slots beside those of other tools, of all processes of the server together. A call that finds none is refused."""
     max_payload_bytes: int | None = None
     """None: as for other tools. There are no other limits of size and shape."""
     stages: tuple[Stage, ...] = ()
@@ -117,6 +118,9 @@ class Facilities(Struct, frozen=True, kw_only=True):
     """
     publish: Publish
     """Tells the other processes of the server about a change. They give it to `on_change`."""
+    take_slot: TakeCommon
+    """Takes one of the slots of a name that all processes of the server share, of which there are as many as are said,
+    for a holder, who has a share of them: how to give it back, or why there is none."""
     resource_updated: Callable[[str], None]
     """Tells everybody who subscribed to a URI that something else is to be read there now. From any thread."""
     on_submit: list[Callable[[Call], None]] = field(default_factory=list)

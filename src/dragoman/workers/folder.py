@@ -19,7 +19,7 @@ from dragoman.folders import hold
 LOG_TURNS = "log"
 """The file that processes lock to write to the log."""
 _PREFIX = "dragoman-workers-"
-_OURS = re.compile(rf"{LOG_TURNS}|[0-9]{{1,3}}-[0-9a-f]{{8}}(\.crash)?")
+_OURS = re.compile(rf"{LOG_TURNS}|[0-9]{{1,3}}-[0-9a-f]{{8}}(\.crash)?|[0-9a-f]{{16}}\.slots")
 _LONGEST_ADDRESS = 90
 
 

@@ -47,6 +47,7 @@ from dragoman.workers.control import (
 )
 from dragoman.workers.folder import crash_file, remove_if_unused
 from dragoman.workers.siblings import SocketSiblings
+from dragoman.workers.slot_files import SlotFiles
 
 if TYPE_CHECKING:
     from dragoman.config import Config
@@ -67,6 +68,7 @@ class WorkerPlace:
     welcome: Welcome
     config: Config
     siblings: SocketSiblings
+    slots: SlotFiles
 
 
 @contextmanager
@@ -85,9 +87,11 @@ def place_at(control_descriptor: int, listening_descriptor: int) -> Iterator[Wor
     in_forked_children(lambda: drop(crashes.fileno()))
     siblings = SocketSiblings(welcome.name, folder, welcome.secret)
     config = configure(msgspec.json.decode(welcome.config))
+    slots = SlotFiles(folder)
     try:
-        yield WorkerPlace(control, listening, welcome, config, siblings)
+        yield WorkerPlace(control, listening, welcome, config, siblings, slots)
     finally:
+        slots.close()
         siblings.leave()
         let_go()
         remove_if_unused(folder)
@@ -104,7 +108,7 @@ async def serve_at(place: WorkerPlace, runtime: Runtime, app: HttpApp) -> int:
     entrance = PlainApplication(siblings.entrance(app))
     beside = HttpServer(entrance, replace(http, keep_alive_ms=_DAY_MS, max_connections=1 << 20), runtime.clock)
     parent = await Parent.open(place.control, welcome.keeper)
-    runtime.shared.publish, runtime.shared.claims = parent.tell, parent
+    runtime.shared.publish, runtime.shared.claims, runtime.shared.slots = parent.tell, parent, place.slots
     listening_to_it = asyncio.create_task(parent.listen(runtime))
     showing_life = asyncio.create_task(parent.show_life())
     try:

@@ -134,14 +134,7 @@ class Coordinator(AgentHooks):
         deliveries.check(target)
         worker = deliveries.workers.get(target)
         if worker is None:
-            return await self.send_request(
-                target,
-                message.payload,
-                type=message.type,
-                source=message.source_agent_id,
-                caller=caller,
-                correlation_id=correlation_id,
-            )
+            return await self._send_elsewhere(target, message, caller, correlation_id)
         _check_room(worker)
         told: list[Outcome] = []
         arrival: asyncio.Future[None] | None = None
@@ -156,6 +149,21 @@ class Coordinator(AgentHooks):
             arrival = asyncio.get_running_loop().create_future()
             await arrival
         return told.pop().unwrap()
+
+    async def _send_elsewhere(
+        self, target: str, message: AgentMessage, caller: Caller, correlation_id: str | None
+    ) -> Any:
+        """As `send_message`, for an agent of another process.
+
+        A message that has not begun within the agent's time never does, and one that has is waited for as long again:
+        nothing is handled of which the sender has heard that its time was up.
+        """
+        _check_ids(message.source_agent_id, None)
+        deliveries, drafts = self.deliveries, self.deliveries.drafts
+        limit, source = deliveries.timeout_of(target), message.source_agent_id or client_source(caller)
+        told = message.payload, message.type, source, caller, correlation_id, drafts.message_id()
+        made = drafts.make("REQUEST", target, *told, ttl_ms=min(limit, drafts.ttl_ms))
+        return (await deliveries.outcome_of(await deliveries.accept(made), 2 * limit)).unwrap()
 
     async def send_reliable_message(
         self,

@@ -57,6 +57,7 @@ class Drafts(Struct, frozen=True, eq=False):
         correlation_id: str | None,
         request_id: str | None = None,
         chain: tuple[str, ...] = (),
+        ttl_ms: int | None = None,
     ) -> NewEntry:
         """A message from an agent or a client; raises `ToolError` for a payload that cannot be sent."""
         encoded = self.encode(message_type, payload)
@@ -69,7 +70,7 @@ class Drafts(Struct, frozen=True, eq=False):
             owner=source,
             payload=encoded,
             accepted_at=now,
-            expires_at=now + self.ttl_ms / 1000,
+            expires_at=now + (self.ttl_ms if ttl_ms is None else ttl_ms) / 1000,
             request_id=request_id,
             correlation_id=correlation_id or self.ids.correlation_id(),
             caller=kept_caller(caller),

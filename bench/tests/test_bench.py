@@ -205,7 +205,7 @@ def test_tasks_are_measured_beside_calls_of_the_same_server(tmp_path: Path) -> N
     assert len(targets(results)) == (4 if rivals else 2)
 
 
-@pytest.mark.requirement("FND-TEST-08", "MC-IDEM-03")
+@pytest.mark.requirement("FND-TEST-08")
 def test_actions_are_measured_beside_a_bare_handler(tmp_path: Path) -> None:
     plan = _plan(tmp_path, [])
     results = measured(plan, ["actions"])
@@ -231,7 +231,6 @@ def _actions(rate: float, p95: float, grown: float) -> Figures:
     }
 
 
-@pytest.mark.requirement("MC-IDEM-03")
 def test_targets_of_actions_are_the_rate_the_latency_of_an_answer_and_the_memory() -> None:
     good, bad = (targets({"actions": _actions(*facts)}) for facts in ((0.6, 20.0, 1.0), (0.4, 60.0, 11.0)))
     assert [(target.found, target.is_reached) for target in good] == [("0.6 x", True), ("20 ms", True), ("1 MB", True)]

@@ -23,9 +23,16 @@ from dragoman.gateway.port import Nonce, Quotas, SigningKey
 from dragoman.gateway.rates import GatewayRates
 from dragoman.gateway.requests import ActionRequests, RequestStatus, Settled
 from dragoman.knowledge.port import ActionRequest, Applied, AuditEvent, DocumentChange
-from dragoman.messaging.bus import BusDelivery, BusMessage
-from dragoman.messaging.subjects import accepted_subject, actions_subject, replies_subject
+from dragoman.messaging.bus import Bus, BusDelivery, BusMessage, Subscription
+from dragoman.messaging.subjects import (
+    ALL_ACCEPTED,
+    ALL_ACTIONS,
+    accepted_subject,
+    actions_subject,
+    replies_subject,
+)
 from dragoman.slo.meter import ActionMeter
+from tests.support.bus_messages import let_others_run
 from tests.support.gateway import Signer, as_body, create_args
 from tests.support.gateway_serving import (
     TRANSPORTS,
@@ -235,6 +242,76 @@ async def test_what_may_pass_is_retried_and_after_the_last_attempt_is_a_dead_let
         errors = [msgspec.json.decode(each) for each in letters[0].errors]
         assert [(each["code"], each["attempt"]) for each in errors] == [("UNAVAILABLE", n) for n in (1, 2, 3)]
         assert await gateway.documents.get("acme", "x") is None
+
+
+@pytest.mark.requirement("MC-TRANS-04")
+async def test_delays_between_attempts_double_up_to_the_longest_less_up_to_half_of_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(ENGINES, "memory", FailingStorage)
+    settings = {"enabled": True, "max_attempts": 5, "retry_delay_ms": 10_000, "max_retry_delay_ms": 40_000}
+    async with open_gateway({"gateway": settings}) as gateway:
+        assert isinstance(gateway.documents, FailingDocuments)
+        settle, delays = gateway.requests.settle, list[float]()
+
+        async def settle_noted(delivery: BusDelivery, settled: Settled, nonce: Nonce | None = None) -> bool:
+            if settled.status is RequestStatus.RETRYING:
+                delays.append(settled.after_seconds)
+            return await settle(delivery, settled, nonce)
+
+        monkeypatch.setattr(gateway.requests, "settle", settle_noted)
+        signer = await gateway.signer("owner")
+        for _ in range(3):
+            gateway.documents.failures = 5
+            place = await accepted(gateway, signer, create_args(), ttl_sec=3600)
+            await advance_until_finished(gateway, signer, place.rpartition("/")[2])
+        assert len(delays) == 12
+        assert all(most / 2 <= each <= most for each, most in zip(delays, (10, 20, 40, 40) * 3, strict=True))
+        assert len(set(delays)) == 12  # At random, so that those that failed together do not come again together.
+
+
+class WatchedBus:
+    """A bus that notes how it is subscribed to."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.subscriptions: dict[str, tuple[int, float]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
+
+    def subscribe(self, pattern: str, *, most_per_subject: int, ack_seconds: float) -> Subscription:
+        self.subscriptions[pattern] = most_per_subject, ack_seconds
+        return self._bus.subscribe(pattern, most_per_subject=most_per_subject, ack_seconds=ack_seconds)
+
+
+class WatchedStorage(HeldStorage):
+    def _make_ports(self) -> dict[type, Any]:
+        ports = super()._make_ports()
+        return {**ports, Bus: WatchedBus(ports[Bus])}
+
+
+@pytest.mark.requirement("MC-TRANS-04")
+async def test_no_more_requests_of_a_tenant_are_under_way_than_may_be_and_each_for_the_time_to_acknowledge_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(ENGINES, "memory", WatchedStorage)
+    settings = {"enabled": True, "max_in_flight_per_tenant": 2, "ack_deadline_ms": 45_000}
+    async with open_gateway({"gateway": settings}) as gateway:
+        documents = gateway.documents
+        assert isinstance(documents, HeldDocuments)
+        documents.gate.clear()
+        signer, other = await gateway.signer("owner"), await gateway.signer("owner", tenant="globex")
+        places = [await accepted(gateway, signer, create_args()) for _ in range(4)]
+        theirs = await accepted(gateway, other, create_args())  # Behind all of those.
+        await until(lambda: documents.waiting == 3)
+        await let_others_run()
+        assert documents.waiting == 3
+        assert isinstance(gateway.bus, WatchedBus)
+        assert gateway.bus.subscriptions == {ALL_ACCEPTED: (2, 45.0), ALL_ACTIONS: (1, 45.0)}
+        documents.gate.set()
+        for sender, place in ((other, theirs), *((signer, each) for each in places)):
+            assert (await gateway.finished(sender, place.rpartition("/")[2])).http_status == 200
 
 
 @pytest.mark.requirement("MC-TRANS-04")

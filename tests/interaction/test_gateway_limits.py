@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
@@ -19,6 +20,7 @@ from tests.support.gateway import Signer, as_body, create_args
 from tests.support.gateway_serving import (
     INTERNAL,
     TOKEN,
+    TRANSPORTS,
     GatewayApp,
     HeldDocuments,
     HeldStorage,
@@ -277,6 +279,24 @@ def code_of(asked: Asked, way: str) -> str | None:
 
 
 FULL = {"http": "RATE_LIMIT_EXCEEDED", "mcp": "RESOURCE_EXHAUSTED"}
+
+
+@pytest.mark.requirement("MC-RESP-01")
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_the_latency_of_an_answer_is_the_time_since_the_request_came(
+    monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    monkeypatch.setitem(ENGINES, "memory", HeldStorage)  # type: ignore[misc]
+    async with open_gateway(transport=transport) as gateway:
+        signer = await gateway.signer("owner")
+        for seconds in (0.25, 3.0):
+            documents_of(gateway).gate.clear()
+            asking = asyncio.create_task(gateway.act(signer, "create_document", create_args()))
+            await until(lambda: documents_of(gateway).waiting == 1)
+            gateway.clock.advance(seconds)
+            documents_of(gateway).gate.set()
+            body = (await asking).json
+            assert (body["ok"], body["usage"]) == (True, {"latency_ms": seconds * 1000, "qdrant_hits": 0})
 
 
 @pytest.mark.requirement("MC-CAP-04", "MC-ERR-02")

@@ -12,15 +12,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from dragoman.adapters.engines import ENGINES
+from dragoman.cli.slo import deadlines_of
 from dragoman.gateway.accepting import accepted_again
 from dragoman.knowledge.port import AuditEvent
 from dragoman.slo.meter import ACK, DEAD, DONE, LATENCY, RETRIES
+from dragoman.slo.objectives import read_report
 from dragoman.slo.port import ServiceLevels
 from dragoman.telemetry.figures import MOST_SERIES
 from dragoman.telemetry.metrics import SNAPSHOT
 from tests.support.gateway import Signer, as_body, create_args
 from tests.support.gateway_serving import (
     NOBODY,
+    TOKEN,
     WAYS,
     FailingDocuments,
     FailingStorage,
@@ -37,6 +40,7 @@ from tests.support.gateway_serving import (
 )
 from tests.support.http_wire import request
 from tests.support.waiting import PATIENCE, until
+from tests.support.waits import waits_recorded
 
 CREATE = "knowledge.create_document"
 LATER = "respond-async"
@@ -228,6 +232,96 @@ async def test_retries_dead_letters_and_redriven_requests_are_counted_and_stored
             DEAD: 1,
             RETRIES: 2,
         }
+
+
+async def objectives_broken(gateway: GatewayApp, requests: int) -> list[tuple[str, str]]:
+    """The objectives that do not hold, and over which time, once that many requests are stored."""
+    await stored(gateway, requests)
+    levels = gateway.runtime.facilities.storage.port(ServiceLevels)
+    found = await read_report(levels, gateway.clock.now().timestamp(), deadlines_of(gateway.runtime.config))
+    return [(each.name, each.window) for each in found.objectives if not each.holds]
+
+
+@pytest.mark.requirement("MC-METRIC-02", "MC-TRANS-04")
+@pytest.mark.parametrize(
+    ("failures", "wait_seconds", "broken"),
+    [
+        (0, 1.0, []),
+        (1, 40.0, []),
+        (1, 190.0, [(f"job done P95, {CREATE}", "week")]),
+        (2, 1.0, [("dead letters", "day"), ("error budget", "week"), ("error budget", "quarter")]),
+    ],
+)
+async def test_requests_for_later_that_take_too_long_or_fail_break_the_objectives(
+    monkeypatch: pytest.MonkeyPatch, failures: int, wait_seconds: float, broken: list[tuple[str, str]]
+) -> None:
+    monkeypatch.setitem(ENGINES, "memory", FailingStorage)
+    delay = int(wait_seconds * 1000)
+    settings = {"enabled": True, "max_attempts": 2, "retry_delay_ms": delay, "max_retry_delay_ms": delay}
+    async with open_gateway({"gateway": settings}) as gateway:
+        assert isinstance(gateway.documents, FailingDocuments)
+        assert deadlines_of(gateway.runtime.config)(CREATE) == 30_000  # The ETA.
+        gateway.documents.failures = failures
+        signer = await gateway.signer("owner")
+        envelope = gateway.envelope(signer, CREATE, create_args(), ttl_sec=3600)
+        assert (await gateway.post(signer, envelope, prefer=LATER)).status == 202
+        await advance_until_finished(gateway, signer, envelope["request_id"])
+        assert sorted(await objectives_broken(gateway, 1)) == sorted(broken)
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("MC-METRIC-02")
+async def test_a_single_refusal_in_a_hundred_leaves_the_error_budget_and_a_second_one_does_not() -> None:
+    async with open_gateway() as gateway:
+        signer = await gateway.signer("owner")
+        for _ in range(98):
+            await gateway.act(signer, "create_document", create_args())
+        await gateway.act(signer, "create_document", create_args(parent_id=str(uuid4())))
+        await gateway.act(signer, "create_document", create_args())
+        assert await objectives_broken(gateway, 100) == []
+        await gateway.act(signer, "create_document", create_args(parent_id=str(uuid4())))
+        assert await objectives_broken(gateway, 101) == [("error budget", "week"), ("error budget", "quarter")]
+
+
+@pytest.mark.requirement("MC-IDEM-03")
+@pytest.mark.parametrize(
+    ("caller", "seconds", "broken"),
+    [("internal", 1.0, False), ("internal", 1.5, True), ("external", 2.0, False), ("external", 2.5, True)],
+)
+async def test_what_it_takes_to_accept_a_request_is_held_to_the_bound_of_its_caller(
+    monkeypatch: pytest.MonkeyPatch, caller: str, seconds: float, broken: bool
+) -> None:
+    async with open_gateway() as gateway:
+        accept = gateway.requests.accept
+
+        async def accept_late(*given: Any) -> Any:
+            gateway.clock.advance(seconds)
+            return await accept(*given)
+
+        monkeypatch.setattr(gateway.requests, "accept", accept_late)
+        internal = caller == "internal"
+        signer = Signer("acme", "owner", sub="svc:internal") if internal else await gateway.signer("owner")
+        body = as_body(gateway.envelope(signer, CREATE, create_args()))
+        token = TOKEN if internal else gateway.token(signer, body)
+        response = await answered(gateway.begin(body, token, prefer=LATER))
+        assert (response.status, response.json["usage"]["latency_ms"]) == (202, seconds * 1000)
+        assert await objectives_broken(gateway, 1) == ([(f"ACK P95, {caller}", "week")] if broken else [])
+
+
+@pytest.mark.requirement("MC-IDEM-03")
+@pytest.mark.parametrize(("caller", "most_seconds"), [("internal", 1.0), ("external", 2.0)])
+async def test_accepting_requests_waits_for_no_longer_than_95_of_100_may_take(caller: str, most_seconds: float) -> None:
+    async with asyncio.timeout(PATIENCE), open_gateway() as gateway:  # What waits for the gateway's clock never ends.
+        internal = caller == "internal"
+        signer = Signer("acme", "owner", sub="svc:internal") if internal else await gateway.signer("owner")
+        waited = []
+        for _ in range(20):
+            body = as_body(gateway.envelope(signer, CREATE, create_args()))
+            token = TOKEN if internal else gateway.token(signer, body)
+            with waits_recorded() as waits:
+                assert (await answered(gateway.begin(body, token, prefer=LATER))).status == 202
+            waited.append(sum(waits))
+        assert sorted(waited)[18] <= most_seconds
 
 
 async def test_an_accepted_request_that_expires_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:

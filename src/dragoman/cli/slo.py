@@ -40,7 +40,7 @@ def slo(
         from dragoman.slo.objectives import read_report
         from dragoman.slo.port import ServiceLevels
 
-        return await read_report(stored.storage.port(ServiceLevels), stored.now(), _deadlines_of(stored.config), tenant)
+        return await read_report(stored.storage.port(ServiceLevels), stored.now(), deadlines_of(stored.config), tenant)
 
     report = with_storage(config, read)
     if as_json:
@@ -54,7 +54,7 @@ def slo(
         raise typer.Exit(FAILED)
 
 
-def _deadlines_of(config: Config) -> Callable[[str], float]:
+def deadlines_of(config: Config) -> Callable[[str], float]:
     """How long an action may take by itself, by its name: its deadline is the ETA."""
     from dragoman.clock import SystemClock
     from dragoman.knowledge.actions import ACTIONS

@@ -214,6 +214,7 @@ def test_the_token_that_the_others_are_made_of_is_taken(server: GatewayProcess) 
         assert server.post(body, joined(header(alg=alg), claims, by(ACME))).status == 200
 
 
+@pytest.mark.requirement("MC-SEC-02")
 @pytest.mark.parametrize("case", ALGORITHMS)
 def test_no_other_algorithm_and_no_other_key_is_taken(server: GatewayProcess, case: str) -> None:
     head, sign = ALGORITHMS[case]
@@ -227,6 +228,7 @@ def test_a_header_that_leads_elsewhere_is_refused(server: GatewayProcess, case: 
     refused(server, body, joined(HEADERS[case], json.dumps(ACME.claims(body, server.url())).encode(), by(ACME)))
 
 
+@pytest.mark.requirement("MC-SEC-02")
 @pytest.mark.parametrize("case", TIMES)
 def test_a_token_counts_for_its_time_only(server: GatewayProcess, case: str) -> None:
     body = a_body()
@@ -234,6 +236,7 @@ def test_a_token_counts_for_its_time_only(server: GatewayProcess, case: str) -> 
     refused(server, body, joined(header(), worded(claims), by(ACME)))
 
 
+@pytest.mark.requirement("MC-SEC-02")
 @pytest.mark.parametrize("case", CLAIMS)
 def test_a_claim_that_is_missing_or_odd_is_refused(server: GatewayProcess, case: str) -> None:
     body = a_body()
@@ -288,6 +291,7 @@ def test_no_other_scheme_is_taken(server: GatewayProcess, scheme: str) -> None:
     assert answered.headers["www-authenticate"].startswith("Bearer")
 
 
+@pytest.mark.requirement("MC-SEC-02")
 def test_a_body_changed_by_one_byte_is_refused(server: GatewayProcess) -> None:
     body = a_body()
     for place in range(0, len(body), 37):
@@ -297,6 +301,7 @@ def test_a_body_changed_by_one_byte_is_refused(server: GatewayProcess) -> None:
         refused(server, changed, ACME.token(body, server.url()))
 
 
+@pytest.mark.requirement("MC-SEC-04")
 def test_only_the_holder_of_a_key_hears_what_has_become_of_it(server: GatewayProcess) -> None:
     for key, told in ((OLD, "The key is older than 90 days"), (GONE, "The key has been revoked")):
         body = a_body(key)
@@ -306,6 +311,7 @@ def test_only_the_holder_of_a_key_hears_what_has_become_of_it(server: GatewayPro
         assert refused(server, body, forged) == "The token's signature is wrong"
 
 
+@pytest.mark.requirement("MC-SEC-04")
 def test_a_key_that_another_process_revokes_is_refused_from_then_on(server: GatewayProcess) -> None:
     signer = Signer("acme")
     add_keys(server.folder, signer)
@@ -334,6 +340,7 @@ def test_of_fifty_requests_with_one_token_at_once_one_is_accepted(server: Gatewa
     assert server.count("document") == before + 1
 
 
+@pytest.mark.requirement("MC-SEC-02")
 def test_another_spelling_of_a_token_is_the_same_token(server: GatewayProcess) -> None:
     """The last character of 64 bytes in base64 has bits that mean nothing: the nonce counts, and not the text."""
     body = a_body()
@@ -345,6 +352,7 @@ def test_another_spelling_of_a_token_is_the_same_token(server: GatewayProcess) -
         assert server.post(body, each).status == 401
 
 
+@pytest.mark.requirement("MC-SEC-02")
 def test_a_nonce_is_good_once_for_each_key(server: GatewayProcess) -> None:
     nonce = uuid.uuid4().hex
     assert server.submit(ACME, a_body(), nonce=nonce).status == 200
@@ -354,6 +362,7 @@ def test_a_nonce_is_good_once_for_each_key(server: GatewayProcess) -> None:
     assert server.submit(ACME, a_body(), nonce=nonce.upper()).status == 200  # Another one, and nobody is hurt by it.
 
 
+@pytest.mark.requirement("MC-SEC-02")
 def test_a_nonce_is_used_up_by_a_request_that_is_refused_later(server: GatewayProcess) -> None:
     body = a_body(tenant_id="beta")
     token = ACME.token(body, server.url())
@@ -371,6 +380,7 @@ def test_requests_signed_anew_with_one_idempotency_key_have_one_effect(server: G
     assert [after[each] - before[each] for each in ("document", "document_revision", "audit_event")] == [1, 1, 1]
 
 
+@pytest.mark.requirement("MC-SEC-02")
 def test_a_body_that_arrives_after_its_token_has_expired_is_refused(server: GatewayProcess) -> None:
     """Otherwise a replay could wait in front of the last byte until the nonce is forgotten."""
     body = a_body()

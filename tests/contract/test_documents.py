@@ -45,7 +45,7 @@ async def refusal(tree: Tree, change: CreateDocument | UpdateDocument | DeleteDo
 # Creating.
 
 
-@pytest.mark.requirement("MC-CREATE-02")
+@pytest.mark.requirement("MC-CREATE-02", "MC-RBAC-07")
 async def test_a_document_is_kept_as_it_was_given(tree: Tree) -> None:
     given = draft(
         "a",
@@ -183,7 +183,7 @@ async def test_a_writer_with_another_revision_is_turned_away(tree: Tree, documen
     assert (await tree.do(titled("a", "Third", 2))).data["revision"] == 3
 
 
-@pytest.mark.requirement("MC-UPDATE-02")
+@pytest.mark.requirement("MC-UPDATE-02", "MC-RBAC-07")
 async def test_a_patch_changes_the_fields_that_it_names_and_null_removes(tree: Tree) -> None:
     await tree.create("a", tags=("x",), source="s", is_human_readable=False)
     await tree.do(

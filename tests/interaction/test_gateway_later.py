@@ -135,7 +135,7 @@ async def test_a_refusal_that_cannot_change_is_a_dead_letter_and_the_answer() ->
         assert (error["code"], error["attempt"], letter.attempts) == ("NOT_FOUND", 1, 1)
 
 
-@pytest.mark.requirement("MC-TRANS-04")
+@pytest.mark.requirement("MC-TRANS-04", "MC-SEC-04")
 async def test_a_key_that_is_revoked_before_a_request_runs_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "memory", HeldStorage)
     async with open_gateway({"knowledge": {"max_concurrent": 2}}) as gateway:  # One message at a time.
@@ -207,6 +207,7 @@ async def test_a_published_message_is_accepted_once_however_often_it_is_publishe
         assert [each.event for each in await gateway.events()] == ["document.created"]
 
 
+@pytest.mark.requirement("MC-SEC-02")
 async def test_a_nonce_that_was_used_refuses_a_request_whatever_else_is_wrong_with_it() -> None:
     async with open_gateway() as gateway:
         signer = await gateway.signer("owner")
@@ -557,6 +558,7 @@ async def test_the_rules_of_the_protocol_hold_over_every_transport(transport: st
         assert [each.event for each in await gateway.events()] == ["document.created"]
 
 
+@pytest.mark.requirement("MC-SEC-02")
 async def test_a_message_whose_body_is_not_the_one_that_was_signed_is_refused() -> None:
     async with open_gateway() as gateway:
         signer = await gateway.signer("owner")

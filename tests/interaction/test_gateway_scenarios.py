@@ -212,6 +212,20 @@ async def test_an_external_caller_has_to_sign_every_claim(gateway: GatewayApp, c
     assert await refusal_of(gateway, body, gateway.token(signer, body, **{claim: None})) == REFUSED
 
 
+@pytest.mark.requirement("MC-SEC-02")
+async def test_a_used_nonce_is_remembered_for_as_long_as_its_token_is_good() -> None:
+    async with open_gateway() as gateway:
+        signer = await gateway.signer("owner")
+        body = as_body(gateway.envelope(signer, "knowledge.create_document", create_args()))
+        token = gateway.token(signer, body)
+        assert (await gateway.send(body, token)).status == 200
+        for _ in range(5):
+            gateway.clock.advance(11)
+            # Each request that is let in forgets nonces that are no longer needed.
+            assert (await gateway.act(signer, "create_document", create_args())).status == 200
+            assert (await gateway.send(body, token)).status == 401
+
+
 @pytest.mark.requirement("MC-SEC-04")
 async def test_several_keys_are_valid_during_a_rotation_and_none_for_more_than_90_days(gateway: GatewayApp) -> None:
     now, day = gateway.clock.now().timestamp(), 86_400

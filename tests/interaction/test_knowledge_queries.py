@@ -184,6 +184,7 @@ async def test_what_is_changed_moved_or_deleted_is_found_as_it_is_now(gateway: G
     assert found(await ask(way, "fly")) == []
 
 
+@pytest.mark.requirement("MC-RBAC-07")
 @every_way
 async def test_a_document_without_a_page_has_no_address(gateway: GatewayApp, name: str) -> None:
     way = await open_way(gateway, name)

@@ -73,7 +73,7 @@ def refused(name: str, arguments: dict[str, Any]) -> list[str]:
 # Creating.
 
 
-@pytest.mark.requirement("MC-CREATE-01")
+@pytest.mark.requirement("MC-CREATE-01", "MC-RBAC-07")
 def test_arguments_of_a_creation_become_a_document() -> None:
     content = {"mime_type": "application/json", "body": "[1]"}
     metadata = {"title": "T", "tags": ["x", "y"], "source": "s"}

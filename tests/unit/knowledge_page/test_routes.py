@@ -125,6 +125,7 @@ async def test_the_owner_of_the_data_directory_reads_what_is_local_and_nobody_el
             assert (await ask(gateway, "children", token)).status == (200 if tenants else 404)
 
 
+@pytest.mark.requirement("MC-RBAC-07")
 async def test_documents_that_are_not_for_people_are_listed_and_not_shown() -> None:
     async with open_gateway(CALLERS) as gateway:
         tree = Tree(gateway.documents)

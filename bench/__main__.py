@@ -28,6 +28,7 @@ from bench.cache import HAS_CACHETOOLS
 from bench.go import go
 from bench.idle import idle
 from bench.later import later
+from bench.lock import lock
 from bench.over_http import over_http
 from bench.page import page
 from bench.process import BenchError
@@ -58,6 +59,7 @@ _ALL: tuple[Callable[[Plan], Figures], ...] = (
     later,
     artifacts,
     queries,
+    lock,
     page,
 )
 SECTIONS = {section.__name__: section for section in _ALL}

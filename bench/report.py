@@ -255,6 +255,20 @@ def _queries(figures: Figures) -> str:
     return "\n".join([table, *filled])
 
 
+def _lock(figures: Figures) -> str:
+    rows = [
+        (
+            name,
+            _spread(found["longest_ms"], ",.1f"),
+            _spread(found["longest_cpu_ms"], ",.1f"),
+            f"{found['transactions']:,}",
+            _spread(found["together_ms"]),
+        )
+        for name, found in figures.items()
+    ]
+    return _table(("write lock", "longest hold, ms", "of it CPU", "transactions", "together, ms"), rows)
+
+
 def _page(figures: Figures) -> str:
     rows = [(f"{int(count):,} tools", _spread(each)) for count, each in figures.items()]
     return _table(("the explorer's page", "usable after ms"), rows or [("no browser here", "")])
@@ -285,6 +299,7 @@ _BY_SECTION: dict[str, Callable[[Figures], str]] = {
     "later": _later,
     "artifacts": _artifacts,
     "queries": _queries,
+    "lock": _lock,
     "cache": _cache,
     "protection": _protection,
     "memories": _memories,

@@ -13,6 +13,7 @@ from bench.bridge import PUBLIC
 from bench.cache import EVICT, GET, REPLACE
 from bench.in_process import ONE_BY_ONE
 from bench.later import ALONE, FEW, MANY
+from bench.lock import TARGET_MS
 from bench.measure import BARE, DRAGOMAN, FEW_TOOLS, IN_FLIGHT, LOADED, SDK, path_of
 from bench.over_http import ECHO, SDK_LOW
 from bench.protection import METRICS
@@ -274,6 +275,13 @@ def _queries(figures: Figures) -> list[Target]:
     return found
 
 
+def _lock(figures: Figures) -> list[Target]:
+    return [
+        Target.of(f"write lock, {name}: the longest hold", found["longest_ms"], TARGET_MS, "ms")
+        for name, found in figures.items()
+    ]
+
+
 _BY_SECTION: dict[str, Callable[[Figures], list[Target]]] = {
     "over_stdio": _over_stdio,
     "many_tools": _many_tools,
@@ -293,6 +301,7 @@ _BY_SECTION: dict[str, Callable[[Figures], list[Target]]] = {
     "later": _later,
     "artifacts": _artifacts,
     "queries": _queries,
+    "lock": _lock,
 }
 
 

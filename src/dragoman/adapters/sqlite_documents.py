@@ -307,7 +307,7 @@ class SqliteDocuments:
     def _go_on(self, tenant: str, limit: int, transaction: Transaction) -> int:
         rows = self._rows(transaction)
         # A piece of a document with many passages may come to no more than these.
-        return leaving.go_on(rows.leaving, tenant, rows.now, Room(documents=limit)) or 1
+        return leaving.go_on(rows.leaving, tenant, rows.now, Room.of_a_piece(limit)) or 1
 
     def _purge(self, limit: int, until: float | None, transaction: Transaction) -> int:
         purged, room, until = 0, MOST_ROWS, self._rows(transaction).now if until is None else until
@@ -344,7 +344,7 @@ def _entries_of(found: Iterable[tuple[int, int, Document]]) -> list[Missing]:
 
 def _index_some(waiting: Sequence[Missing], transaction: Transaction) -> Sequence[Missing]:
     """Index as much as one transaction may; the documents of which something is left."""
-    room = Room()
+    room = Room.of_a_piece()
     for place, each in enumerate(waiting):
         if not index_missing(transaction, each, room):
             return waiting[place:]

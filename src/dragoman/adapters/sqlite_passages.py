@@ -20,6 +20,7 @@ from dragoman.calls.places import Holder
 from dragoman.clock import Clock
 from dragoman.knowledge.index import FoundPassage, Hit, IndexStatus, Passage, PassageQuery, WantedPassage
 from dragoman.knowledge.indexing import MOST_ABOVE, MOST_TAGS, beginning, in_turns, text_for_vector
+from dragoman.knowledge.rows import MOST_ROWS
 from dragoman.search.ranking import POSTING_BITS, posting, rank
 from dragoman.search.titles import both, outline_of, packed, under
 
@@ -60,11 +61,16 @@ _ABOVE = f"""
     SELECT title FROM above ORDER BY level DESC
     """
 _MODEL = "SELECT number FROM passage_model WHERE name = ?"
-_ADD_MODEL = "INSERT INTO passage_model (name) VALUES (?)"
-_WANT_ALL = f"""
-    INSERT INTO passage_wanted (model, tenant, passage) SELECT ?, tenant, number
-    FROM passage JOIN passage_document ON document = number >> {MADE_BITS}
+_ADD_MODEL = "INSERT INTO passage_model (name, noted) VALUES (?, -1)"
+_NOTED = "SELECT noted FROM passage_model WHERE number = ?"
+_SET_NOTED = "UPDATE passage_model SET noted = ? WHERE number = ?"
+_TO_NOTE = f"""
+    SELECT passage.number, tenant,
+      EXISTS (SELECT 1 FROM passage_vector WHERE passage = passage.number AND model = ?)
+    FROM passage CROSS JOIN passage_document ON document = passage.number >> {MADE_BITS}
+    WHERE passage.number > ? ORDER BY passage.number LIMIT {MOST_ROWS // 2}
     """
+_WANT = "INSERT OR IGNORE INTO passage_wanted (model, tenant, passage) VALUES (?, ?, ?)"
 _NEXT_TENANT = """
     SELECT min(tenant) FROM passage_wanted WHERE model = ? AND tenant > ? AND tenant <= ? AND put_off_until <= ?
     """
@@ -155,10 +161,14 @@ class SqlitePassages:
         return await self._database.read(read, Holder(tenant))
 
     async def wanted(self, model: str, limit: int) -> list[WantedPassage]:
-        if not await self._database.read(lambda connection: _number_of(connection, model)):
-            await self._database.write(partial(_use_model, model))
         now = self._clock.now().timestamp()
-        self._last, rows = await self._database.read(partial(_wanted, model, limit, self._last, now))
+        is_all = await self._database.read(partial(_is_noted, model))
+        while True:
+            is_all = is_all or await self._database.write(partial(_note_more, model), MOST_ROWS)
+            last, rows = await self._database.read(partial(_wanted, model, limit, self._last, now))
+            if is_all or len(rows) >= limit:
+                break
+        self._last = last
         return [
             WantedPassage(number, text_for_vector(title, Passage(_decode_texts(heading), text)))
             for number, title, heading, text in rows
@@ -365,13 +375,32 @@ def _wanted(
 
 
 def _use_model(model: str, writing: Transaction) -> int:
-    """Note that passages want vectors of a model, from now on."""
+    """Have new passages want vectors of a model, from now on; for the others that is noted in pieces."""
     number = _number_of(writing, model)
     if number is None:
         number = writing.execute(_ADD_MODEL, (model,)).lastrowid
-        writing.execute(_WANT_ALL, (number,))
     assert number is not None
     return number
+
+
+def _is_noted(model: str, connection: sqlite3.Connection) -> bool:
+    number = _number_of(connection, model)
+    return number is not None and connection.execute(_NOTED, (number,)).fetchone() == (None,)
+
+
+def _note_more(model: str, writing: Transaction) -> bool:
+    """Note that some more passages want vectors; whether it is noted for all."""
+    number = _use_model(model, writing)
+    (noted,) = writing.execute(_NOTED, (number,)).fetchone()
+    if noted is None:
+        return True
+    passages = writing.execute(_TO_NOTE, (number, noted)).fetchall()
+    for passage, tenant, has_vector in passages:
+        if not has_vector:
+            writing.execute(_WANT, (number, tenant, passage))
+    last = passages[-1][0] if len(passages) >= MOST_ROWS // 2 else None
+    writing.execute(_SET_NOTED, (last, number))
+    return last is None
 
 
 def _put(model: str, vectors: Mapping[int, bytes], writing: Transaction) -> None:

@@ -298,6 +298,11 @@ ALTER TABLE document_receipt ADD COLUMN charge INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE document_stream ADD COLUMN charge INTEGER NOT NULL DEFAULT 0;
 """
 
+_NOTED = """
+-- Up to which number it is noted that passages want vectors of a model; NULL when that is done for all.
+ALTER TABLE passage_model ADD COLUMN noted INTEGER;
+"""
+
 MIGRATIONS = (
     Migration(PART, 1, "sqlite", _TABLES),
     Migration(PART, 2, "sqlite", _PASSAGES),
@@ -308,4 +313,5 @@ MIGRATIONS = (
     Migration(PART, 7, "sqlite", _UNINDEXED),
     Migration(PART, 8, "sqlite", _TITLES),
     Migration(PART, 9, "sqlite", _KEPT_ANSWERS),
+    Migration(PART, 10, "sqlite", _NOTED),
 )

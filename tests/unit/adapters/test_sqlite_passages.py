@@ -134,7 +134,7 @@ async def test_the_documents_of_an_older_database_are_indexed_step_by_step(tmp_p
     tables = [each for each in names if "_term_" not in each and not each.endswith("of_tenant")]
     for name in ("passage_term_count", *tables):
         connection.execute(f"DROP TABLE {name}")
-    connection.execute("DELETE FROM migration WHERE part = 'knowledge' AND version IN (2, 4, 7, 8)")
+    connection.execute("DELETE FROM migration WHERE part = 'knowledge' AND version IN (2, 4, 7, 8, 9)")
     row = "INSERT INTO document SELECT NULL, tenant, ?, parent, 0, 1, title, mime_type, '[\"x\"]', NULL, NULL, 1, 0, 0, NULL, ?, ?, NULL FROM document WHERE id = 'other'"  # noqa: E501
     for number in range(25):
         connection.execute(row, (f"d{number}", 1.0 if number == 7 else None, f"needle number{number}"))
@@ -192,7 +192,7 @@ async def test_passages_with_their_titles_stay_found_and_keep_their_vectors_whil
     await before.close()
     connection = sqlite3.connect(tmp_path / FILE_NAME)
     connection.execute("INSERT INTO passage_tenant VALUES (1, ?, 0, 0)", (ACME,))
-    connection.execute("INSERT INTO passage_model VALUES (1, ?)", (MODEL,))
+    connection.execute("INSERT INTO passage_model (number, name) VALUES (1, ?)", (MODEL,))
     texts = ["needle", large_text("needle", 150), large_text("needle", 600), "needle changed", ""]
     for number, text in enumerate(texts, 1):
         index_with_titles(connection, number, f"Title number{number} alpha", text)

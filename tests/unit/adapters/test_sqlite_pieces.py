@@ -65,6 +65,7 @@ async def test_no_transaction_writes_more_than_2000_rows_or_indexes_more_than_25
     for number, text in enumerate(reversed(texts)):
         await tree.do(UpdateDocument(id=f"d{number}", fields={"content.body": text}))
         await catch_up(index)
+    assert len(await storage.port(PassageVectors).wanted("another", 9_999)) > 2_000
     written = len(Counted.rows)
     for number in range(5):
         await tree.do(titled(f"d{number}", "Another title"))

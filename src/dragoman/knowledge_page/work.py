@@ -39,7 +39,7 @@ class Work:
         return True
 
 
-class RunInThread(Protocol):
+class RunOnThread(Protocol):
     """Runs a function on a thread, with so many steps to spend."""
 
     def __call__(self, steps: int, function: Callable[[Work], T], /) -> Awaitable[T]: ...
@@ -52,7 +52,7 @@ class Workshop:
         self._places = AwaitedPlaces(MOST_AT_ONCE)
 
     @asynccontextmanager
-    async def turn(self, holder: Holder) -> AsyncIterator[RunInThread]:
+    async def turn(self, holder: Holder) -> AsyncIterator[RunOnThread]:
         """Wait for a place, and have it until the block and what it runs have ended."""
         turn = _Turn(await self._places.acquire(holder))
         try:

@@ -286,9 +286,9 @@ class FrugalDocuments:
         assert name not in ("get", "revision"), "a text was read whole"
         return getattr(self._documents, name)
 
-    async def piece(self, *asked: Any) -> str:
+    async def piece(self, *asked: Any, key: str) -> str:
         self.pieces += 1
-        return await self._documents.piece(*asked)
+        return await self._documents.piece(*asked, key=key)
 
 
 @pytest.mark.slow
@@ -317,8 +317,8 @@ async def test_no_answer_is_as_large_as_the_documents_that_it_is_about(monkeypat
         assert max(len(each.body) for each in answers) < 300_000
         frugal = FrugalDocuments(gateway.documents)
         reading, holder = Reading(cast(Documents, frugal)), Holder("acme", "viewer")
-        await reading.document("acme", "a")
-        await reading.children("acme", "root", None)
+        await reading.document(holder, "a")
+        await reading.children(holder, "root", None)
         await reading.history(holder, "a", None)
         assert frugal.pieces == 0
         assert len(await reading.rendered(holder, "a")) < 300_000

@@ -331,7 +331,7 @@ async def test_an_action_has_ten_slots_beside_those_of_the_server_and_tenants_sh
     under_way: list[Asked] = []
 
     async def refusal(signer: Signer, sub: str = "svc:one") -> str | None:
-        """What one more is refused with, or None if it has a slot."""
+        """The refusal of one more, or None if it has a slot."""
         signer.sub, count = sub, documents_of(held).waiting
         envelope = held.envelope(signer, "knowledge.create_document", create_args())
         asked = held.begin(envelope, held.token(signer, as_body(envelope)))

@@ -1,7 +1,7 @@
 """The threads that read from a database, each through a connection of its own.
 
-What is read for a tenant is read in its share of the threads: see `Places`. What has to wait for its turn waits
-here, and is looked at again whenever a thread has finished something.
+Functions that read for a tenant run in its share of the threads: see `Places`. A job that has to wait for its turn
+waits here, and is looked at again whenever a thread has finished another one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SqliteReaders:
         self._jobs: Turns[Job[sqlite3.Connection, Any]] = Turns()
         self._places = Places(most)
         self._woken: SimpleQueue[Farewell | None] = SimpleQueue()
-        """What sleeping threads wait for: None to look for a job, or the end."""
+        """Wakes sleeping threads: with None to look for a job, or with the end."""
         self._sleeping = 0
         """Threads that sleep, and that nothing was put for yet."""
         self._count = 0

@@ -1,11 +1,11 @@
 """Places that tenants share: how many there are, who holds them, and who is next.
 
-1. A tenant may hold half of the places, and more only while a fifth of all, at least one, stays free for others: what
-   runs cannot be taken back.
+1. A tenant may hold half of the places, and more only while a fifth of all, at least one, stays free for others: a
+   place that is held cannot be taken back.
 2. A key may hold half of what its tenant may at this moment, and more in the same way. A key is something that was
    verified, such as the key of a signature: a name that somebody chose could be another one for each request.
 3. Those that wait have their turns: the tenants, and for each tenant its keys.
-4. What has no holder is the server's own, and has no share: it takes any place that is free.
+4. The server's own work has no holder and no share: it takes any place that is free.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def _external_caller(sub: str, tenant: str, roles: tuple[str, ...], line: str) -
 
 
 def verified_part(caller: Caller, kid: str | None) -> str:
-    """What was verified of a caller: the key that it has signed with, through rotations, or whom a token is for."""
+    """The verified part of a caller: the key that it has signed with, through rotations, or the caller of a token."""
     return caller.principal if kid is None or caller.issuer is None else caller.issuer
 
 

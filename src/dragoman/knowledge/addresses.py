@@ -27,7 +27,7 @@ _ADDRESS: Final = re.compile(
 )
 _HOST: Final = re.compile(r"^(?:(?:[a-z][a-z0-9+.-]*+:)?[/\\]{2,}+|www\.)[^/\\?#]*+", re.IGNORECASE)
 _AROUND: Final = ".,;:!?*_~|(){}[]`\"'"
-"""What often stands behind an address and does not belong to it. Links are made without most of these."""
+"""These often stand behind an address and do not belong to it. Links are made without most of them."""
 _DELIMITER: Final = re.compile(r"[|(){}\[\]`\"']")
 _MOST_BEHIND: Final = 8
 

@@ -4,7 +4,7 @@
    itself: what is committed is found, and what is deleted is not. A text above 256 KB is noted as missing there, and
    is indexed afterwards, in pieces; until that is done its document is not found, and a search can say so.
 2. Nothing of one tenant's has an influence on what another one finds, or on how it is scored.
-3. What is read takes a share of what all tenants share: of the tenant's, and in it of the `Holder`'s `key`.
+3. Reading takes a share of what all tenants share: of the tenant's, and in it of the `Holder`'s `key`.
 4. Vectors follow behind. One belongs to a model; vectors of different models are never compared.
 """
 

@@ -159,7 +159,7 @@ class ActionRequest(Struct, frozen=True, kw_only=True):
     known_as: str | None = None
     """What the principal is called in the history and in the audit, if that is another name."""
     verified_as: str | None = None
-    """What was verified of the principal, if that is not all of it: the key of a signature, but not the name in it."""
+    """The part of the principal that was verified, if that is not all: the key of a signature, not the name in it."""
 
     @property
     def holder(self) -> Holder:
@@ -213,7 +213,7 @@ class AuditEvent(Struct, frozen=True, kw_only=True):
 class Documents(Protocol):
     """Keeps the trees. Every method raises `StorageError`s.
 
-    What is read takes a share of what all tenants share: of the tenant's, and in it of the `Holder`'s `key`.
+    Reading takes a share of what all tenants share: of the tenant's, and in it of the `Holder`'s `key`.
     """
 
     async def recall(self, request: ActionRequest) -> Applied | None:

@@ -13,7 +13,7 @@ from dragoman.knowledge_page.work import Work
 MOST_COMPARED: Final = 2_000
 """Lines of either text that are compared with each other. Of more, all are removed and all are added."""
 MOST_STEPS: Final = 2_000_000
-"""Comparisons of two lines, or of two words of them. What is left then is taken as a whole."""
+"""Comparisons of two lines, or of two words of them. The rest is taken as a whole then."""
 MOST_LINES: Final = 100_000
 """Lines of either text that are looked at. Of a longer text, all are removed or added, unless both are the same."""
 MOST_ROWS: Final = 1_000
@@ -21,7 +21,7 @@ LONGEST_LINE: Final = 2_000
 """Characters of a line that are shown, and within which words are compared."""
 _CONTEXT: Final = 3
 _EACH_SEARCH: Final = 20
-"""What looking for the longest match costs beside its comparisons."""
+"""Steps of a search for the longest match, beside its comparisons."""
 _Opcode: TypeAlias = tuple[str, int, int, int, int]
 
 

@@ -5,8 +5,8 @@
 2. It asks for nothing elsewhere, and nothing in a document can run in it: a text is shown in a frame of its own, under
    a policy that allows less than the page's.
 3. A search is a call of `knowledge.query_knowledge` like any other, as the page's caller. There is no side door.
-4. What reads whole texts counts against the rates of tenant and principal, as requests to the gateway do. Nothing is
-   done any longer for a client that has left.
+4. Requests for texts, histories and differences count against the rates of tenant and principal, as requests to the
+   gateway do. Nothing is done any longer for a client that has left.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class KnowledgePage:
             "difference": self._difference,
             "search": self._search,
         }
-        self._counted = {self._document, self._rendered, self._history, self._difference}
+        self._counted = {self._rendered, self._history, self._difference}
 
     def routes(self) -> tuple[Route, ...]:
         """The addresses, for the application."""

@@ -1,6 +1,6 @@
-"""What a page may cost, and whose turn it is to have one made.
+"""The cost of a page, and the turns in which pages are made.
 
-1. Few pages are made at a time, and the tenants share the places. Whoever waits holds no text.
+1. Few pages are made at a time, and the tenants share the places. A request that waits holds no text.
 2. Nothing can stop a thread. One that works for a client that has left stops by itself, and holds its place until then.
 """
 

@@ -63,7 +63,7 @@ async def test_tenants_share_the_threads_and_have_their_turns() -> None:
     await readers.close()
 
 
-async def test_whatever_is_asked_for_at_once_is_read_by_whomever() -> None:
+async def test_every_job_is_done_however_many_come_at_once() -> None:
     readers, read = readers_of(5), Counter[str]()
 
     def note(tenant: str) -> Callable[[object], None]:

@@ -68,7 +68,7 @@ async def test_a_client_that_leaves_before_its_turn_has_nothing_made() -> None:
     assert waiting.cancelled()
 
 
-def test_what_is_not_there_is_not_spent() -> None:
+def test_more_steps_than_are_left_are_not_spent() -> None:
     cancellation = Cancellation()
     work = Work(3, cancellation)
     assert [work.spend(each) for each in (2, 2, 1, 1)] == [True, False, True, False]

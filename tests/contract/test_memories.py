@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +18,7 @@ from dragoman.search.words import words_in
 from dragoman.testing import ManualClock
 from tests.contract.engines import ENGINES, opened
 from tests.contract.histories import QUOTA, compare, histories, keys
+from tests.support.waiting import PATIENCE
 
 ADA, BOB = Space("ada", "default"), Space("bob", "default")
 NOW = "2024-01-15T10:30:00.000Z"
@@ -57,6 +59,32 @@ async def test_what_was_never_stored_is_not_there(memories: Memories) -> None:
     assert await memories.list(ADA, 10) == Page((), False, 0)
     assert await memories.search(ADA, ("word",), 10) == Matches((), None)
     assert await memories.delete(ADA, ["k"]) == 0
+
+
+class SlowWords(list[str]):
+    """Words that whoever looks at them gets when the event is set."""
+
+    def __init__(self, event: threading.Event) -> None:
+        super().__init__(["word"])
+        self._event = event
+
+    def __iter__(self) -> Iterator[str]:
+        self._event.wait(PATIENCE)
+        return super().__iter__()
+
+
+async def test_one_owner_whose_searches_take_long_leaves_others_room_to_read(memories: Memories) -> None:
+    for space in (ADA, BOB):
+        await memories.store(space, "k", "word")
+    let_go = threading.Event()
+    slow = [asyncio.create_task(memories.search(ADA, SlowWords(let_go), 10)) for _ in range(10)]
+    try:
+        async with asyncio.timeout(PATIENCE):
+            for _ in range(10):
+                assert keys(await memories.search(BOB, ("word",), 10)) == ["k"]
+    finally:
+        let_go.set()
+    assert [keys(each) for each in await asyncio.gather(*slow)] == [["k"]] * 10
 
 
 async def test_deleted_entries_are_gone_from_everywhere(memories: Memories) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_writer import Transaction
+from dragoman.calls.places import Holder
 from dragoman.clock import Clock
 from dragoman.errors import OverQuota
 from dragoman.memories.migrations import SPACE_DIGITS
@@ -75,13 +76,13 @@ class SqliteMemories:
         return await self._database.write(partial(self._store, space, key, entry, self._clock.timestamp()))
 
     async def retrieve(self, space: Space, key: str) -> MemoryEntry | None:
-        return await self._database.read(partial(_retrieve, space, key))
+        return await self._database.read(partial(_retrieve, space, key), _holder_of(space))
 
     async def list(self, space: Space, limit: int, *, prefix: str = "", after: str | None = None) -> Page:
-        return await self._database.read(partial(_list, space, limit, prefix, after))
+        return await self._database.read(partial(_list, space, limit, prefix, after), _holder_of(space))
 
     async def search(self, space: Space, words: Sequence[str], limit: int, *, resume: int | None = None) -> Matches:
-        return await self._database.read(partial(_search, space, words, limit, resume))
+        return await self._database.read(partial(_search, space, words, limit, resume), _holder_of(space))
 
     async def delete(self, space: Space, keys: Sequence[str]) -> int:
         return await self._database.write(partial(_delete, space, keys))
@@ -120,6 +121,11 @@ def _list(space: Space, limit: int, prefix: str, after: str | None, connection: 
     start = prefix if after is None else max(prefix, f"{after}\0")  # Nothing fits between a text and that.
     rows = connection.execute(_LIST, (kept.id, start, _end_of(prefix), limit + 1)).fetchall()
     return Page(tuple(Item(*row) for row in rows[:limit]), len(rows) > limit, kept.entries)
+
+
+def _holder_of(space: Space) -> Holder:
+    """An owner shares the threads that read with others, and with the tenants of documents."""
+    return Holder(f"memories of {space.owner}")
 
 
 def _search(

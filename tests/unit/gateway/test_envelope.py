@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.errors import MalformedEnvelope
 from dragoman.gateway.envelope import Envelope22, new_trace, read_envelope, trace_in
+from dragoman.gateway.openapi import openapi
 from tests.support.gateway import Signer, as_body
 
 SIGNER = Signer("acme", "owner", sub="svc:agent-cskh")
@@ -294,3 +295,20 @@ def test_another_timestamp_is_refused(text: str) -> None:
     with pytest.raises(MalformedEnvelope) as refused:
         read(timestamp=text).sent_at  # noqa: B018
     assert refused.value.details == {"path": "timestamp"}
+
+
+@pytest.mark.requirement("MC-ENV-02", "MC-ENV-04")
+def test_the_published_envelope_says_what_may_be_left_out_and_the_server_holds_to_it() -> None:
+    published = openapi(None)["components"]["schemas"]["Envelope"]["oneOf"]
+    optional = {"idempotency_key", "seq", "context_id", "resource_links"}
+    for each in published:
+        assert {*each["required"]} == each["properties"].keys() - optional
+    whole = {**envelope(), "idempotency_key": "k", "seq": 1, "context_id": "c", "resource_links": []}
+    assert whole.keys() == published[0]["properties"].keys()
+    for name in whole:
+        body = json.dumps({other: value for other, value in whole.items() if other != name}).encode()
+        if name in optional:
+            read_envelope(body)
+        else:
+            with pytest.raises(MalformedEnvelope):
+                read_envelope(body)

@@ -1,7 +1,7 @@
 """Run the tests of what the SDK does on the lowest and the newest version of it that `pyproject.toml` allows.
 
 `make test` runs them on the version of `requirements.lock`. Only another one gets an environment of its own, so that
-this takes seconds while lowest, newest and locked are one, and about a minute for each that is not.
+this takes seconds while lowest, newest and locked are one, and one to three minutes for each that is not.
 """
 
 from __future__ import annotations

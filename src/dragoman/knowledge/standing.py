@@ -39,7 +39,7 @@ class ActionOrigin(Origin, frozen=True, eq=False):
     expires_at: float = 0.0
     """In seconds since 1970. Later than that it has no effect."""
     known_part: dict[str, Any] = msgspec.field(default_factory=dict)
-    """The arguments that have an effect. Size and shape are limited for all of them."""
+    """The arguments that have an effect. The limit of size is for all of them."""
 
 
 def has_tenant(caller: Caller) -> bool:

@@ -347,3 +347,33 @@ async def test_a_job_stops_with_its_loop() -> None:
     await process.pass_time(0)
     await process.pass_time(10 * PERIOD)
     assert process.watched.at == []
+
+
+async def test_a_job_that_is_under_way_stops_with_its_loop() -> None:
+    process, never = Process(), asyncio.Event()
+
+    async def wait() -> None:
+        process.watched.at.append(0.0)
+        await never.wait()
+
+    process.watched.job = ScheduledJob("endless", PERIOD, wait, everywhere=True)
+    async with process.running():
+        await process.pass_time(0)
+        assert process.watched.at
+        assert process.task is not None
+        process.task.cancel()
+        await settle()
+        assert process.task.cancelled()
+
+
+async def test_the_next_run_is_due_when_the_period_has_passed_since_the_end_of_one() -> None:
+    process = Process()
+
+    async def take_a_while() -> None:
+        process.clock.advance(7)
+
+    process.watched.job = ScheduledJob("long", PERIOD, take_a_while, everywhere=True)
+    async with process.running():
+        await process.pass_time(0)
+    (run,) = await process.schedule.runs()
+    assert (run.duration_ms, run.next_due_at - run.started_at) == (7_000.0, 7 + PERIOD)

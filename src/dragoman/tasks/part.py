@@ -55,9 +55,8 @@ def tasks_part(
 
     def build(given: Facilities) -> Contribution:
         config: TasksConfig = given.settings
-        store = RunStore(
-            partial(_ports, runs, given.storage), given.clock, given.ids, given.logger, given.publish, lease_ms / 1000
-        )
+        ports = partial(_ports, runs, given.storage)
+        store = RunStore(ports, given.clock, given.ids, given.logger, given.publish, lease_ms / 1000)
         shown = given.catalogue, given.logger, server_info
         tasks = TaskRuns(store, config, resources, limits, *shown, runs_tasks=runs_tasks)
         keeping = Keeping(store, tasks, given.get_intake, given.max_value_bytes, config.idempotency_ttl_ms)

@@ -305,7 +305,8 @@ async def test_what_it_takes_to_accept_a_request_is_held_to_the_bound_of_its_cal
         token = TOKEN if internal else gateway.token(signer, body)
         response = await answered(gateway.begin(body, token, prefer=LATER))
         assert (response.status, response.json["usage"]["latency_ms"]) == (202, seconds * 1000)
-        assert await objectives_broken(gateway, 1) == ([(f"ACK P95, {caller}", "week")] if broken else [])
+        found = [each for each in await objectives_broken(gateway, 1) if each[0].startswith("ACK")]
+        assert found == ([(f"ACK P95, {caller}", "week")] if broken else [])
 
 
 @pytest.mark.requirement("MC-IDEM-03")

@@ -79,6 +79,7 @@ def is_found_otherwise(document: Document, before: Document) -> bool:
 
 
 def words_of_title(title: str) -> CountedWords:
+    """The words that a document is found by because of its title."""
     return CountedWords.of(title[:MOST_TITLE])
 
 

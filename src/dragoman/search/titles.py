@@ -34,6 +34,7 @@ def packed(outlines: Iterable[int]) -> bytes:
 
 
 def unpacked(stored: bytes) -> array[int]:
+    """The numbers that were stored by `packed`, on whatever machine."""
     numbers = array("I")
     numbers.frombytes(stored)
     if sys.byteorder == "big":

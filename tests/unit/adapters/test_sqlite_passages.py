@@ -134,7 +134,7 @@ async def test_the_documents_of_an_older_database_are_indexed_step_by_step(tmp_p
     tables = [each for each in names if "_term_" not in each and not each.endswith("of_tenant")]
     for name in ("passage_term_count", *tables):
         connection.execute(f"DROP TABLE {name}")
-    connection.execute("DELETE FROM migration WHERE part = 'knowledge' AND version IN (2, 4, 7, 8, 9)")
+    connection.execute("DELETE FROM migration WHERE part = 'knowledge' AND version IN (2, 4, 7, 8, 10)")
     row = "INSERT INTO document SELECT NULL, tenant, ?, parent, 0, 1, title, mime_type, '[\"x\"]', NULL, NULL, 1, 0, 0, NULL, ?, ?, NULL FROM document WHERE id = 'other'"  # noqa: E501
     for number in range(25):
         connection.execute(row, (f"d{number}", 1.0 if number == 7 else None, f"needle number{number}"))

@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -141,6 +142,13 @@ def make_fit(body: Any, signer: Signer) -> None:
     for name in ("context_id", "idempotency_key"):
         if isinstance(text := body.get(name), str) and not text.isprintable():
             body[name] = "x" * len(text)
+    # An order of its own: a request that comes after its successor is ignored, whatever its arguments are.
+    if (
+        isinstance(body.get("seq"), int)
+        and isinstance(context := body.get("context_id", ""), str)
+        and len(context) <= 128
+    ):
+        body["context_id"] = str(uuid4())
 
 
 def try_out(operation: Any, mode: GenerationMode, signer: Signer, prepare: Callable[[Any], None]) -> Counter[int]:

@@ -8,7 +8,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dragoman.knowledge.index import Passage
@@ -59,6 +59,7 @@ def test_no_word_is_lost_and_no_passage_is_too_large(body: str, mime_type: str) 
 
 @pytest.mark.slow
 @given(_VALUE)
+@example({"owls": [""]})
 def test_no_word_of_json_is_lost(value: Any) -> None:
     body = json.dumps(value, ensure_ascii=False)
     passages = passages_of(JSON, body)

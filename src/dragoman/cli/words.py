@@ -80,10 +80,12 @@ def plain_values(command: TyperCommand, words: Sequence[str]) -> dict[str, Any]:
     assert command.callback is not None
     given, function = _given(command.params, words), inspect.unwrap(command.callback)
     hints, signature = get_type_hints(function, include_extras=True), inspect.signature(function)
-    return {
-        name: _value(hints.get(name), given.get(name, []), signature.parameters[name].default)
+    read = [
+        (name, *_value(hints.get(name), given.get(name, []), signature.parameters[name].default))
         for name in (parameter.name for parameter in command.params)
-    }
+    ]
+    # A function of a parameter may end the command: only now is it sure that all words are plain.
+    return {name: value if check is None else _checked(check, value) for name, value, check in read}
 
 
 def _given(parameters: Sequence[Any], words: Iterable[str]) -> dict[str, list[Any]]:
@@ -119,8 +121,8 @@ def _given(parameters: Sequence[Any], words: Iterable[str]) -> dict[str, list[An
     return given
 
 
-def _value(hint: Any, given: list[Any], default: Any) -> Any:
-    """A parameter's value, from what was given, or its default."""
+def _value(hint: Any, given: list[Any], default: Any) -> tuple[Any, Callable[..., Any] | None]:
+    """A parameter's value, from what was given, or its default; and the function that it is passed to."""
     if isinstance(default, ParameterInfo):
         raise NotPlain
     hint, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
@@ -132,8 +134,7 @@ def _value(hint: Any, given: list[Any], default: Any) -> Any:
         hint, *others = (kind for kind in get_args(hint) if kind is not NoneType)
         if others:
             raise NotPlain
-    value = _read(hint, about, given) if given else _left_out(hint, default)
-    return value if about.callback is None else _checked(about.callback, value)
+    return _read(hint, about, given) if given else _left_out(hint, default), about.callback
 
 
 def _read(kind: Any, about: ParameterInfo, given: list[Any]) -> Any:

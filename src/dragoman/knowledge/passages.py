@@ -266,7 +266,8 @@ def _add_json(joiner: _Joiner, body: str) -> None:
                 path = (*path, name[:_LONGEST_HEADING])
             waiting += reversed([(path, key, each) for key, each in _members(value)])
         else:
-            joiner.add(path, f"{name}: {_text(value)}" if name else _text(value), between="\n")
+            # An empty text would be no passage, and its headings would not be found.
+            joiner.add(path, f"{name}: {_text(value)}" if name else _text(value) or '""', between="\n")
 
 
 def _members(value: dict[str, Any] | list[Any]) -> Iterable[tuple[str, Any]]:

@@ -66,10 +66,10 @@ class KnowledgeQuery(Struct, frozen=True, kw_only=True):
         return cls(
             query=arguments["query"],
             tags=frozenset(arguments.get("filters", {}).get("tags", ())),
-            top_k=arguments.get("top_k", 5),
+            top_k=int(arguments.get("top_k", 5)),
             format=hints.get("preferred_format", "markdown"),
             language=hints.get("language"),
-            max_latency_ms=routing.get("max_latency_ms", 4000),
+            max_latency_ms=int(routing.get("max_latency_ms", 4000)),
             is_noop=routing.get("noop_qdrant", False),
             wants_external=routing.get("allow_external_search", False),
         )

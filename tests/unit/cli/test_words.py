@@ -29,6 +29,13 @@ def paint(
     """Paint something."""
 
 
+SEEN: list[str] = []
+
+
+def guard(where: Annotated[str, typer.Option(callback=SEEN.append)], hours: Annotated[int, typer.Option()] = 1) -> None:
+    """Guard something."""
+
+
 PAINTED: dict[str, Any] = {
     "name": "wall",
     "colour": Colour.RED,
@@ -60,6 +67,14 @@ def read(*words: str) -> dict[str, Any]:
 )
 def test_plain_words_are_read(words: list[str], given: dict[str, Any]) -> None:
     assert read("wall", *words) == read(*words, "--", "wall") == {**PAINTED, **given}
+
+
+def test_no_function_of_a_parameter_is_called_for_words_that_are_left_to_typer() -> None:
+    app = Commands(add_completion=False)
+    app.command()(guard)
+    with pytest.raises(NotPlain):
+        plain_values(get_command(app), ["--where", "here", "--hours", "many"])  # type: ignore[arg-type]
+    assert SEEN == []
 
 
 @pytest.mark.parametrize(

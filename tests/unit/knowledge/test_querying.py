@@ -13,7 +13,7 @@ from dragoman.access.callers import LOCAL
 from dragoman.errors import Aborted, Conflict, ModelUnavailable, NotEnabled, Unauthorized
 from dragoman.knowledge.index import Hit, PassageQuery
 from dragoman.knowledge.port import ActionRequest, Documents
-from dragoman.knowledge.querying import CANDIDATES, Queries
+from dragoman.knowledge.querying import CANDIDATES, KnowledgeQuery, Queries
 from dragoman.telemetry.log import StructuredLogger
 from dragoman.testing import ManualClock
 from dragoman.tools.context import Cancellation, ToolContext
@@ -24,6 +24,12 @@ from tests.support.waiting import until
 
 T = TypeVar("T")
 OWLS = (passage(1, "owls hunt"), passage(2, "owls sleep"), passage(3, "mice hide"))
+
+
+def test_numbers_of_json_that_are_whole_are_integers() -> None:
+    """JSON Schema takes 6.0 for an integer."""
+    query = KnowledgeQuery.of({"query": "owls", "top_k": 6.0, "routing": {"max_latency_ms": 500.0}})
+    assert (repr(query.top_k), repr(query.max_latency_ms)) == ("6", "500")
 
 
 class Asking:

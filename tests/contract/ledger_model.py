@@ -100,6 +100,7 @@ class LedgerModel:
         for entry in self._open():
             queue = waiting.setdefault(entry.target, {"depth": 0, "oldest": entry.accepted_at})
             queue["depth"] += 1
+            queue["oldest"] = min(queue["oldest"], entry.accepted_at)  # Not always the first: one may be redriven.
         return {
             "byStatus": dict(Counter(each.status.value for each in self.entries.values())),
             "open": waiting,

@@ -160,7 +160,8 @@ class Coordinator(AgentHooks):
         """
         _check_ids(message.source_agent_id, None)
         deliveries, drafts = self.deliveries, self.deliveries.drafts
-        limit, source = deliveries.timeout_of(target), message.source_agent_id or client_source(caller)
+        limit = deliveries.agents[target].timeout_ms or deliveries.timeout_ms
+        source = message.source_agent_id or client_source(caller)
         told = message.payload, message.type, source, caller, correlation_id, drafts.message_id()
         made = drafts.make("REQUEST", target, *told, ttl_ms=min(limit, drafts.ttl_ms))
         return (await deliveries.outcome_of(await deliveries.accept(made), 2 * limit)).unwrap()

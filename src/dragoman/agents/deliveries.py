@@ -203,7 +203,9 @@ class Deliveries:
             return await stored_outcome(self.ledger, entry)
         arrival = self.awaited.expect(entry)
         self.deliver([entry])
-        waiting = self.awaited.wait(entry, arrival, timeout_ms or self.timeout_of(entry.target))
+        known = self.agents.get(entry.target)
+        own = None if known is None else known.timeout_ms
+        waiting = self.awaited.wait(entry, arrival, timeout_ms or own or self.timeout_ms)
         if entry.target in self.workers:
             return await waiting
         self.unsettled.set()  # The agent may come here before the request has ended there.
@@ -212,11 +214,6 @@ class Deliveries:
             return await waiting
         finally:
             look_seldom()
-
-    def timeout_of(self, agent_id: str) -> int:
-        """How long an agent may take to handle a message."""
-        known = self.agents.get(agent_id)
-        return (None if known is None else known.timeout_ms) or self.timeout_ms
 
     def check(self, target: str) -> None:
         """Raise `NotFound` for an unknown agent, and `Stopping` while nothing is taken."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
 from dragoman.errors import InternalError, InvalidRequest, ProtocolError
-from dragoman.parts.route import BodyTooLarge, ClientLeft, NoRoomForBody
+from dragoman.parts.route import BodyCutShort, BodyTooLarge, NoRoomForBody
 from dragoman.protocol import jsonrpc
 from dragoman.protocol.shape import UNLIMITED, Shape
 
@@ -79,7 +79,7 @@ class ServerStopping(RequestRefused):
         super().__init__(503, InternalError("The server is stopping"), ((b"retry-after", b"1"),), id, meta)
 
 
-class Disconnected(ClientLeft):
+class Disconnected(BodyCutShort):
     """The client was gone before it had said everything."""
 
 

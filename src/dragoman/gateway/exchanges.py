@@ -29,7 +29,7 @@ from dragoman.gateway.envelope import Envelope22, is_trace, malformed, new_trace
 from dragoman.gateway.rates import GatewayRates, Remaining, RequestRates, retry_after
 from dragoman.gateway.settings import GatewayConfig
 from dragoman.ids import Ids
-from dragoman.parts.route import BodyTooLarge, ClientLeft, HttpRequest, HttpResponse, NoRoomForBody
+from dragoman.parts.route import BodyCutShort, BodyTooLarge, HttpRequest, HttpResponse, NoRoomForBody
 from dragoman.replies.contract import code_in_contract, word_error, word_refusal
 from dragoman.slo.meter import STRANGER, ActionMeter, Requested
 from dragoman.telemetry.log import Logger
@@ -186,7 +186,7 @@ class Exchanges:
             raise too_large(self._most_bytes) from None
         except NoRoomForBody:
             raise MemoryPressure("Too much is being sent at once", {"reason": "bodies", "retryable": True}) from None
-        except ClientLeft:
+        except BodyCutShort:
             raise MalformedEnvelope("The client left before it had sent the body") from None
         finally:
             if token is not None:

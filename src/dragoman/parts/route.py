@@ -28,7 +28,7 @@ class NoRoomForBody(BodyNotRead):
     """Others send so much at this moment that there is no room for it."""
 
 
-class ClientLeft(BodyNotRead):
+class BodyCutShort(BodyNotRead):
     """The client was gone before it had said everything."""
 
 

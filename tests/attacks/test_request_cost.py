@@ -130,12 +130,12 @@ async def test_nothing_of_a_message_that_is_refused_is_decoded(where: str) -> No
     assert work.allocated <= decoding(body).allocated
 
 
-@pytest.mark.parametrize("settings", [{}, {"limits": {"max_array_size": 1}}], ids=["default", "lowered"])
-async def test_arrays_beyond_a_limit_cost_no_more_for_being_many(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("most", [100, 1])
+async def test_arrays_beyond_a_limit_cost_no_more_for_being_many(most: int) -> None:
     """A tool with a schema, whose own limits are looked up for each of them."""
-    row = b"[%b]" % b",".join([b"0"] * (2 if settings else 101))
+    row = b"[%b]" % b",".join([b"0"] * (most + 1))
     works = []
-    async with opened("modern", [echo], settings) as target:
+    async with opened("modern", [echo], {"limits": {"max_array_size": most}}) as target:
         for count in (500, 1_000):
             members = b'"name":"echo","arguments":{"message":%b}' % many(row, count)
             works.append(await work_for(target, "tools/call", members))

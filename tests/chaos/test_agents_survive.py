@@ -67,7 +67,8 @@ async def problems_at(place: Place, *asks: Ask) -> list[str]:
 
 
 def is_unknown(answer: Any) -> bool:
-    return isinstance(answer, dict) and answer["details"] == {"reason": "unknown_outcome", "retryable": False}
+    facts = {"reason": "unknown_outcome", "outcome": "UNKNOWN", "retryable": False}
+    return isinstance(answer, dict) and answer["details"] == facts
 
 
 @pytest.mark.requirement("FND-AACP-15")

@@ -85,6 +85,8 @@ class BusMachine(RuleBasedStateMachine):
         self.model = Model(self.clock.now().timestamp())
         self.held: dict[tuple[str, str], BusDelivery] = {}
         self.late: list[BusDelivery] = []
+        self.lost: dict[tuple[str, str], BusDelivery] = {}
+        """Deliveries that were given back, and that nobody has taken since."""
         self.run(self.open_storages())
 
     async def open_storages(self) -> None:
@@ -116,6 +118,8 @@ class BusMachine(RuleBasedStateMachine):
         if expected is None:
             return
         (delivery,) = self.run(taken(self.subscription))
+        if expected in self.lost:
+            self.late.append(self.lost.pop(expected))
         kept = self.model.kept[expected]
         kept.state, kept.attempts = "held", kept.attempts + 1
         assert (delivery.message.subject, delivery.message.id) == expected
@@ -148,13 +152,25 @@ class BusMachine(RuleBasedStateMachine):
         assert not self.run(self.other.retry(delivery, 0.0, ERROR))
         assert not self.run(self.bus.give_up(delivery, ERROR))
 
+    @precondition(lambda self: self.lost)
+    @rule(data=st.data())
+    def settle_what_was_given_back(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.lost)))
+        self.model.forget()
+        kept = self.model.kept.get(key)
+        if kept is not None and kept.state == "waiting":
+            delivery = self.lost.pop(key)
+            assert self.run(self.bus.ack(delivery))
+            kept.state, kept.at = "done", self.model.now + REMEMBERED_SECONDS
+            self.late.append(delivery)
+
     @rule()
     def close_the_subscription(self) -> None:
         self.run(self.renewed())
         for key, delivery in self.held.items():
             self.model.kept[key].state = "waiting"
             self.model.kept[key].attempts -= 1
-            self.late.append(delivery)
+            self.lost[key] = delivery
         self.held.clear()
         self.model.last = ""
 

@@ -81,12 +81,12 @@ def test_what_is_left_is_embedded_and_what_is_there_is_not(model: Model) -> None
     assert status() == [line("small", 0, "under way")]
     done = dragoman("index", "--json")
     assert (done.exit_code, json.loads(done.stdout)["models"]) == (0, [line("small", 3, "done")])
-    assert sorted(model.texts) == [f"{name}\nThe text of {name}." for name in "abc"]
+    assert sorted(model.texts) == [f"The text of {name}." for name in "abc"]
     Path("files", "d.md").write_text("One more.")
     dragoman("import", "files")
     assert status() == [line("small", 3, "under way", 4)]
     assert dragoman("index").exit_code == 0
-    assert model.texts[3:] == ["d\nOne more."]
+    assert model.texts[3:] == ["One more."]
     assert status() == [line("small", 4, "done", 4)]
 
 

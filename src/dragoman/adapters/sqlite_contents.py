@@ -134,7 +134,9 @@ def forget_revisions(transaction: Transaction, tenant: str, id: str, room: int) 
     while (row := transaction.execute(_OLDEST_REVISION, (tenant, id)).fetchone()) is not None:
         rowid, described, number, size, length, named = row
         is_last = named == 1
-        rows = _ROWS_OF_A_REVISION + (-(-length // PIECE_LENGTH) if is_last else 0)
+        # One of the earlier form has its text itself.
+        own = described if number is None else length if is_last else 0
+        rows = _ROWS_OF_A_REVISION + -(-own // PIECE_LENGTH)
         if min(rows, MOST_ROWS // 2) > room - written:
             break
         transaction.execute(_DROP_REVISION, (rowid,))

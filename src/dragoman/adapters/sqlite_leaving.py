@@ -38,6 +38,8 @@ _FIRST_BELOW = """
     SELECT number, delete_at FROM document
     WHERE tenant = ? AND parent = ? AND deleted_at IS NULL ORDER BY place LIMIT 1
     """
+_INDEX_NO_MORE = "DELETE FROM passage_missing WHERE document = ?"
+"""Whoever has read its text already would go on adding passages while others remove them."""
 _MARK = "UPDATE document SET deleted_at = ? WHERE number = ?"
 _BEGIN = """
     INSERT INTO document_leaving (tenant, document, top, at, documents, is_scheduled)
@@ -120,6 +122,7 @@ class SqliteLeavingRows:
 
     def begin(self, tenant: str, number: int, at: float, top: int | None, *, is_scheduled: bool) -> int:
         self._execute(_MARK, (at, number))
+        self._execute(_INDEX_NO_MORE, (number,))
         turn = self._execute(_BEGIN, (top, at, is_scheduled, number)).lastrowid
         assert turn is not None
         assert isinstance(self._connection, Transaction)

@@ -234,7 +234,7 @@ class TenantWords:
     @classmethod
     def find(cls, connection: sqlite3.Connection, query: PassageQuery) -> TenantWords | None:
         row = connection.execute(_TENANT, (query.tenant,)).fetchone()
-        if row is None:
+        if row is None or not row[1]:  # There may be words of titles already, and no text yet.
             return None
         number, texts, words = row
         return cls(connection, number, texts, words, query.tags)

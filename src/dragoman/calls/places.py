@@ -162,7 +162,10 @@ class AwaitedPlaces(Places):
                 if turn.done() and not turn.cancelled():
                     self.wake_next()
                 raise
-        return self.take(holder)
+        release = self.take(holder)
+        if is_next:
+            self.wake_next()  # What was given back may have made room for another one, too.
+        return release
 
     def take(self, holder: Holder | None = None) -> Release:
         """Hold a place; the function gives it back, however often it is called."""

@@ -238,9 +238,12 @@ class Gateway:
         if is_named and caller is not LOCAL:
             try:
                 await self._exchanges.admit(request, exchange)
+                assert exchange.credential is not None
+                tenant = request.path.removeprefix(f"{PAGES}/").rpartition("/")[0]
+                if tenant in exchange.credential.caller.tenants:
+                    await self._exchanges.count_tenant(exchange, tenant)
             except REFUSALS as error:
                 return self._exchanges.turned_away(exchange, error)
-            assert exchange.credential is not None
             caller, kid = exchange.credential.caller, exchange.credential.kid
         return await document_page(request, caller, self._documents, exchange.rate_headers, kid)
 

@@ -45,6 +45,7 @@ class SlotFiles:
         for _ in range(_TRIES):  # One process looks at a time. It takes microseconds, unless somebody suspends it.
             if _is_locked(descriptor, looking):
                 break
+            os.sched_yield()  # The other process may wait for the processor.
         try:
             return self._take(name, descriptor, limit, holder)
         finally:

@@ -121,3 +121,15 @@ async def test_a_tenant_that_may_have_no_more_does_not_keep_others_from_their_tu
         (await again)()
         done()
     assert places.in_use == 0
+
+
+async def test_a_place_that_is_given_back_makes_room_for_two_holders_of_different_shares() -> None:
+    """By the rule of the half for one, and by that of the fifth for the other."""
+    places, (first, second) = AwaitedPlaces(5), (Holder("a"), Holder("b"))
+    held = [places.take(holder) for holder in (first, first, second, second)]
+    waiting = [asyncio.ensure_future(places.acquire(holder)) for holder in (second, first)]
+    await asyncio.sleep(0)
+    assert not any(each.done() for each in waiting)
+    held[0]()
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*waiting)

@@ -117,10 +117,3 @@ async def test_a_title_is_searched_before_any_text_of_the_tenant_is(tree: Tree, 
     assert await index.by_words(PassageQuery(tenant=ACME, limit=10), "install") == []
     await index.catch_up(10)
     assert len(await index.by_words(PassageQuery(tenant=ACME, limit=10), "install")) == 10
-
-
-async def test_a_deleted_text_is_indexed_no_further(tree: Tree, index: PassageIndex) -> None:
-    """Otherwise one process could add passages for as long as another one removes them."""
-    await tree.create("a", body=large_text("word", LARGE))
-    await tree.delete("a")
-    assert (await index.catch_up(10), await index.unindexed(ACME)) == (0, 0)

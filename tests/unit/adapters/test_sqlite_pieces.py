@@ -22,6 +22,7 @@ from dragoman.testing import ManualClock
 from tests.support.document_entries import ACME, Tree, titled
 from tests.support.large_texts import large_text
 from tests.support.purge_clock import PromptPurgeClock
+from tests.support.waiting import until
 
 INDEXED = "INSERT INTO passage ("
 
@@ -116,3 +117,22 @@ async def test_no_purge_frees_more_than_2000_rows_of_revisions_and_texts(
     assert len(Counted.rows) > 4
     assert sum(Counted.rows) > 6 * 900 + 700
     assert max(Counted.rows) <= MOST_ROWS
+
+
+@pytest.mark.slow
+async def test_a_text_that_is_deleted_meanwhile_is_indexed_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise one process could add passages for as long as another one removes them."""
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Counted))
+    monkeypatch.setattr(Counted, "bytes", [])
+    storage = SqliteStorage(StorageConfig(data_dir=str(tmp_path)), ManualClock(), MIGRATIONS)
+    tree = Tree(storage.port(Documents))
+    await tree.create("a", body=large_text("word", 1_500))
+    indexing = asyncio.create_task(storage.port(PassageIndex).catch_up(1))
+    await until(lambda: sum(Counted.bytes))
+    await tree.delete("a")
+    Counted.bytes.clear()
+    await indexing
+    assert sum(Counted.bytes) == 0
+    await storage.close()

@@ -30,10 +30,10 @@ from dragoman.gateway.links import LINK_SECONDS
 from dragoman.gateway.objects import ObjectExpiry, ObjectRecords, ObjectStore, object_key
 from dragoman.gateway.settings import GatewayConfig
 from dragoman.protocol.shape import Shape
-from dragoman.storage.port import Storage
+from dragoman.storage.port import PurgeClock, Storage
 from dragoman.testing import ManualClock
 from tests.contract.engines import ENGINES, opened_storages
-from tests.support.purge_clock import PromptPurgeClock, PromptStorage
+from tests.support.purge_clock import PromptPurgeClock, PromptStorage, let_pass
 
 ARGS = {"document_id": "x", "body": "ä" * 100_000}
 CONTENT = msgspec.json.encode(ARGS)
@@ -155,6 +155,20 @@ async def test_a_quota_is_refused_in_words_and_leaves_no_file(
     await keep(objects, b"a", mime="text/plain")
     await keep(objects, b"b", "other", "text/plain")
     assert len(files_in(tmp_path)) == 2
+
+
+async def test_a_wall_clock_that_is_ahead_makes_no_room_in_a_quota(
+    on_disk: Storage, clock: ManualClock, tmp_path: Path
+) -> None:
+    objects = open_objects(on_disk, GatewayConfig(artifact_bytes_per_tenant=5000), clock).objects
+    await keep(objects, b"a", mime="text/plain")
+    clock.jump(7 * DAY)
+    with pytest.raises(ResourceExhausted):
+        await keep(objects, b"b", mime="text/plain")
+    assert len(files_in(tmp_path)) == 1
+    await let_pass(on_disk.port(PurgeClock), clock, DAY)
+    await keep(objects, b"b", mime="text/plain")
+    assert len(files_in(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("content", [b"[]", b"1", b'"x"', b"null"])

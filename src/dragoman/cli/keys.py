@@ -81,7 +81,7 @@ def list_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
 def rotate(kid: Kid, out: Out = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Make a new key for the same tenant and roles. The old one stays valid until it is revoked, or 90 days old.
 
-    Whoever signs with the new key under the same name goes on as the same caller: order, answers, rate and registry.
+    A client that signs with the new key and the same `sub` remains the same caller: order, answers, rate and registry.
 
     Exit code 1 when there is no such key, or it has been revoked.
     """
@@ -118,17 +118,21 @@ def revoke(kid: Kid, config: ConfigFile = None, as_json: AsJson = False) -> None
 
 @app.command()
 def local(config: ConfigFile = None) -> None:
-    """Print the secret of the data directory. Whoever brings it to a server on this machine owns the tenant `local`.
+    """Print the secret of the data directory.
 
-    Clients over HTTP send it as a bearer token, and pages take it as #local=SECRET: a server that authenticates nobody
-    prints such an address when it starts. Delete the file keys/local, and restart the servers, to have another one.
+    A client that sends it to a server on this machine is the owner of the tenant `local`. Clients over HTTP send it as
+    a bearer token, and pages take it as #local=SECRET: a server without authentication prints such an address when it
+    starts on a terminal. Delete the file keys/local, and restart the servers, to have another one.
     """
     from dragoman.access.local_secret import find_local_secret
     from dragoman.errors import ConfigError
     from dragoman.storage.settings import data_directory
 
+    storage = settings_from(config).config.storage
+    if storage.engine == "memory":
+        refuse("storage.engine is memory: there is no data directory with a secret")
     try:
-        secret = find_local_secret(data_directory(settings_from(config).config.storage, os.environ))
+        secret = find_local_secret(data_directory(storage, os.environ))
     except ConfigError as error:
         refuse("The settings cannot be used:", *str(error).splitlines())
     typer.echo(secret)

@@ -186,7 +186,7 @@ def _check_workers(workers: int, transport: Transport) -> None:
 def _serve_with(workers: int, source: Source, settings: Config) -> None:
     from dragoman.access.local_secret import find_local_secret
     from dragoman.edge.http.listening import check_address, is_near, removed_at_the_end, root_of
-    from dragoman.process.pages import show_pages, with_secret
+    from dragoman.process.pages import show_pages
     from dragoman.storage.settings import data_directory
     from dragoman.telemetry.python_logging import take_over_logging
     from dragoman.telemetry.stderr import log_to_stderr
@@ -217,8 +217,7 @@ def _serve_with(workers: int, source: Source, settings: Config) -> None:
             }
             logger.info("server started", facts)
             if secret is not None:
-                pages = [with_secret("/knowledge/", secret)]
-                show_pages(root_of(http, listening), pages, http.path, settings.server.name, secret)
+                show_pages(root_of(http, listening), ["/knowledge/"], http.path, settings.server.name, secret)
 
         processes = Processes(workers, "dragoman.cli.worker", listening, folder)
         code = asyncio.run(supervise(processes, source, settings, logger, say))

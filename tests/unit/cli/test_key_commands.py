@@ -308,7 +308,7 @@ def test_who_signs_with_a_key_that_others_can_read_is_warned() -> None:
     assert (result.exit_code, "others than the owner can read" in result.stderr) == (0, True)
 
 
-@pytest.mark.parametrize("words", ["keys list", "audit list", "knowledge tree"])
+@pytest.mark.parametrize("words", ["keys list", "keys local", "audit list", "knowledge tree"])
 def test_there_is_nothing_to_work_on_if_everything_is_in_the_servers_memory(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,6 @@ from dragoman.edge.peer import log_refusal
 from dragoman.edge.served import Served
 from dragoman.errors import InternalError, InvalidRequest, ProtocolError
 from dragoman.parts.route import HttpRequest, HttpResponse, Route
-from dragoman.process.pages import with_secret
 from dragoman.protocol.headers import by_name
 from dragoman.protocol.jsonrpc import Id
 from dragoman.telemetry.log import exception_facts
@@ -89,9 +88,8 @@ class HttpApp:
 
     @property
     def pages(self) -> tuple[str, ...]:
-        """The addresses of pages for people, from the server's root on; with the owner's secret, if there is one."""
-        secret = self.local_secret
-        return tuple(with_secret(route.page, secret) for route in self.routes if route.page is not None)
+        """The addresses of pages for people, from the server's root on, without the owner's secret."""
+        return tuple(route.page for route in self.routes if route.page is not None)
 
     @property
     def local_secret(self) -> str | None:

@@ -170,7 +170,7 @@ def test_workers_carry_out_no_more_queries_at_once_than_the_server_advertises(fo
             assert len(model.requests) <= 10
             model.gate.set()
             statuses = Counter(each.result().status for each in asked)
-            assert statuses == {200: 10, 429: 20}
+            assert statuses == {200: 7, 429: 23}  # Of ten, one caller has seven.
 
 
 def wait_for_a_new_minute() -> None:

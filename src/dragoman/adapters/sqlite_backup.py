@@ -1,14 +1,16 @@
 """Backups of a data directory: made while servers use it, and put in its place while none does.
 
 1. A backup is a folder with the names of a data directory: `dragoman.db`, `artifacts`, and `keys` if they were asked
-   for. It gets its own name last: one that was interrupted is not there.
+   for. It gets its own name last: one that was interrupted is not there. A folder that exists may be a mount point, or
+   in a folder that cannot be written, and stays: it gets `dragoman.db` last.
 2. The database is copied by SQLite's online backup, within one read transaction. In WAL mode writers do not wait for a
    reader, and a reader sees one moment: without the transaction the copy would begin anew after each commit of others.
    `VACUUM INTO` sees one moment as well, but writes all tables and indexes anew, and gives rows other numbers.
 3. The copy has no log beside it, and is checked before it counts.
 4. Artifacts follow, those that the copy names. What was deleted meanwhile has expired meanwhile.
-5. To restore is to make such a copy of the backup within the data directory, and then to rename. Whoever has the
-   database open keeps that from happening, and nobody can open it meanwhile. What is replaced is kept.
+5. To restore is to make such a copy of the backup within the data directory, and then to rename. A process that has the
+   database open blocks the restore, and no process can open the database during it. What is replaced is kept.
+6. If one of the renames fails, the earlier ones are undone, the latest first.
 """
 
 from __future__ import annotations
@@ -66,20 +68,27 @@ TellLeft = Callable[[int, int], None]
 def back_up(folder: Path, into: Path, *, with_artifacts: bool, with_keys: bool, tell: TellLeft) -> Copied:
     """Copy a data directory into a folder, which must be missing or empty. Raises `StorageError`."""
     with _neutral_errors():
-        if into.exists() and any(into.iterdir()):
+        into = Path(os.path.realpath(into))
+        is_there = into.exists()
+        if is_there and any(into.iterdir()):
             raise StorageUnavailable(f"{into} is there already, and is not empty")
         into.parent.mkdir(parents=True, exist_ok=True)
-        with _draft_beside(into) as draft:
+        with _draft_beside(into / FILE_NAME if is_there else into) as draft:
             copied = _copy(folder, draft, with_artifacts, with_keys, tell)
-            if into.exists():
-                into.rmdir()
-            draft.rename(into)
+            if is_there:
+                with _undone_if_one_fails() as move:
+                    for name in (ARTIFACTS, KEYS, FILE_NAME):
+                        move(draft / name, into / name)
+            else:
+                draft.rename(into)
         return copied
 
 
 def restore(backup: Path, folder: Path, *, with_artifacts: bool, with_keys: bool, tell: TellLeft) -> Copied:
     """Put a backup in the place of what a data directory has. Raises `StorageBusy` while anybody uses that."""
     with _neutral_errors():
+        if with_keys and not _key_files(backup):
+            raise StorageUnavailable(f"the backup has no keys: {backup}")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _alone_in(folder):  # Before the work, and for its end again: the copy may take long.
             pass
@@ -93,7 +102,8 @@ def restore(backup: Path, folder: Path, *, with_artifacts: bool, with_keys: bool
 def _copy(source: Path, target: Path, with_artifacts: bool, with_keys: bool, tell: TellLeft) -> Copied:
     named = _copy_database(source, target, tell)
     there = [copy_object(key, source / ARTIFACTS, target / ARTIFACTS) for key in named] if with_artifacts else []
-    keys = [*_copied_keys(source, target)] if with_keys else []
+    keys = _key_files(source) if with_keys else []
+    _copy_keys(keys, target)
     return Copied(
         database_bytes=(target / FILE_NAME).stat().st_size,
         artifacts=sum(there),
@@ -141,15 +151,18 @@ def _connect(folder: Path) -> sqlite3.Connection:
     return sqlite3.connect(address, timeout=BUSY_SECONDS, uri=True, isolation_level=None)
 
 
-def _copied_keys(source: Path, target: Path) -> Iterator[Path]:
+def _key_files(source: Path) -> list[Path]:
     refuse_links(Path(KEYS), source)
-    (target / KEYS).mkdir(mode=0o700)
-    for file in sorted((source / KEYS).glob("*")):
-        if file.is_file() and not file.is_symlink():
-            with open(create_file(target / KEYS / file.name), "wb") as copy:
-                copy.write(file.read_bytes())
-            _sync(target / KEYS / file.name)
-            yield file
+    return sorted(file for file in (source / KEYS).glob("*") if file.is_file() and not file.is_symlink())
+
+
+def _copy_keys(keys: list[Path], target: Path) -> None:
+    if keys:
+        (target / KEYS).mkdir(mode=0o700)
+    for file in keys:
+        with open(create_file(target / KEYS / file.name), "wb") as copy:
+            copy.write(file.read_bytes())
+        _sync(target / KEYS / file.name)
 
 
 def _exchange(draft: Path, folder: Path, replaced: list[str]) -> Path | None:
@@ -157,20 +170,44 @@ def _exchange(draft: Path, folder: Path, replaced: list[str]) -> Path | None:
     kept = folder / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     kept.mkdir(mode=0o700)
     folders = {*replaced, *(each for each in (ARTIFACTS, KEYS) if (draft / each).exists())}
-    # The log goes with its database, and last: one without the other is never beside the new database.
-    for name in (*sorted(folders), FILE_NAME, f"{FILE_NAME}-wal"):
-        if (folder / name).exists():
-            (folder / name).rename(kept / name)
-    (folder / f"{FILE_NAME}-shm").unlink(missing_ok=True)
-    for name in (*sorted(folders), FILE_NAME):  # A database that is there has its artifacts.
-        if (draft / name).exists():
-            (draft / name).rename(folder / name)
-    for each in (kept, folder):
-        _sync(each)
+    try:
+        with _undone_if_one_fails() as move:
+            # The log goes with its database, and last: one without the other is never beside the new database.
+            for name in (*sorted(folders), FILE_NAME, f"{FILE_NAME}-wal"):
+                move(folder / name, kept / name)
+            (folder / f"{FILE_NAME}-shm").unlink(missing_ok=True)
+            for name in (*sorted(folders), FILE_NAME):  # A database that is there has its artifacts.
+                move(draft / name, folder / name)
+            for each in (kept, folder):
+                _sync(each)
+    except BaseException as error:
+        if not any(kept.iterdir()):
+            kept.rmdir()
+            raise
+        left = f"previous files are in {kept}: move them back, or restore again, before you start a server"
+        raise StorageUnavailable(f"{error}; {left}") from error
     if any(kept.iterdir()):
         return kept
     kept.rmdir()
     return None
+
+
+@contextmanager
+def _undone_if_one_fails() -> Iterator[Callable[[Path, Path], None]]:
+    """Gives a function that renames what there is. Raises `OSError` if undoing fails, too; the rest stays then."""
+    done: list[tuple[Path, Path]] = []
+
+    def move(source: Path, target: Path) -> None:
+        if os.path.lexists(source):
+            source.rename(target)
+            done.append((source, target))
+
+    try:
+        yield move
+    except BaseException:
+        for source, target in reversed(done):
+            target.rename(source)
+        raise
 
 
 @contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
 import stat
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
@@ -253,3 +254,91 @@ def test_a_lock_that_a_process_holds_keeps_a_backup_from_being_restored(data: Pa
     finally:
         locks.give_back("a-process")
     dragoman("storage", "restore", "copy")
+
+
+@contextmanager
+def failing_renames(folder: Path, first: int, last: int) -> Iterator[list[int]]:
+    """Makes renames of entries of a folder fail, from one to another, and counts all of them."""
+    count, rename = [0], Path.rename
+
+    def failing(source: Path, target: Path) -> Path:
+        if folder in (source.parent, target.parent):
+            count[0] += 1
+            if first <= count[0] <= last:
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        return rename(source, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "rename", failing)
+        yield count
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in names(folder)}
+
+
+@pytest.fixture
+def copy(data: Path) -> Path:
+    """A backup with an artifact and a key; the data directory has changed since."""
+    keep_artifact()
+    (data / "keys").mkdir()
+    (data / "keys" / "local").write_text("secret")
+    dragoman("storage", "backup", "copy", "--with-keys")
+    (data / "keys" / "local").write_text("another")
+    (data / "dragoman.db-wal").write_bytes(b"log")
+    return Path("copy")
+
+
+@pytest.mark.slow
+def test_a_restore_whose_rename_fails_puts_everything_back(data: Path, copy: Path) -> None:
+    before = contents(data)
+    for number in range(1, 8):  # Four entries are replaced by three.
+        with failing_renames(data, number, number):
+            assert "busy" in dragoman("storage", "restore", str(copy), "--with-keys", code=1).stderr
+        assert contents(data) == before
+        assert not [*data.glob("replaced-*"), *data.glob(".dragoman*")]
+    with failing_renames(data, 8, 8) as count:
+        dragoman("storage", "restore", str(copy), "--with-keys")
+    assert (count, (data / "keys" / "local").read_text()) == ([7], "secret")
+
+
+def test_a_restore_that_cannot_put_the_files_back_says_where_they_are(data: Path, copy: Path) -> None:
+    with failing_renames(data, 3, 99):
+        refused = dragoman("storage", "restore", str(copy), code=1)
+    (kept,) = data.glob("replaced-*")
+    assert f"previous files are in {kept}: " in refused.stderr
+    assert names(kept) == [f"artifacts/objects/{KEY}", "dragoman.db"]
+
+
+def test_a_backup_without_keys_replaces_no_keys(tmp_path: Path, data: Path) -> None:
+    store("before")
+    assert answer("storage", "backup", "copy", "--with-keys")["keys"] == 0
+    assert not (tmp_path / "copy" / "keys").exists()
+    (data / "keys").mkdir()
+    (data / "keys" / "local").write_text("secret")
+    before = contents(data)
+    refused = dragoman("storage", "restore", "copy", "--with-keys", code=1)
+    assert "the backup has no keys" in refused.stderr
+    assert contents(data) == before
+
+
+@pytest.mark.parametrize("words", [".", "place", "link"])
+def test_an_empty_folder_is_filled_and_stays_the_same_folder(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_artifact()
+    place = tmp_path / "place"
+    place.mkdir()
+    if words == ".":
+        monkeypatch.chdir(place)
+    elif words == "link":
+        Path("link").symlink_to("place")
+    before = place.stat()
+    with failing_renames(place, 2, 2):
+        dragoman("storage", "backup", words, code=1)
+    assert os.listdir(place) == []
+    with failing_renames(tmp_path, 1, 99) as count:
+        dragoman("storage", "backup", words)
+    assert (count, place.stat().st_ino) == ([0], before.st_ino), "it may be a mount point, and its parent not ours"
+    assert names(place) == [f"artifacts/objects/{KEY}", "dragoman.db"]
+    assert not [*place.glob(".dragoman*")]

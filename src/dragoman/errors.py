@@ -64,6 +64,7 @@ DragomanError
 │       ├── StorageBusy
 │       ├── StorageCorrupt
 │       ├── StorageUnavailable
+│       │   └── StorageLost
 │       ├── StorageUnsupported
 │       ├── StorageUncertain
 │       └── StorageClosed
@@ -159,6 +160,7 @@ __all__ = [
     "StorageError",
     "StorageFailed",
     "StorageFull",
+    "StorageLost",
     "StorageUnavailable",
     "StorageUncertain",
     "StorageUnsupported",
@@ -742,6 +744,10 @@ class StorageCorrupt(StorageFailed):
 
 class StorageUnavailable(StorageFailed):
     """The data cannot be reached: permissions, a broken disk, a link in its place."""
+
+
+class StorageLost(StorageUnavailable):
+    """The engine's files were deleted, moved or replaced. No write works any more until the server is restarted."""
 
 
 class StorageUnsupported(StorageFailed):

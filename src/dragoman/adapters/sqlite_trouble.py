@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.adapters.sqlite_errors import storage_error
-from dragoman.errors import StorageCorrupt, StorageUnavailable
+from dragoman.errors import StorageCorrupt, StorageLost
 
 DAMAGED: Final = "damaged"
 REPLACED: Final = "replaced"
@@ -48,12 +48,12 @@ class SqliteTrouble:
         self._files.pop(self._log, None)
 
     def check(self) -> None:
-        """Raise `StorageUnavailable` if the files are not those that were opened, now or at an earlier look."""
+        """Raise `StorageLost` if the files are not those that were opened, now or at an earlier look."""
         if not self._is_replaced and any(self._is_lost(*each) for each in tuple(self._files.items())):
             self._is_replaced = True
             self._note(REPLACED)
         if self._is_replaced:
-            raise StorageUnavailable(f"{self._path} was deleted, moved or replaced: restart the server")
+            raise StorageLost(f"{self._path} was deleted, moved or replaced: restart the server")
 
     def saw(self, error: BaseException) -> None:
         """Look whether an error, of any statement, is about damage."""
@@ -64,7 +64,7 @@ class SqliteTrouble:
         """The reason, after a look at the files."""
         try:
             self.check()
-        except StorageUnavailable:
+        except StorageLost:
             pass
         return self.reason
 

@@ -14,6 +14,7 @@ from dragoman.errors import (
     LeaseLost,
     StorageClosed,
     StorageError,
+    StorageLost,
     StorageUncertain,
     ToolError,
 )
@@ -36,7 +37,8 @@ class SettlingHost(Protocol):
 class Settling:
     """The settlements of one agent while this process holds it. Each builds on the one before.
 
-    A settlement that cannot be stored is tried again until it works, the agent has another holder, or the server stops.
+    A settlement that cannot be stored is tried again until it works, the agent has another holder, the storage
+    is lost, or the server stops.
     """
 
     def __init__(self, host: SettlingHost, hold: Hold) -> None:
@@ -133,7 +135,7 @@ class Settling:
     async def _wait(self, error: StorageError, delay: float) -> None:
         """Wait before the next attempt to store something; raises `LeaseLost` if there will be none."""
         agent = self._hold.agent
-        if isinstance(error, StorageClosed) or self._host.is_stopping:
+        if isinstance(error, StorageClosed | StorageLost) or self._host.is_stopping:
             raise LeaseLost(agent)
         facts = {"agentId": agent, "retryMs": int(delay * 1000), **exception_facts(error, ErrorCode.INTERNAL)}
         self._host.logger.warn("what an agent did could not be stored yet", facts)

@@ -35,7 +35,7 @@ class Storage(Protocol):
         """Why the engine cannot be relied on until the process is restarted; None while it can.
 
         `damaged`: a statement has found damage. `replaced`: what it writes to was deleted, moved or replaced, and every
-        write raises `StorageUnavailable`.
+        write raises `StorageLost`.
         """
         ...
 

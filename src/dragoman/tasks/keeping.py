@@ -138,8 +138,8 @@ class Keeping:
             call.cancellation.raise_if_set()  # Its time may be up by now.
             try:
                 return await proceed(call)
-            except ToolError:
-                if call.ran or call.repeated or asks:
+            except ToolError as error:
+                if call.ran or call.repeated or asks or is_uncertain(error):
                     raise
                 run = await self._settled_run(call, kept_as)
                 if run is None:
@@ -162,6 +162,7 @@ class Keeping:
             if _is_settled(run):
                 return run
             if run.is_held:
+                await stored_now(self._store.check())
                 self.joined += not has_joined  # Once, however often the store changes meanwhile.
                 has_joined = True
                 look_seldom = self._store.runs.look_often()

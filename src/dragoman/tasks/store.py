@@ -16,7 +16,15 @@ from dragoman.agents.senders import kept_caller
 from dragoman.calls.call import Call
 from dragoman.changes import LedgerChanged, Publish
 from dragoman.clock import Clock, Timer, sleep
-from dragoman.errors import ErrorCode, LeaseLost, ResourceExhausted, StorageClosed, StorageError, StorageUncertain
+from dragoman.errors import (
+    ErrorCode,
+    LeaseLost,
+    ResourceExhausted,
+    StorageClosed,
+    StorageError,
+    StorageLost,
+    StorageUncertain,
+)
 from dragoman.ids import Ids
 from dragoman.tasks.port import Begin, NewRun, Released, Run, RunChange, RunQuery, Runs, StoredQuestion
 from dragoman.tasks.stored import UNKNOWN_OUTCOME
@@ -55,6 +63,7 @@ class RunStore:
         self.is_stale = False
         """Whether there may be more in the store than this process knows."""
         self.is_stopping = False
+        self._is_lost = False
 
     @cached_property
     def _ports(self) -> tuple[Runs, LedgerAdmin]:
@@ -138,6 +147,9 @@ class RunStore:
         """As `Runs.add`, which may raise before it is awaited: a writer that is closed, or has too much to do."""
         try:
             return await self.runs.add(new)
+        except StorageLost:
+            self._lose()
+            raise
         except StorageUncertain:
             mark = new.owner, new.request_id, new.correlation_id, new.at
             await self._let_go(lambda run: (run.owner, run.request_id, run.correlation_id, run.updated_at) == mark)
@@ -159,10 +171,14 @@ class RunStore:
         query = RunQuery(statuses=(EntryStatus.RUNNING,), tasks_only=False, limit=10_000)
         with suppress(StorageError):
             for run in filter(is_it, await self.runs.page(query)):
-                await self.change_at_last(Released(run.number, run.fence, self.now()))
+                await self.runs.change(Released(run.number, run.fence, self.now()))
+                self.tell_others()
 
     async def change_at_last(self, change: RunChange) -> Run | None:
-        """Store what has happened, as soon as that is possible; None if the run belongs to another by now."""
+        """Store what has happened, as soon as that is possible.
+
+        None if it never will be: the run belongs to another by now, or the storage is lost.
+        """
         while True:
             try:
                 run = await self.runs.change(change)
@@ -173,10 +189,22 @@ class RunStore:
                 if self.is_stopping:
                     return None
                 self._logger.warn("a run cannot be stored", exception_facts(error, ErrorCode.INTERNAL))
+                if isinstance(error, StorageLost):
+                    self._lose()
+                    return None
                 await sleep(self.clock, _AGAIN_SECONDS)
             else:
                 self.tell_others()
                 return run
+
+    async def check(self) -> None:
+        """Raise `StorageLost` if nothing that is under way can be stored before a restart."""
+        if self._is_lost:
+            raise StorageLost("the storage is lost until the server is restarted")
+
+    def _lose(self) -> None:
+        self._is_lost = True
+        self.wake()
 
     async def sweep(self) -> int:
         """Give up the runs whose process has ended; how many."""

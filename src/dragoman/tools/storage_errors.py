@@ -15,6 +15,7 @@ from dragoman.errors import (
     StorageCorrupt,
     StorageError,
     StorageFull,
+    StorageLost,
     StorageUnavailable,
     StorageUncertain,
     StorageUnsupported,
@@ -33,6 +34,7 @@ _REASONS: dict[type[StorageError], str] = {
     StorageBusy: "storage_busy",
     StorageCorrupt: "storage_corrupt",
     StorageUnavailable: "storage_unavailable",
+    StorageLost: "storage_unavailable",
     StorageUnsupported: "storage_unsupported",
     StorageClosed: "storage_closed",
 }

@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.agents.ledger import Hold
 from dragoman.agents.settling import Settling
-from dragoman.errors import LeaseLost, StorageBusy, StorageError
+from dragoman.errors import LeaseLost, StorageBusy, StorageClosed, StorageError, StorageLost
 from dragoman.telemetry.log import Entry, StructuredLogger
 from dragoman.testing import ManualClock
 from tests.support.agents import quiet
@@ -73,6 +73,16 @@ async def test_a_server_that_stops_does_not_wait_for_a_storage_that_fails() -> N
             await made.settle(SETTLEMENT)
         with pytest.raises(LeaseLost):
             await made.wait()
+
+
+@pytest.mark.parametrize("error", [StorageClosed("closed"), StorageLost("gone")])
+async def test_what_can_be_stored_only_after_a_restart_is_given_up(error: StorageError) -> None:
+    made, _ = settling(error, error)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(LeaseLost):
+            await made.begin(ENTRY)
+        with pytest.raises(LeaseLost):
+            await made.settle(SETTLEMENT)
 
 
 async def test_a_settlement_that_failed_because_the_one_before_had_is_stored_after_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -670,6 +671,22 @@ async def test_a_storage_that_cannot_be_used_refuses_the_call_until_it_can(tmp_p
         results = [await call(client) for _ in range(2)]
         assert [is_repeat(each) for each in results] == [False, True]
         assert pay.count == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps files that are open")
+async def test_a_call_whose_storage_is_lost_while_it_runs_is_unknown_and_gives_its_slot_back(tmp_path: Path) -> None:
+    pay = Effect()
+    pay.gate.clear()
+    async with asyncio.timeout(PATIENCE), Kept(tmp_path).serve(pay.tool) as server:
+        client = await server.client()
+        first = begin_keyed(client)
+        await pay.begun.wait()
+        (tmp_path / "dragoman.db").unlink()
+        pay.gate.set()
+        error = error_in((await client.answer(first))["result"])
+        assert (error["code"], error["details"]["outcome"]) == ("INTERNAL", "UNKNOWN")
+        assert error_in(await call(client))["code"] == "RESOURCE_EXHAUSTED"  # Nothing waits for what nobody runs.
+        assert (server.runtime.slots.in_use, pay.count) == (0, 1)
 
 
 def test_the_meta_of_a_call_holds_its_key() -> None:

@@ -20,6 +20,7 @@ from dragoman.errors import (
     StorageClosed,
     StorageError,
     StorageFull,
+    StorageLost,
     StorageUncertain,
 )
 from dragoman.ids import Ids, RandomIds
@@ -58,6 +59,8 @@ class Uncertain:
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
         self.left = 1
+        self.later: list[StorageError] = []
+        """What the changes after it raise."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runs, name)
@@ -66,6 +69,8 @@ class Uncertain:
         return await self._tell(self._runs.add(new))
 
     async def change(self, change: RunChange) -> Run:
+        if self.left <= 0 and self.later:
+            raise self.later.pop()
         return await self._tell(self._runs.change(change))
 
     async def _tell(self, storing: Awaitable[Run]) -> Run:
@@ -127,7 +132,7 @@ async def test_what_has_happened_is_stored_as_soon_as_that_is_possible(failing: 
     assert failing.published == [LedgerChanged()]
 
 
-@pytest.mark.parametrize("error", [LeaseLost("run 1"), StorageClosed("closed")])
+@pytest.mark.parametrize("error", [LeaseLost("run 1"), StorageClosed("closed"), StorageLost("gone")])
 async def test_what_cannot_be_stored_any_more_is_given_up(failing: Failing, error: StorageError) -> None:
     run = await failing.store.runs.add(keyed())
     failing.runs.errors = [error]
@@ -190,6 +195,18 @@ async def test_a_key_is_free_for_its_repeat_though_its_call_was_stored_and_nobod
             assert error_in(await call(client))["details"]["outcome"] == "UNKNOWN"
             assert [is_repeat(await call(client)) for _ in range(2)] == [False, True]
     assert pay.count == 1
+
+
+async def test_a_call_that_was_stored_and_nobody_knows_is_answered_though_it_cannot_be_given_back(
+    tmp_path: Path,
+) -> None:
+    pay = Effect()
+    async with asyncio.timeout(PATIENCE), opened_storages("memory", tmp_path) as (storage,):
+        runs = Uncertain(storage.port(Runs))
+        runs.later = [StorageFull("full")]
+        async with Kept(None).serve(pay.tool, runs=(runs, storage.port(LedgerAdmin))) as server:
+            assert error_in(await call(await server.client()))["details"]["outcome"] == "UNKNOWN"
+    assert (pay.count, runs.later) == (0, [])
 
 
 @pytest.mark.parametrize("begins", [True, False], ids=["added", "begun"])

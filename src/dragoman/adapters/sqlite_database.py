@@ -107,7 +107,8 @@ class SqliteDatabase:
 
     def _connect_to_write(self) -> sqlite3.Connection:
         connection = self.connect()
-        self.trouble.opened_to_write()
+        if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):  # Some file systems cannot have one.
+            self.trouble.opened_to_write()
         # What undoes a savepoint is a file from 64 KB on, made and unlinked in each transaction.
         connection.execute("PRAGMA temp_store = MEMORY")
         return connection

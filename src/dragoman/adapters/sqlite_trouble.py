@@ -40,7 +40,7 @@ class SqliteTrouble:
             self._remember(self._path)
 
     def opened_to_write(self) -> None:
-        """Remember the log. It is there for as long as the connection that writes is open."""
+        """Remember the log, where there is one. It is there for as long as the connection that writes is open."""
         self._remember(self._log)
 
     def leaves(self) -> None:
@@ -86,7 +86,8 @@ class SqliteTrouble:
         else:
             if (found.st_dev, found.st_ino) == known:
                 return False
-        return self._files.get(path) == known  # Another thread may have let it go meanwhile.
+        # Another thread may have let it go meanwhile, and have remembered a new one with the number of the old.
+        return self._files.get(path) is known
 
     def _note(self, reason: str) -> None:
         with self._noting:

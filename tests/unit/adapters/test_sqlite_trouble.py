@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dragoman.adapters.sqlite_database import SqliteDatabase
 from dragoman.adapters.sqlite_ledger_process import SqliteProcess
 from dragoman.adapters.sqlite_runs import SqliteRuns
+from dragoman.adapters.sqlite_trouble import SqliteTrouble
 from dragoman.agents.migrations import MIGRATIONS as AGENTS
-from dragoman.errors import StorageBusy, StorageCorrupt, StorageUnavailable, StorageUncertain
+from dragoman.errors import StorageBusy, StorageCorrupt, StorageLost, StorageUnavailable, StorageUncertain
 from dragoman.memories.migrations import MIGRATIONS as MEMORIES
 from dragoman.memories.port import Memories, Space
 from dragoman.storage.port import Storage
@@ -143,6 +146,46 @@ async def test_damage_is_told_from_the_first_statement_that_meets_it(tmp_path: P
     with pytest.raises(StorageCorrupt):
         await ask(lambda connection: connection.execute("SELECT * FROM memory_owner").fetchall())
     assert (database.trouble.reason, told) == ("damaged", ["damaged"])
+    await database.close()
+
+
+def test_a_log_that_another_thread_lets_go_and_makes_anew_during_a_look_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, log = tmp_path / "dragoman.db", tmp_path / "dragoman.db-wal"
+    log.touch()
+    trouble, ask = SqliteTrouble(database), os.stat
+    trouble.opened_to_write()
+
+    def stat(path: str) -> os.stat_result:
+        """The file is away for the look, and comes back with the same inode before its end."""
+        monkeypatch.setattr(os, "stat", ask)
+        trouble.leaves()
+        trouble.opened_to_write()
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert trouble.look() is None
+    log.unlink()
+    assert trouble.look() == "replaced"
+
+
+async def test_a_database_on_files_that_can_have_no_log_is_written_and_missed_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def without_shared_memory(file: Path, **options: Any) -> sqlite3.Connection:
+        return connect(f"{file.as_uri()}?vfs=unix-none", uri=True, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", without_shared_memory)
+    database = SqliteDatabase(tmp_path / "dragoman.db", MEMORIES)
+    for _ in range(2):
+        await database.write(lambda writing: writing.execute("INSERT OR REPLACE INTO memory_owner VALUES ('a', 1)"))
+    assert await database.read(lambda reading: reading.execute("PRAGMA journal_mode").fetchone()) == ("delete",)
+    (tmp_path / "dragoman.db").unlink()
+    with pytest.raises(StorageLost, match=LOST):
+        await database.write(lambda writing: None)
     await database.close()
 
 

@@ -20,10 +20,10 @@ from dragoman import Caller, Runtime, ToolDefinition, define_tool
 from dragoman.access.callers import LOCAL
 from dragoman.errors import InvalidArgument, NotFound
 from dragoman.knowledge.actions import ACTIONS
+from dragoman.knowledge.arguments import closed
 from dragoman.knowledge.port import Documents
 from dragoman.knowledge.standing import LOCAL_TENANT
 from dragoman.langroid import action_message, carry_out, message_class, tool_messages, wrap
-from dragoman.schemas.references import inline_references
 from tests.support.gateway import create_args
 
 CREATE = "knowledge.create_document"
@@ -69,14 +69,13 @@ def test_each_action_has_a_message_that_shows_the_model_the_schema_of_the_action
     assert issubclass(made, ToolMessage)
     assert made.name() == action.replace(".", "-")
     assert made.default_value("purpose") == ACTIONS[action].description
-    published = inline_references(json.loads(ACTIONS[action].schema_bytes))
-    del published["$schema"]
+    shown = {name: each for name, each in closed(ACTIONS[action].schema).items() if name != "$schema"}
     spec = made.llm_function_schema()
     assert spec.name == action.replace(".", "-")
-    assert spec.parameters["properties"] == {"args": published}
+    assert spec.parameters["properties"] == {"args": shown}
     assert spec.parameters["required"] == ["args"]
     written = json.JSONDecoder().raw_decode(made.format_instructions().partition("JSON FORMAT: ")[2])[0]
-    assert written["properties"]["args"] == published
+    assert written["properties"]["args"] == shown
 
 
 @pytest.mark.requirement("MC-ACT-02")

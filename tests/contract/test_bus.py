@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import BusFull, StorageClosed
 from dragoman.messaging import bus as limits
-from dragoman.messaging.bus import MOST_HEADER_BYTES, REMEMBERED_SECONDS, Bus, BusDelivery
+from dragoman.messaging.bus import MOST_HEADER_BYTES, Bus, BusDelivery
 from dragoman.messaging.subjects import ALL_ACTIONS, actions_subject, events_subject, replies_subject
 from dragoman.replies.vocabulary import STATUSES, words_for
 from dragoman.storage.port import Storage
@@ -142,20 +142,6 @@ async def test_a_second_message_after_the_first_was_given_up_is_the_first(bus: B
     (delivery,) = await taken(subscribed(other))
     assert await other.give_up(delivery, ERROR)
     assert not await bus.publish(message("m1"))
-
-
-async def test_the_id_of_a_settled_message_is_forgotten_after_two_days(
-    bus: Bus, other: Bus, clock: ManualClock
-) -> None:
-    subscription = subscribed(other)
-    await publish(bus, "m1")
-    (delivery,) = await taken(subscription)
-    assert await other.ack(delivery)
-    clock.advance(REMEMBERED_SECONDS - 1)
-    assert not await bus.publish(message("m1"))
-    clock.advance(1)
-    await publish(bus, "m1")
-    assert await taken_ids(subscription) == ["m1"]
 
 
 async def test_of_fifty_that_publish_the_same_message_at_once_one_is_told_that_it_is_new(buses: list[Bus]) -> None:

@@ -208,6 +208,23 @@ async def test_settled_and_expired_messages_are_purged_and_others_are_not(
     assert await taken_ids(subscribed(bus, "other.a")) == ["waiting"]
 
 
+async def test_the_id_of_a_settled_message_is_forgotten_by_a_purge_after_two_days_and_by_no_clock(
+    bus: Bus, dead: DeadLetters, clock: ManualClock
+) -> None:
+    settled_at = clock.now().timestamp()
+    subscription = subscribed(bus)
+    await publish(bus, "m1")
+    (delivery,) = await taken(subscription)
+    assert await bus.ack(delivery)
+    clock.jump(2 * REMEMBERED_SECONDS)
+    assert await dead.purge(10, died_before=LATER, until=settled_at + REMEMBERED_SECONDS - 1) == 0
+    assert not await bus.publish(message("m1"))
+    assert await dead.purge(10, died_before=LATER, until=settled_at + REMEMBERED_SECONDS) == 1
+    await publish(bus, "m1")
+    (again,) = await taken(subscription)
+    assert again.message.id == "m1"
+
+
 @pytest.mark.parametrize(("name", "most"), [("MOST_DEAD", 2), ("MOST_DEAD_BYTES", 2 * len(b"m1{}"))])
 async def test_of_too_many_or_too_large_dead_letters_of_a_subject_the_oldest_are_forgotten(
     bus: Bus, dead: DeadLetters, monkeypatch: pytest.MonkeyPatch, name: str, most: int

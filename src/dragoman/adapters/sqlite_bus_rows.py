@@ -21,7 +21,7 @@ MOST_AT_ONCE = 500
 """Messages that expire or become due in one transaction."""
 NO_ERRORS = msgspec.json.encode(())
 
-_FIND = "SELECT number, state, expires_at, forget_at FROM bus_message WHERE subject = ? AND id = ?"
+_FIND = "SELECT number, state, expires_at FROM bus_message WHERE subject = ? AND id = ?"
 _ADD = (
     "INSERT INTO bus_message (subject, id, state, size, published_at, expires_at, attempts, fence, errors) "
     "SELECT :subject, :id, 'waiting', :size, :published_at, :expires_at, 0, :fence, :errors "
@@ -83,7 +83,7 @@ def add(
     added = execute(_ADD, values)
     if added.rowcount == 0:
         row = execute(_FIND, (message.subject, message.id)).fetchone()
-        if row is not None and not _is_forgotten(row[1:], now):
+        if row is not None and not _is_expired(row[1:], now):
             return None
         if row is not None:
             remove(execute, row[0])
@@ -95,10 +95,9 @@ def add(
     return number
 
 
-def _is_forgotten(row: tuple[str, float | None, float | None], now: float) -> bool:
-    state, expires_at, forget_at = row
-    if state == "done":
-        return forget_at is not None and forget_at <= now
+def _is_expired(row: tuple[str, float | None], now: float) -> bool:
+    """Whether another may take the place of a message. The id of a settled one counts until it is purged."""
+    state, expires_at = row
     return state in ("waiting", "delayed") and expires_at is not None and expires_at <= now
 
 

@@ -117,14 +117,12 @@ _CHILDREN = (
     "AND ifnull(delete_at > ?, 1) ORDER BY place LIMIT ?"
 )
 _RECEIPT = (
-    "SELECT fingerprint, data, hits FROM document_receipt WHERE tenant = ? AND action = ? AND subject = ? AND key = ? "
-    "AND until > ?"
+    "SELECT fingerprint, data, hits FROM document_receipt WHERE tenant = ? AND action = ? AND subject = ? AND key = ?"
 )
 _KEEP_RECEIPT = (
-    "INSERT OR REPLACE INTO document_receipt (tenant, action, subject, key, until, fingerprint, data, hits, charge) "
+    "INSERT INTO document_receipt (tenant, action, subject, key, until, fingerprint, data, hits, charge) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_CHARGE = "SELECT charge FROM document_receipt WHERE tenant = ? AND action = ? AND subject = ? AND key = ?"
 _OLD_RECEIPTS = "SELECT tenant, action, subject, key, charge FROM document_receipt WHERE until <= ? LIMIT ?"
 _FORGET_RECEIPT = "DELETE FROM document_receipt WHERE tenant = ? AND action = ? AND subject = ? AND key = ?"
 _SEQ = "SELECT seq FROM document_stream WHERE tenant = ? AND principal = ? AND context_id = ?"
@@ -401,7 +399,7 @@ class _RequestRows:
         return self.connection
 
     def receipt(self, request: ActionRequest) -> Receipt | None:
-        row = self._execute(_RECEIPT, (*_receipt_key(request), self.now)).fetchone()
+        row = self._execute(_RECEIPT, _receipt_key(request)).fetchone()
         return None if row is None else Receipt(row[0], msgspec.json.decode(row[1]), row[2])
 
     def keep_receipt(
@@ -411,8 +409,6 @@ class _RequestRows:
         charge = 0
         if most_kept is not None:
             charge = charge_of(len(encoded))
-            for (expired,) in self._execute(_CHARGE, key).fetchall():
-                keep_less(self._writing, request.tenant, expired)
             keep_more(self._writing, request.tenant, charge, most_kept)
         self._execute(_KEEP_RECEIPT, (*key, until, request.fingerprint, encoded, applied.hits, charge))
 

@@ -75,7 +75,9 @@ class Receipt(Struct, frozen=True):
 class RequestRows(Protocol):
     """What is kept of requests, within a transaction."""
 
-    def receipt(self, request: ActionRequest) -> Receipt | None: ...
+    def receipt(self, request: ActionRequest) -> Receipt | None:
+        """It counts for as long as it is there: until it is purged."""
+        ...
 
     def keep_receipt(
         self, request: ActionRequest, applied: Applied, until: float, most_kept: int | None = None

@@ -1,7 +1,7 @@
 """The port to a message bus: messages are published on subjects, and delivered until they are settled.
 
 1. A message is published once `publish` has returned. A second one with the same subject and id is the first one, also
-   after that was settled, for `REMEMBERED_SECONDS`.
+   after that was settled, for `REMEMBERED_SECONDS` at least: until `DeadLetters.purge` forgets it.
 2. Messages of one subject are first delivered in the order in which they were published. One that is retried does not
    hold up those behind it. At most `most_per_subject` messages of a subject are held at a time, by all subscriptions of
    all processes together.

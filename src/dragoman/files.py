@@ -1,10 +1,15 @@
-"""How files are created: as new ones, for this user alone, and never through a link that lies in their place."""
+"""How files are created: as new ones, for this user alone, and never through a link that lies in their place.
+
+Files that belong together are renamed together, or not at all.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -51,3 +56,21 @@ def read_regular_file(path: Path, most: int) -> bytes | None:
 
 def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # A pipe would wait for somebody who writes to it.
+
+
+@contextmanager
+def renames_undone_if_one_fails() -> Iterator[Callable[[Path, Path], None]]:
+    """Gives a function that renames what there is. Raises `OSError` if undoing fails, too; the rest stays then."""
+    done: list[tuple[Path, Path]] = []
+
+    def move(source: Path, target: Path) -> None:
+        if os.path.lexists(source):
+            source.rename(target)
+            done.append((source, target))
+
+    try:
+        yield move
+    except BaseException:
+        for source, target in reversed(done):
+            target.rename(source)
+        raise

@@ -31,7 +31,7 @@ from dragoman.adapters.process_locks import ProcessLocks
 from dragoman.adapters.sqlite_database import BUSY_SECONDS, FILE_NAME
 from dragoman.adapters.sqlite_errors import storage_error
 from dragoman.errors import StorageBusy, StorageCorrupt, StorageUnavailable
-from dragoman.files import create_file, refuse_links
+from dragoman.files import create_file, refuse_links, renames_undone_if_one_fails
 
 if TYPE_CHECKING:
     import sqlite3
@@ -76,7 +76,7 @@ def back_up(folder: Path, into: Path, *, with_artifacts: bool, with_keys: bool, 
         with _draft_beside(into / FILE_NAME if is_there else into) as draft:
             copied = _copy(folder, draft, with_artifacts, with_keys, tell)
             if is_there:
-                with _undone_if_one_fails() as move:
+                with renames_undone_if_one_fails() as move:
                     for name in (ARTIFACTS, KEYS, FILE_NAME):
                         move(draft / name, into / name)
             else:
@@ -171,7 +171,7 @@ def _exchange(draft: Path, folder: Path, replaced: list[str]) -> Path | None:
     kept.mkdir(mode=0o700)
     folders = {*replaced, *(each for each in (ARTIFACTS, KEYS) if (draft / each).exists())}
     try:
-        with _undone_if_one_fails() as move:
+        with renames_undone_if_one_fails() as move:
             # The log goes with its database, and last: one without the other is never beside the new database.
             for name in (*sorted(folders), FILE_NAME, f"{FILE_NAME}-wal"):
                 move(folder / name, kept / name)
@@ -190,24 +190,6 @@ def _exchange(draft: Path, folder: Path, replaced: list[str]) -> Path | None:
         return kept
     kept.rmdir()
     return None
-
-
-@contextmanager
-def _undone_if_one_fails() -> Iterator[Callable[[Path, Path], None]]:
-    """Gives a function that renames what there is. Raises `OSError` if undoing fails, too; the rest stays then."""
-    done: list[tuple[Path, Path]] = []
-
-    def move(source: Path, target: Path) -> None:
-        if os.path.lexists(source):
-            source.rename(target)
-            done.append((source, target))
-
-    try:
-        yield move
-    except BaseException:
-        for source, target in reversed(done):
-            target.rename(source)
-        raise
 
 
 @contextmanager

@@ -89,7 +89,8 @@ class Config(Section, frozen=True):
     def has_local_secret(self) -> bool:
         """Whether the secret of the data directory makes an owner, of a server that only its machine can reach."""
         is_open = not (self.auth.is_set or self.auth.local_owner)
-        return is_open and self.gateway.enabled and self.gateway.public_url is None
+        is_kept = self.storage.engine != "memory"  # Without a data directory there is no secret.
+        return is_open and is_kept and self.gateway.enabled and self.gateway.public_url is None
 
     def is_dynamic_registration_effective(self) -> bool:
         """Whether tools can be registered at run time: it takes both switches."""

@@ -11,6 +11,7 @@ import pytest
 
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
 from dragoman.adapters.sqlite_gateway import SqliteSigningKeys
+from dragoman.app import ServerOptions, create_server
 from dragoman.config import Settings, make_config
 from dragoman.errors import ConfigError, PartFailed
 from dragoman.gateway.migrations import MIGRATIONS
@@ -75,6 +76,18 @@ async def test_on_the_memory_engine_it_starts_with_a_warning(tmp_path: Path) -> 
         assert [entry["level"] for entry in gateway.log if entry["message"] == WARNING] == ["warn"]
     async with open_gateway(folder=tmp_path) as gateway:
         assert not [entry for entry in gateway.log if entry["message"] == WARNING]
+
+
+async def test_on_the_memory_engine_no_secret_is_made_where_a_data_directory_would_be(tmp_path: Path) -> None:
+    storage = {"engine": "memory", "data_dir": str(tmp_path / "data")}
+    runtime = create_server(ServerOptions(config=make_config({"gateway": ENABLED, "storage": storage})))
+    app = runtime.http()
+    app.listens_at(is_near=True)
+    assert app.local_secret is None
+    with pytest.raises((ConfigError, PartFailed), match="keys would end with the process"):
+        await app.start()
+    await app.stop(0.1)
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(

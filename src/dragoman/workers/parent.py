@@ -355,8 +355,9 @@ def divided(config: Config, count: int) -> Config:
 
 def check_settings(config: Config, count: int, *, has_memories: bool) -> None:
     """Raise `ConfigError` for settings that several processes cannot share."""
-    if has_memories and config.storage.engine == "memory":
-        reason = "each worker would have memories of its own; use sqlite, or one worker"
+    if (has_memories or config.gateway.enabled) and config.storage.engine == "memory":
+        what = "memories" if has_memories else "documents"
+        reason = f"each worker would have {what} of its own; use sqlite, or one worker"
         raise ConfigError([("storage.engine", reason)])
     if config.explorer.enabled:
         raise ConfigError([("explorer.enabled", "the explorer shows what one process does; use one worker")])

@@ -380,6 +380,9 @@ def test_what_cannot_be_shared_is_refused_by_name() -> None:
     check_settings(make_config({"storage": {"engine": "memory"}}), 2, has_memories=False)
     with pytest.raises(ConfigError, match=r"storage\.engine"):
         check_settings(make_config({"storage": {"engine": "memory"}}), 2, has_memories=True)
+    gateway = {"storage": {"engine": "memory"}, "gateway": {"enabled": True}}
+    with pytest.raises(ConfigError, match="documents of its own"):
+        check_settings(make_config(gateway), 2, has_memories=False)
     with pytest.raises(ConfigError, match=r"resources\.max_concurrent_executions: must be at least 11"):
         check_settings(Config(), 11, has_memories=False)
     with pytest.raises(ConfigError, match="explorer"):

@@ -100,7 +100,8 @@ class Coordinator(AgentHooks):
         """The state of an agent; None for an unknown agent.
 
         In the process that holds the agent it is the live one. Elsewhere it is a copy of what is stored, at most a
-        second old, and a `StorageError` is raised if that cannot be read; `read_state` waits for the newest.
+        second old, and a `StorageError` is raised if that cannot be read within 0.25 seconds. The event loop stands
+        still meanwhile: prefer `read_state`, which waits for the newest.
         """
         host = self._attached
         worker = None if host is None else host.workers.get(agent_id)

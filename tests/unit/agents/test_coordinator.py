@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,8 +16,8 @@ from dragoman.access.callers import LOCAL
 from dragoman.agents.aacp import AACPEnvelope
 from dragoman.agents.agent import make_agent
 from dragoman.agents.coordinator import Coordinator
-from dragoman.agents.elsewhere import StatesElsewhere
-from dragoman.agents.ledger import LedgerEntry, Settlement
+from dragoman.agents.elsewhere import LONGEST_WAIT, StatesElsewhere
+from dragoman.agents.ledger import Ledger, LedgerEntry, Settlement
 from dragoman.errors import (
     Conflict,
     DuplicateAgent,
@@ -25,12 +26,14 @@ from dragoman.errors import (
     NotFound,
     ResourceExhausted,
     Stopping,
+    StorageBusy,
     StructuredError,
     TimedOut,
 )
+from dragoman.testing.clock import ManualClock
 from tests.support.aacp import uuid
 from tests.support.agents import FailingLedger, Gate, agents_served, all_held, quiet
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 REQUEST = uuid(1)
 
@@ -210,6 +213,35 @@ async def test_a_process_that_does_not_hold_an_agent_has_its_state_as_it_was_las
             assert get("nobody") is None
             await other.coordinator.send_request("a", 3)
     assert told == [("holder", {"x": value}) for value in ([1], 2, 3)]
+
+
+async def test_a_state_that_takes_long_to_read_keeps_the_loop_shortly_and_is_read_once() -> None:
+    goes_on, reads = threading.Event(), []
+
+    class Slow:
+        async def state(self, agent: str) -> Mapping[str, bytes]:
+            reads.append(agent)
+            goes_on.wait(PATIENCE)
+            return {"x": b"%d" % len(reads)}
+
+    clock = ManualClock()
+    states = StatesElsewhere(cast(Ledger, Slow()), clock, longest_wait=0)
+    for _ in range(3):
+        with pytest.raises(StorageBusy):
+            states.get("a")
+    goes_on.set()
+
+    def is_read(value: int) -> bool:
+        with suppress(StorageBusy):
+            return states.get("a") == {"x": value}
+        return False
+
+    await until(lambda: is_read(1))
+    assert reads == ["a"]
+    clock.advance(1.001)
+    await until(lambda: is_read(2))
+    assert len(reads) == 2
+    assert LONGEST_WAIT <= 0.25
 
 
 @pytest.mark.requirement("FND-AGENT-05")

@@ -51,9 +51,7 @@ class Model:
 
     def forget(self) -> None:
         for key, each in list(self.kept.items()):
-            is_done = each.state == "done" and each.at <= self.now
-            is_late = each.state in ("waiting", "delayed") and (each.expires_at or 1e18) <= self.now
-            if is_done or is_late:
+            if each.state in ("waiting", "delayed") and (each.expires_at or 1e18) <= self.now:
                 del self.kept[key]
             elif each.state == "delayed" and each.at <= self.now:
                 each.state = "waiting"
@@ -195,12 +193,14 @@ class BusMachine(RuleBasedStateMachine):
 
     @rule(age=st.sampled_from([0.0, 10.0]))
     def purge(self, age: float) -> None:
-        """The ids of purged dead letters are remembered."""
+        """The ids of purged dead letters are remembered, and all ids are forgotten here alone."""
         before = self.model.now - age
         self.run(self.dead.purge(10**6, died_before=before))
-        for each in self.model.kept.values():
+        for key, each in list(self.model.kept.items()):
             if each.state == "dead" and each.at < before:
                 each.state, each.at = "done", each.at + REMEMBERED_SECONDS
+            if each.state == "done" and each.at <= self.model.now:
+                del self.model.kept[key]
 
     @invariant()
     def dead_letters_are_those_of_the_model(self) -> None:

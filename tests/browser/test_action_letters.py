@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from dragoman.access.local_secret import find_local_secret
 from dragoman.clock import SystemClock
 from dragoman.gateway.port import SigningKeys
 from tests.contract.engines import opened_storages
@@ -52,9 +53,14 @@ def options(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def site(options: list[str]) -> Iterator[Site]:
+def site(options: list[str], tmp_path: Path) -> Iterator[Site]:
     with serving("tools_on_show.py", *options) as found:
-        yield found
+        yield as_owner(found, tmp_path)
+
+
+def as_owner(site: Site, folder: Path) -> Site:
+    """With the address that the server prints on a terminal: it has the secret of the data directory, too."""
+    return site._replace(address=f"{site.address}&local={find_local_secret(folder / 'data')}")
 
 
 def letters_of(page: Page) -> Locator:
@@ -129,9 +135,9 @@ def test_with_the_secret_alone_a_letter_can_be_read_and_not_redriven(visit: Open
     expect(letters).to_contain_text("open the address that the server printed")
 
 
-def test_a_server_with_agents_has_both_kinds_in_one_list(visit: Opener, options: list[str]) -> None:
+def test_a_server_with_agents_has_both_kinds_in_one_list(visit: Opener, options: list[str], tmp_path: Path) -> None:
     with serving("agents_on_show.py", *options) as both:
-        page = visit(both.address)
+        page = visit(as_owner(both, tmp_path).address)
         letters = open_actions(page, "Agents")
         expect(page.get_by_role("region", name="Messages", exact=True)).to_be_visible()
         letters.get_by_role("button", name=f"Redrive acme: {CREATE}, number a1").click()

@@ -59,10 +59,13 @@ def _find_vfs() -> Any:
 
 
 @contextmanager
-def failing_commits(fails: Callable[[str, bytes], bool | None]) -> Iterator[None]:
+def failing_commits(
+    fails: Callable[[str, bytes], bool | None], failed: Callable[[], None] = lambda: None
+) -> Iterator[None]:
     """Ask `fails` about each commit; it takes the path of the log, and the pages of the transaction.
 
     None: it succeeds. Otherwise it fails; False: its last page is missing then, True: it is whole in the log.
+    `failed` is called before anybody else can write.
     """
     vfs = _find_vfs()
     system: int = vfs.contents.get_system_call(vfs, _NAME)
@@ -85,6 +88,7 @@ def failing_commits(fails: Callable[[str, bytes], bool | None]) -> Iterator[None
                     if is_whole is not None:
                         if is_whole:
                             write(descriptor, buffer, size, offset)
+                        failed()
                         ctypes.set_errno(errno.EIO)
                         return -1
         return int(write(descriptor, buffer, size, offset))

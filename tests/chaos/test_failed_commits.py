@@ -52,7 +52,7 @@ class Disk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.copy = folder.with_name(f"{folder.name}-after")
+        self.after_a_crash = folder.with_name(f"{folder.name}-after")
         self.mark = MARK
         self.left = 1
         self.failed = 0
@@ -64,18 +64,17 @@ class Disk:
         self.failed += 1
         return True
 
-    def after_a_crash(self) -> Path:
-        """A data directory as the next process finds it, when all others end now."""
-        self.copy.mkdir()
+    def keep(self) -> None:
+        """Keep the data directory as the next process finds it, if all others end now."""
+        self.after_a_crash.mkdir()
         for name in (FILE_NAME, f"{FILE_NAME}-wal"):
-            shutil.copy(self.folder / name, self.copy / name)
-        return self.copy
+            shutil.copy(self.folder / name, self.after_a_crash / name)
 
 
 @contextmanager
 def failing_in(folder: Path) -> Iterator[Disk]:
     disk = Disk(folder)
-    with failing_commits(disk.fails):
+    with failing_commits(disk.fails, disk.keep):
         yield disk
     assert disk.failed == 1
 
@@ -97,7 +96,7 @@ async def test_a_refused_change_may_be_there_after_a_crash_and_is_written_over_b
     assert await storage.port(DeadLetters).page(None, 1) == []  # The last connection to be closed removes the log.
     with pytest.raises(StorageUncertain, match="whether the change was stored is unknown: disk I/O error"):
         await storage.port(Bus).publish(BusMessage(subject="jobs.a", id="m1", body=MARK.encode()))
-    after = sqlite(disk.after_a_crash())
+    after = sqlite(disk.after_a_crash)
     assert await taken_ids(subscribed(after.port(Bus), "jobs.a")) == ["m1"]
     await after.close()
     assert await storage.port(Bus).publish(BusMessage(subject="jobs.a", id="m1", body=MARK.encode()))
@@ -121,10 +120,9 @@ async def test_a_call_with_a_key_runs_once_though_its_beginning_was_uncertain(di
         client = await server.client()
         assert error_in(await call(client))["details"] == UNKNOWN
         assert pay.count == 0
-        crashed = disk.after_a_crash()
         assert [is_repeat(await call(client)) for _ in range(2)] == [False, True]
         assert pay.count == 1
-    async with Kept(crashed).serve(pay.tool) as server:
+    async with Kept(disk.after_a_crash).serve(pay.tool) as server:
         answer = await call(await server.client())
         if idempotent:
             assert (answer["isError"], pay.count) == (False, 2)

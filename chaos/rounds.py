@@ -165,10 +165,8 @@ class Round(ABC):
     async def run(self) -> None:
         self._place.folder.mkdir(parents=True)
         load = asyncio.create_task(self._load.run(LANES))
-        sleeping = asyncio.create_task(self._keep_sleeping())
         try:
             await asyncio.gather(*(self._keep_killing(slot) for slot in range(len(self._live))))
-            sleeping.cancel()
             self._load.stop()
             last = await self._start()
             self._live[:] = [last] * len(self._live)
@@ -178,7 +176,6 @@ class Round(ABC):
             if code != 0:
                 self._report.problems.append(f"the last server ended with exit code {code}")
         finally:
-            sleeping.cancel()
             load.cancel()
             for server in self._all:
                 if server.process.returncode is None:
@@ -202,14 +199,18 @@ class Round(ABC):
             self._all.append(server)
         return server
 
-    async def _keep_sleeping(self) -> None:
+    async def _sleep_if_due(self) -> None:
         """Let all servers sleep when it is time, and all of them have begun."""
-        while True:
-            await asyncio.sleep(0.05)
-            is_due = self._report.count >= KILLS_OF_A_SLEEP * (self._report.sleeps + 1)
-            if is_due and all(server is not None and server.has_begun.is_set() for server in self._live):
-                async with self._starting:  # A server that starts now would be awake, and take the others for silent.
-                    await self._sleep()
+        async with self._starting:  # A server that starts now would be awake, and take the others for silent.
+            if self._report.count >= KILLS_OF_A_SLEEP * (self._report.sleeps + 1):
+                for server in self._live:
+                    if server is not None:
+                        await self._begun(server)
+                await self._sleep()
+
+    async def _begun(self, server: Served) -> None:
+        async with asyncio.timeout(_START_LIMIT):
+            await server.has_begun.wait()
 
     async def _sleep(self) -> None:
         asleep = [server.process for server in self._all if server.process.returncode is None]
@@ -226,8 +227,8 @@ class Round(ABC):
             point = self._ways.next()
             server = await self._start(*self._arguments_for(point))
             self._live[slot] = server
-            async with asyncio.timeout(_START_LIMIT):
-                await server.has_begun.wait()
+            await self._begun(server)
+            await self._sleep_if_due()
             killed_at = await (self._at_random(server) if point is None else self._at(server, point))
             self._live[slot] = None
             if killed_at is not None and self._report.count < self._most:

@@ -17,15 +17,17 @@ from typing import Any
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from msgspec.structs import replace
 
+from dragoman.adapters import sqlite_contents as contents
 from dragoman.adapters import sqlite_documents as documents
 from dragoman.adapters import sqlite_gateway as gateway
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
 from dragoman.adapters.sqlite_passage_rows import index_changed, index_new
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.gateway.migrations import MIGRATIONS as GATEWAY_MIGRATIONS
+from dragoman.knowledge.indexing import CutAhead
 from dragoman.knowledge.migrations import MIGRATIONS as KNOWLEDGE_MIGRATIONS
-from dragoman.knowledge.passages import passages_of
 from dragoman.storage.migrations import migrations_for
 
 DAY = 86_400.0
@@ -79,16 +81,18 @@ class Handler:
         id = args["document_id"]
         assert execute(gateway._SPEND, (claims["nonce"], claims["exp"], kid)).rowcount == 1
         key = (tenant, action, id, envelope["request_id"])
-        assert execute(documents._RECEIPT, (*key, now)).fetchone() is None
+        assert execute(documents._RECEIPT, key).fetchone() is None
         last = execute(documents._SEQ, (tenant, sub, envelope["context_id"])).fetchone()
         assert last is None or last[0] <= envelope["seq"]
         change = _create if action == "knowledge.create_document" else _update
         revision, document = change(transaction, tenant, id, args, now)
-        execute(documents._KEEP_REVISION, (tenant, id, revision, now, action, sub, encode(document)))
+        encoded, (content, _) = contents.encode_bare(document), execute(documents._TEXT, (tenant, id)).fetchone()
+        execute(documents._KEEP_REVISION, (tenant, id, revision, now, action, sub, encoded, content))
+        contents.name_text(transaction, tenant, content, encoded)
         details = encode({"revision": revision, "correlation_id": envelope["correlation_id"]})
         execute(documents._NOTE, (tenant, f"document.{action}", sub, id, now, details, None))
         data = {"id": id, "revision": revision, "web_uri": f"/knowledge/documents/{tenant}/{id}"}
-        execute(documents._KEEP_RECEIPT, (*key, now + DAY, hashlib.sha256(encode(args)).digest(), encode(data), 0))
+        execute(documents._KEEP_RECEIPT, (*key, now + DAY, hashlib.sha256(encode(args)).digest(), encode(data), 0, 0))
         execute(documents._SET_SEQ, (tenant, sub, envelope["context_id"], envelope["seq"], now + 90 * DAY))
         return data
 
@@ -99,12 +103,14 @@ def _create(transaction: Transaction, tenant: str, id: str, args: dict[str, Any]
     assert parent == "root" or execute(documents._ONE, (tenant, parent)).fetchone() is not None
     last = execute(documents._LAST_PLACE, (tenant, parent)).fetchone()[0] or 0
     mine = (parent, last + 1, 1, args["metadata"]["title"], content["mime_type"], "[]", None, None, True)
-    row = (tenant, id, *mine, now, now, None, None, content["body"])
-    number = execute(documents._ADD, row).lastrowid
+    row = (tenant, id, *mine, now, now, None, None)
+    text = contents.keep_text(transaction, tenant, contents.NewText.of(content["body"]))
+    number = execute(documents._ADD, (*row, text)).lastrowid
     assert number is not None
-    document = documents._document(row)
-    index_new(transaction, number, document, passages_of(document.mime_type, document.body))
-    return 1, row
+    contents.count(transaction, tenant, documents=1)
+    document = replace(documents._document(row), body=content["body"])
+    index_new(transaction, number, document, CutAhead())
+    return 1, document
 
 
 def _update(transaction: Transaction, tenant: str, id: str, args: dict[str, Any], now: float) -> tuple[int, Any]:
@@ -113,8 +119,8 @@ def _update(transaction: Transaction, tenant: str, id: str, args: dict[str, Any]
     row[4], row[5], row[12] = known + 1, args["patch"]["metadata"]["title"], now
     assert transaction.execute(documents._REPLACE, (*row[2:], tenant, id, known)).rowcount == 1
     document = documents._document(tuple(row))
-    index_changed(transaction, document, before, passages_of(document.mime_type, document.body))
-    return known + 1, row
+    index_changed(transaction, document, before, CutAhead())
+    return known + 1, document
 
 
 def _bytes(text: bytes) -> bytes:

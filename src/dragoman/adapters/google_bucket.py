@@ -2,9 +2,9 @@
 
 1. The metadata is read with the credentials of the environment, in a token for reading. They are a service account, a
    person's refresh token, or those that the machine is lent by its own metadata server.
-2. Whether everybody may list the bucket is asked as everybody, without credentials. Where the credentials may read the
+2. A request without credentials asks whether everybody may list the bucket. Where the credentials may read the
    bucket's policy, that tells of holders of any Google account, too.
-3. What cannot be found out is None, and never raises.
+3. A fact that cannot be found out is None, and never raises.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CANNOT_LIST: Final = frozenset(("roles/storage.legacyObjectReader", "roles/stor
 
 
 class BucketRules(Struct, frozen=True):
-    """What was found out about a bucket."""
+    """The known facts about a bucket."""
 
     is_uniform: bool | None = None
     """Whether access is the same for all objects."""
@@ -100,7 +100,7 @@ def _token(account: Mapping[str, Any], environ: Mapping[str, str], client: httpx
 
 
 def _assertion(account: Mapping[str, Any]) -> str:
-    """What a service account signs to get a token."""
+    """The claims that a service account signs to get a token."""
     from joserfc import jwt
     from joserfc.jwk import RSAKey
 

@@ -7,9 +7,9 @@
    reader, and a reader sees one moment: without the transaction the copy would begin anew after each commit of others.
    `VACUUM INTO` sees one moment as well, but writes all tables and indexes anew, and gives rows other numbers.
 3. The copy has no log beside it, and is checked before it counts.
-4. Artifacts follow, those that the copy names. What was deleted meanwhile has expired meanwhile.
+4. The artifacts that the copy names follow. One that was deleted meanwhile has expired meanwhile.
 5. To restore is to make such a copy of the backup within the data directory, and then to rename. A process that has the
-   database open blocks the restore, and no process can open the database during it. What is replaced is kept.
+   database open blocks the restore, and no process can open the database during it. The replaced files are kept.
 6. If one of the renames fails, the earlier ones are undone, the latest first.
 """
 

@@ -54,7 +54,7 @@ def restore(
 ) -> None:
     """Put a backup in the place of the database and the artifacts.
 
-    Refused while any process has the database open. What is replaced is kept, in a folder of the data directory.
+    Refused while any process has the database open. The replaced files are kept in a folder of the data directory.
     """
     from dragoman.adapters.sqlite_backup import restore
 

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import pytest
-from playwright.sync_api import FrameLocator, Page, expect
+from playwright.sync_api import FrameLocator, Page, Route, expect
 
 from dragoman.access.local_secret import find_local_secret
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
@@ -119,12 +119,12 @@ def owners_page(server: GatewayProcess) -> str:
 
 @pytest.fixture
 def read(pages: Opener, server: GatewayProcess) -> Opener:
-    """Opens the page, at a document if one is named."""
+    """Opens the page, at a document if one is named, and waits for the tree's first documents."""
 
     def open_page(document: str = "", **options: Any) -> Page:
         place = f"&tenant=local&document={id_of(document)}" if document else ""
         page = pages(owners_page(server) + place, **options)
-        expect(page.get_by_role("treeitem").first).to_be_attached()
+        expect(page.locator(".item:not(.other)").first).to_be_attached()
         return page
 
     return open_page
@@ -172,6 +172,21 @@ def test_the_tree_is_walked_by_keyboard(read: Opener) -> None:
     expect(page.locator(".item.active")).to_have_text("Many")
     page.keyboard.press("Home")
     expect(page.locator(".item.active")).to_have_text("Flying")
+
+
+def test_the_tree_can_be_entered_before_its_documents_have_come(pages: Opener, server: GatewayProcess) -> None:
+    page, held = pages("about:blank"), list[Route]()
+    page.route("**/api/children?*", lambda route: held.append(route))
+    page.goto(owners_page(server))
+    tree = page.get_by_role("tree")
+    expect(item(page, "Loading…")).to_be_visible()
+    page.keyboard.press("d")
+    expect(tree).to_be_focused()
+    held[0].continue_()
+    expect(item(page, "Flying")).to_be_visible()
+    expect(tree).to_have_attribute("aria-activedescendant", "row-0")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".item.active")).to_have_text("Weather")
 
 
 def test_a_document_without_a_text_lists_what_is_below_it(read: Opener) -> None:

@@ -33,7 +33,7 @@ TARGET ?= test-plain
 # The tests start hundreds of processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo test budget test-fast test-plain test-whole nightly test-minilm retrieval test-pythons test-sdk test-langroid browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short requirements docs lock node promtool nginx clients clean
+.PHONY: run demo test budget test-fast test-plain test-whole nightly test-minilm retrieval test-pythons test-sdk test-langroid browser workers check lint conformance wheel-check bench bench-newest bench-short bench-against bench-go public dbos fuzz fuzz-http fuzz-connection fuzz-short soak soak-short chaos chaos-short mutants requirements docs lock node promtool nginx clients clean
 
 run: $(STAMP)  ## Serve the example tools over HTTP, with a page to try them; prints where, and what clients need.
 	@$(BIN)/dragoman serve examples/tools.py --transport streamable-http --port $(PORT) --explorer --allow-execute
@@ -147,6 +147,9 @@ chaos: $(STAMP)  ## Kill servers with agents a thousand times, with tasks 200, w
 
 chaos-short:  ## The same, 25, 10, 10, 10 and 6 times.
 	@$(MAKE) chaos KILLS=25 TASK_KILLS=10 ACTION_KILLS=10 DELIVERY_KILLS=10 LOSSES=6
+
+mutants: $(STAMP)  ## Break the code at listed places, one at a time: the tests of each requirement must find it. Writes docs/mutants.md.
+	$(BIN)/python tests/mutants.py
 
 requirements: $(STAMP)  ## Which requirements are tested, settled or pending, by area.
 	@$(BIN)/python tests/requirements.py

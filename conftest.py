@@ -44,6 +44,16 @@ ON_DISK = os.environ.get("DRAGOMAN_TESTS_ON_DISK") == "1"
 IN_MEMORY, ENOUGH_MEMORY = Path("/dev/shm"), 2 << 30
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--requirement", metavar="ID", help="only the tests that are marked with a requirement")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    id = config.getoption("--requirement")
+    if id is not None:
+        items[:] = [each for each in items if any(id in mark.args for mark in each.iter_markers("requirement"))]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         _start_worker()

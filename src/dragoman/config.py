@@ -14,6 +14,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,6 +36,7 @@ from dragoman.sections import (
     Section,
     ValidationResult,
     conflicts,
+    fields_of,
     is_section,
     kind_of,
     leaves,
@@ -146,7 +148,12 @@ def _with_parts(layers: Iterable[Mapping[str, Any]], find_sections: FindSections
     found += wrong
     if wrong or not sections:
         return Config
-    fields = [(name, section, section()) for name, section in sections.items()]
+    return _config_with(tuple(sections.items()))
+
+
+@lru_cache(maxsize=16)
+def _config_with(sections: tuple[tuple[str, type[Section]], ...]) -> type[Config]:
+    fields = [(name, section, section()) for name, section in sections]
     made: Any = msgspec.defstruct("Config", fields, bases=(Config,), frozen=True, kw_only=True)
     return made  # type: ignore[no-any-return]
 
@@ -157,7 +164,7 @@ def _why_not(name: str, section: type[Section]) -> str | None:
         return "is a section of the server, and cannot be a part's"
     if not _NAME.fullmatch(name):
         return "is no name for a section: it takes lower-case letters, digits and _"
-    if not is_section(section) or any(field.required for field in msgspec.structs.fields(section)):
+    if not is_section(section) or any(field.required for field in fields_of(section).values()):
         return "is no section that a part can have: it takes a Section whose settings all have defaults"
     return None
 

@@ -12,6 +12,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
@@ -86,9 +87,15 @@ def is_marked(kind: Any, mark: str) -> bool:
     return any((note.extra or {}).get(mark) for note in notes_on(kind))
 
 
+@lru_cache(maxsize=256)
+def fields_of(section: type[Section]) -> Mapping[str, msgspec.structs.FieldInfo]:
+    """What msgspec knows of a section's settings, by name. It evaluates every annotation to tell."""
+    return {field.name: field for field in msgspec.structs.fields(section)}
+
+
 def settings_of(section: type[Section]) -> dict[str, Any]:
     """The types of a section's settings, by name."""
-    return {field.name: field.type for field in msgspec.structs.fields(section)}
+    return {name: field.type for name, field in fields_of(section).items()}
 
 
 def is_section(kind: Any) -> bool:
@@ -197,7 +204,7 @@ def _read_section(section: type[Section], values: Any, found: list[Problem], pat
         found.append((path or "settings", f"must be a group of settings, not {_KINDS.get(kind, kind)}"))
         return _UNUSABLE
     given: dict[str, Any] = {}
-    fields = {field.name: field for field in msgspec.structs.fields(section)}
+    fields = fields_of(section)
     for name, value in values.items():
         made = _read(fields[name].type, value, found, join(path, name))
         if made is not _UNUSABLE:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.adapters.sqlite_jobs import Together
-from dragoman.adapters.sqlite_migrations import check_search, migrate
+from dragoman.adapters.sqlite_migrations import check_search, migrate, migrate_private
 from dragoman.adapters.sqlite_readers import SqliteReaders
 from dragoman.adapters.sqlite_trouble import SqliteTrouble
 from dragoman.adapters.sqlite_version import SqliteVersion
@@ -137,7 +137,7 @@ class SqliteDatabase:
             connection.execute(
                 "PRAGMA wal_autocheckpoint = 4000"
             )  # A checkpoint writes each page once, however often it changed.
-            migrate(connection, self._migrations)
+            (migrate if self._make_private is None else migrate_private)(connection, self._migrations)
             self.trouble.opened()
         except BaseException:
             connection.close()

@@ -6,7 +6,9 @@ the only tables there were, those of memories: such a database is given its reco
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dragoman.errors import StorageUnsupported
@@ -47,6 +49,26 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> 
             connection.execute(statement)
         _record(connection, [migration])
     connection.execute("COMMIT")
+
+
+def migrate_private(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
+    """As `migrate`, for a database that no other process has: an empty one becomes a copy, which is much quicker."""
+    if _form(connection) == 0:
+        with _copying:
+            _template(tuple(migrations)).backup(connection)
+    migrate(connection, migrations)
+
+
+_copying = threading.Lock()
+
+
+@lru_cache(maxsize=2)
+def _template(migrations: tuple[Migration, ...]) -> sqlite3.Connection:
+    import sqlite3
+
+    made = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    migrate(made, migrations)
+    return made
 
 
 def check_search(connection: sqlite3.Connection) -> None:

@@ -313,7 +313,7 @@ async def test_hooks_are_told_of_messages_once_their_status_is_stored() -> None:
         good = await coordinator.send_reliable_message("a", "good")
         bad = await coordinator.send_reliable_message("a", "bad")
         await served.settled()
-        await quiet()
+        await until(lambda: len(told) == 4)
         assert sorted(told) == sorted(
             [
                 ("received", good),
@@ -361,9 +361,8 @@ async def test_nobody_learns_of_an_outcome_before_it_is_stored(payload: str) -> 
         may_store.set()
         await asyncio.gather(asked, return_exceptions=True)
         await served.settled()
-        await quiet()
         expected = {"good": {"storing", "completed", "state", "answered"}, "bad": {"storing", "failed", "answered"}}
-        assert {*told} == expected[payload]
+        await until(lambda: {*told} == expected[payload])
 
 
 async def test_a_hook_that_raises_is_logged_and_stops_nothing() -> None:

@@ -16,7 +16,7 @@ from dragoman.errors import StorageFailed, TimedOut
 from dragoman.storage.port import Storage
 from dragoman.telemetry.metrics import MOST_TOOLS
 from tests.contract.engines import opened_storages
-from tests.support.agents import AgentServer, Gate, agents_served, ledger_of, quiet
+from tests.support.agents import AgentServer, Gate, agents_served, ledger_of
 from tests.support.waiting import until
 
 
@@ -100,8 +100,7 @@ async def test_an_agent_whose_handler_goes_on_after_its_deadline_is_counted() ->
             await asked
         assert figures(served)["agents_quarantined"] == 1
         gate.opened.set()
-        await quiet()
-        assert figures(served)["agents_quarantined"] == 0
+        await until(lambda: figures(served)["agents_quarantined"] == 0)
 
 
 async def test_agents_beyond_the_bound_share_one_label() -> None:

@@ -94,6 +94,7 @@ def test_garbage_in_cycles_is_not_memory_that_is_kept() -> None:
     CostOracle(_free(make), BOUNDS)(b"input")
 
 
+@pytest.mark.slow
 def test_amplified_inputs_are_large_and_repeatable() -> None:
     for line in (*costly.CALLS.values(), b"", b"\xff\xfe"):
         found = [amplify.amplify(line, 10_000, random.Random(number)) for number in range(50)]

@@ -454,6 +454,7 @@ async def test_the_end_of_a_storage_ends_every_wait(storages: list[Storage]) -> 
         subscribed(storages[0].port(Bus))
 
 
+@pytest.mark.slow
 async def test_a_message_goes_to_another_subscription_when_the_event_loop_of_its_own_has_ended(
     bus: Bus, other: Bus, clock: ManualClock
 ) -> None:

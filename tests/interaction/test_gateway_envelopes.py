@@ -9,12 +9,12 @@ from uuid import uuid4
 import pytest
 
 from tests.support.gateway import Signer, create_args
-from tests.support.gateway_serving import LATER, NOW, TENANT, TRANSPORTS, GatewayApp, open_gateway
+from tests.support.gateway_serving import EACH_TRANSPORT, LATER, NOW, TENANT, GatewayApp, open_gateway
 
 MISSING: Any = Ellipsis
 
 
-@pytest.fixture(params=TRANSPORTS)
+@pytest.fixture(params=EACH_TRANSPORT)
 async def gateway(request: pytest.FixtureRequest) -> AsyncIterator[GatewayApp]:
     async with open_gateway(transport=request.param) as gateway:
         yield gateway

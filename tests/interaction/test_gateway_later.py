@@ -246,6 +246,7 @@ async def test_what_may_pass_is_retried_and_after_the_last_attempt_is_a_dead_let
 
 
 @pytest.mark.requirement("MC-TRANS-04")
+@pytest.mark.slow
 async def test_delays_between_attempts_double_up_to_the_longest_less_up_to_half_of_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

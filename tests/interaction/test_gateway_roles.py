@@ -13,9 +13,9 @@ import pytest
 from dragoman.testing import ManualClock
 from tests.support.gateway import Signer, create_args
 from tests.support.gateway_serving import (
+    EACH_TRANSPORT,
     TENANT,
     TOKEN,
-    TRANSPORTS,
     GatewayApp,
     OverMcp,
     internal,
@@ -35,7 +35,7 @@ MAY = {
 }
 
 
-@pytest.fixture(params=TRANSPORTS)
+@pytest.fixture(params=EACH_TRANSPORT)
 async def gateway(request: pytest.FixtureRequest) -> AsyncIterator[GatewayApp]:
     async with open_gateway(transport=request.param) as gateway:
         yield gateway

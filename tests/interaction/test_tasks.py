@@ -380,6 +380,7 @@ async def test_a_task_is_there_for_its_time_to_live_and_not_for_longer(opened: O
             assert await peer.error(method, taskId=ended["taskId"], inputResponses={}) == NO_SUCH_TASK
 
 
+@pytest.mark.slow
 async def test_a_task_with_a_key_is_there_as_long_as_its_key(opened: Open) -> None:
     clock = ManualClock()
     async with opened(settings={"tasks": {"ttl_ms": 1_000}}, clock=clock) as peer:

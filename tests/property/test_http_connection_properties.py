@@ -102,7 +102,9 @@ DEAR = {
 }
 
 
-@pytest.mark.parametrize("kind", DEAR)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(each, marks=pytest.mark.slow if each.endswith("in bytes") else ()) for each in DEAR]
+)
 def test_no_bytes_cost_more_than_a_bound_for_each(kind: str) -> None:
     """Four times as many bytes cost about four times as much, and not sixteen times."""
     small, large = (DEAR[kind](size) for size in (500, 2_000))

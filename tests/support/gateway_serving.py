@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 import msgspec
+import pytest
 
 from dragoman.adapters.private_storage import PrivateStorage
 from dragoman.app import ServerOptions, configure, create_server
@@ -35,6 +36,8 @@ from tests.support.waiting import PATIENCE
 TENANT = "acme"
 _JSON = {"content-type": "application/json"}
 NOW, LATER, BUS = TRANSPORTS = "now", "later", "bus"
+EACH_TRANSPORT = (NOW, *(pytest.param(each, marks=pytest.mark.slow) for each in (LATER, BUS)))
+"""For tables of many cases: the fast tests go through them over one transport."""
 BASE = "http://127.0.0.1"
 _END = b"the end"
 """Published where replies are, behind the last one that there can be."""

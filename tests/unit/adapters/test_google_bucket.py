@@ -151,6 +151,7 @@ def test_what_cannot_be_found_out_is_said_and_does_not_raise(google: Google) -> 
 
 
 @pytest.mark.requirement("MC-ART-02")
+@pytest.mark.slow
 async def test_a_bucket_that_breaks_a_rule_stops_the_start_by_its_name(
     google: Google, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +194,7 @@ async def test_a_bucket_that_breaks_a_rule_stops_the_start_by_its_name(
 
 
 @pytest.mark.requirement("MC-ART-02")
+@pytest.mark.slow
 def test_doctor_says_what_the_metadata_tells(google: Google) -> None:
     assert verdicts(google)[-1] == ("ok", f"{URL} has uniform access, and cannot be listed by everybody")
     google.metadata = {}

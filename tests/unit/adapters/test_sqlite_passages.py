@@ -184,6 +184,7 @@ def index_with_titles(connection: sqlite3.Connection, number: int, title: str, b
         connection.execute(change, (words.length,))
 
 
+@pytest.mark.slow
 async def test_passages_with_their_titles_stay_found_and_keep_their_vectors_while_they_are_converted(
     tmp_path: Path,
 ) -> None:

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import dragoman
 from dragoman import AgentContext, AgentMessage, agent, tool
 from dragoman.agents.ledger import Query
@@ -44,6 +46,7 @@ async def job() -> int:
     return 1
 
 
+@pytest.mark.slow
 async def test_a_server_with_tasks_forgets_no_request_of_an_agent_before_its_retries_are_over(tmp_path: Path) -> None:
     clock = ManualClock()
     config = {"storage": {"data_dir": str(tmp_path)}, "aacp": {"default_ttl_ms": 60_000}}  # Retries: 150 s.
@@ -69,6 +72,7 @@ async def test_a_server_with_tasks_forgets_no_request_of_an_agent_before_its_ret
             pass
 
 
+@pytest.mark.slow
 async def test_messages_are_purged_when_two_looks_an_hour_apart_found_them_expired() -> None:
     clock = ManualClock()
     config = {"aacp": {"default_ttl_ms": 60_000}}

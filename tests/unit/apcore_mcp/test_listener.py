@@ -203,6 +203,7 @@ async def test_many_in_quick_succession_are_all_there() -> None:
 
 
 @pytest.mark.requirement("NFR-REL-003", "FR-DYNAMIC-004")
+@pytest.mark.slow
 async def test_registry_changes_from_threads_under_load_leave_what_the_registry_has() -> None:
     registry = registry_of(always=Resize())
     ids = [f"m{number}" for number in range(6)]

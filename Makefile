@@ -64,7 +64,7 @@ test-pythons:  ## TARGET, by default `test-plain`, on each supported Python that
 	@$(PYTHON) tests/pythons.py --target $(TARGET) $(NEWEST:%=--newest)
 
 nightly: $(BENCH_STAMP) $(PUBLIC_STAMP)  ## Every test, on a disk, each server with an interpreter of its own, with a thousand examples a property, on each supported Python; and the tests of the benchmark.
-	DRAGOMAN_TESTS_ON_DISK=1 DRAGOMAN_TESTS_INTERPRETERS=1 DRAGOMAN_TESTS_EXAMPLES=1000 $(MAKE) test-pythons TARGET=test-whole
+	PYTEST_ADDOPTS="--timeout 1800 -o faulthandler_timeout=1920" DRAGOMAN_TESTS_ON_DISK=1 DRAGOMAN_TESTS_INTERPRETERS=1 DRAGOMAN_TESTS_EXAMPLES=1000 $(MAKE) test-pythons TARGET=test-whole
 	$(BIN)/python -m pytest -q bench/tests/test_bench.py bench/tests/test_later.py
 
 test-langroid: $(LANGROID_STAMP)  ## The tests with Langroid, in an environment of its own; needs a Python before 3.14.

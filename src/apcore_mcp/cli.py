@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dragoman.extras import install_command
 from dragoman.version import __version__
 
 if TYPE_CHECKING:
@@ -63,13 +64,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(extensions_dir: str, log_level: str, **chosen: Any) -> int:
-    directory = Path(extensions_dir)
-    if not directory.exists():
+    if not (directory := Path(extensions_dir)).exists():
         return _refuse(f"extensions directory does not exist: {extensions_dir}")
     if not directory.is_dir():
         return _refuse(f"extensions path is not a directory: {extensions_dir}")
     if find_spec("apcore") is None:
-        return _refuse("what the extra `apcore` brings is not installed: pip install 'dragoman[apcore]'", 2)
+        return _refuse(f"the extra `apcore` is not installed: {install_command('apcore')}", 2)
     # What is slow to load comes after the command line has been understood.
     from apcore_mcp.server.extensions import load_extensions
     from apcore_mcp.server.serve import run

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 from dragoman.edge.stdio import Streams, give_back, start_server, take_standard_streams
+from dragoman.extras import install_command
 from dragoman.process.loop import new_event_loop, run_to_end
 from dragoman.process.pages import show_pages
 from dragoman.runtime import Runtime
@@ -28,7 +29,7 @@ def serve_until_stopped(runtime: Runtime, transport: str = "stdio") -> int:
         with standard_streams_taken() as streams:
             return _run(runtime, lambda loop: run_to_end(loop, start_server(runtime, streams)))
     if find_spec("prometheus_client") is None:
-        raise RuntimeError("HTTP needs what the extra `http` brings: pip install 'dragoman[http]'")
+        raise RuntimeError(f"HTTP needs the extra `http`: {install_command('http')}")
     return _run(runtime, lambda loop: _over_http(runtime, loop, sse=transport == "sse"))
 
 

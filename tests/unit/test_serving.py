@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -14,6 +15,7 @@ from dragoman import serving
 from dragoman.app import ServerOptions, create_server
 from dragoman.config import make_config
 from dragoman.errors import ConfigError
+from dragoman.extras import install_command
 from dragoman.serving import serve_until_stopped
 from tests.support.processes import HANDSHAKE, line
 from tests.support.waiting import PATIENCE
@@ -62,7 +64,7 @@ def test_it_serves_until_the_client_leaves_and_is_kept_by_nothing_that_a_tool_le
 
 def test_http_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "find_spec", lambda name: None)
-    with pytest.raises(RuntimeError, match=r"pip install 'dragoman\[http\]'"):
+    with pytest.raises(RuntimeError, match=re.escape(install_command("http"))):
         serve_until_stopped(create_server(ServerOptions()), "streamable-http")
 
 

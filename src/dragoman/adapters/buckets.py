@@ -12,6 +12,7 @@ from typing import Final
 
 from dragoman.clock import Clock
 from dragoman.errors import ConfigError
+from dragoman.extras import install_command
 from dragoman.findings import Finding
 from dragoman.gateway.keeping import ArtifactBucket
 from dragoman.gateway.settings import BUCKET_URL, GatewayConfig
@@ -38,7 +39,7 @@ def find_bucket(settings: GatewayConfig, folder: Path, clock: Clock) -> Artifact
     try:
         from dragoman.adapters.obstore_objects import ObstoreLinks, ObstoreObjects, open_bucket
     except ImportError:
-        missing = 'the library is not installed: pip install "dragoman[s3]"'
+        missing = f"buckets need the extra `s3`: {install_command('s3')}"
         raise ConfigError([("gateway.artifact_store", missing)]) from None
     try:
         bucket = open_bucket(settings.artifact_store)
@@ -54,7 +55,7 @@ def examine_bucket(settings: GatewayConfig, environ: Mapping[str, str]) -> Itera
     if url is None:
         return
     if find_spec("obstore") is None:
-        yield Finding(_CHECK, "problem", "obstore is not installed", 'Install it: pip install "dragoman[s3]"')
+        yield Finding(_CHECK, "problem", "obstore is not installed", f"Install it: {install_command('s3')}")
         return
     if not any(environ.get(name) for name in _CREDENTIALS[url[:2]]):
         said = f"{url}: there are no credentials in the environment, so nothing about the bucket was checked"

@@ -13,6 +13,7 @@ from dragoman.adapters.model_files import MINILM
 from dragoman.adapters.openai_embedder import PREFIX, OpenAiEmbedder
 from dragoman.clock import Clock
 from dragoman.errors import ConfigError
+from dragoman.extras import install_command
 from dragoman.findings import Finding
 from dragoman.knowledge.embedding import Embedder
 from dragoman.knowledge.settings import KnowledgeConfig
@@ -88,7 +89,7 @@ def _problem(settings: KnowledgeConfig, folder: Path, environ: Mapping[str, str]
 
 def _minilm_problem(folder: Path) -> _Problem | None:
     if find_spec("numpy") is None:
-        return _Problem("embedder", "minilm needs NumPy", 'run `pip install "dragoman[knowledge]"`')
+        return _Problem("embedder", "minilm needs NumPy", f"run `{install_command('knowledge')}`")
     if not MINILM.is_installed(folder):
         said = f"the model minilm is not installed in {MINILM.place(folder)}"
         return _Problem("embedder", said, "run `dragoman models install minilm`")

@@ -20,6 +20,7 @@ from dragoman.cli.ledger_access import Books, with_books
 from dragoman.cli.options import settings_from
 from dragoman.cli.output import refuse
 from dragoman.cli.storage_access import LARGEST, OPERATOR, OpenStorage, opened_storage, with_storage
+from dragoman.extras import install_command
 from dragoman.process.exit_codes import FAILED
 from dragoman.telemetry.clean import sanitize
 
@@ -188,9 +189,7 @@ def with_letters(
     has_ledger, has_actions = _found_in(config)
     with_actions = LetterKind.ACTION in kinds and has_actions
     if with_actions and find_spec("joserfc") is None:
-        refuse(
-            "actions need what the extra `http` brings: pip install 'dragoman[http]'. --kind agent has no need of it"
-        )
+        refuse(f"actions need the extra `http`: {install_command('http')}; or choose --kind agent")
 
     async def work_on_books(books: Books) -> T:
         if not with_actions:

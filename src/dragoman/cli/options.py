@@ -14,6 +14,7 @@ import typer
 from dragoman import errors
 from dragoman.cli.output import refuse
 from dragoman.config import Settings
+from dragoman.extras import install_command
 from dragoman.sections import Section
 
 Target: TypeAlias = Annotated[
@@ -33,7 +34,7 @@ LogLevelOption: TypeAlias = Annotated[str | None, typer.Option("--log-level", he
 def _folder(given: str | None) -> str | None:
     """A folder of modules that can be looked at; or the end of the command."""
     if given is not None and find_spec("apcore") is None:
-        refuse("--extensions-dir needs what the extra `apcore` brings: pip install 'dragoman[apcore]'")
+        refuse(f"--extensions-dir needs the extra `apcore`: {install_command('apcore')}")
     if given is not None and not os.path.isdir(given):
         refuse(f"There is no folder {given}")
     return given

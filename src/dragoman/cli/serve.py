@@ -20,6 +20,7 @@ from dragoman.cli.output import refuse
 from dragoman.config import Config
 from dragoman.edge.settings import HttpConfig
 from dragoman.errors import ConfigError, PartFailed, TargetError
+from dragoman.extras import install_command
 from dragoman.process.exit_codes import ABANDONED, UNUSABLE
 from dragoman.process.signals import leave
 from dragoman.workers.control import Source
@@ -87,7 +88,7 @@ def serve(
         flags |= {"auth.allow_unauthenticated": allow_unauthenticated or None, "explorer.enabled": explorer or None}
         flags |= {"explorer.allow_execute": allow_execute or None}
         if find_spec("prometheus_client") is None:
-            refuse("HTTP needs what the extra `http` brings: pip install 'dragoman[http]'")
+            refuse(f"HTTP needs the extra `http`: {install_command('http')}")
     settings = settings_from(config, flags).config
     if reload and target is None and extensions_dir is None:
         refuse("--reload needs a TARGET, or --extensions-dir")

@@ -12,6 +12,7 @@ import typer
 
 from dragoman.cli.ledger_access import note
 from dragoman.cli.output import refuse
+from dragoman.extras import install_command
 from dragoman.telemetry.clean import sanitize
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class RequestSigner:
 
     def __init__(self, file: Path, audience: str) -> None:
         if find_spec("joserfc") is None:
-            refuse("signing needs what the extra `http` brings: pip install 'dragoman[http]'")
+            refuse(f"signing needs the extra `http`: {install_command('http')}")
         from dragoman.cli.key_files import read_key
 
         self.key: PrivateKey = read_key(file)

@@ -9,6 +9,7 @@ import typer
 
 from dragoman.cli.options import ConfigFile, settings_from
 from dragoman.cli.output import refuse
+from dragoman.extras import install_command
 from dragoman.process.exit_codes import FAILED
 
 
@@ -37,7 +38,7 @@ def top(
     try:
         watch(place, token, every, once=once, as_json=as_json)
     except ImportError:
-        refuse("dragoman top needs prometheus-client: pip install 'dragoman[http]'")
+        refuse(f"dragoman top needs the extra `http`: {install_command('http')}")
     except Unreachable as error:
         refuse(str(error), code=FAILED)
     except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dragoman.extras import install_command
 from dragoman.version import __version__
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Tracer, TracerProvider
 
-INSTALL = "pip install 'dragoman[otel]'"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
@@ -60,7 +60,7 @@ def set_up_spans(environ: Mapping[str, str], service: str) -> bool:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        raise NoSpans(f"the OpenTelemetry SDK is not installed: {INSTALL}") from None
+        raise NoSpans(f"the OpenTelemetry SDK is not installed: {install_command('otel')}") from None
     resource = Resource.create()
     if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
         resource = resource.merge(Resource({SERVICE_NAME: service}))
@@ -93,7 +93,7 @@ def _exporter(name: str, environ: Mapping[str, str]) -> SpanExporter:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
-        raise NoSpans(f"OpenTelemetry's OTLP exporter is not installed: {INSTALL}") from None
+        raise NoSpans(f"OpenTelemetry's OTLP exporter is not installed: {install_command('otel')}") from None
     return OTLPSpanExporter()
 
 

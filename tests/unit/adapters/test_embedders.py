@@ -12,6 +12,7 @@ from dragoman.adapters.minilm_embedder import MODEL
 from dragoman.adapters.model_files import MINILM
 from dragoman.app import ServerOptions, configure, create_server
 from dragoman.errors import ConfigError
+from dragoman.extras import install_command
 from dragoman.findings import Finding
 from dragoman.knowledge.settings import KnowledgeConfig
 from dragoman.testing import ManualClock
@@ -95,7 +96,7 @@ def test_numpy_that_is_missing_is_said_with_what_to_do(tmp_path: Path, monkeypat
     pretend_installed(tmp_path)
     monkeypatch.setitem(sys.modules, "numpy", None)
     (finding,) = examine_embedder(MINILM_SET, tmp_path, {})
-    assert finding == Finding("embedder", "problem", "minilm needs NumPy", 'Run `pip install "dragoman[knowledge]"`.')
+    assert finding == Finding("embedder", "problem", "minilm needs NumPy", f"Run `{install_command('knowledge')}`.")
 
 
 def test_a_server_without_the_model_that_is_set_does_not_start(tmp_path: Path) -> None:

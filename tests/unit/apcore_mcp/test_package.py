@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import apcore_mcp
+from dragoman.extras import install_command
 from tests.coverage_gate import totals_of, verdict
 from tests.support.source import parsed
 from tests.support.waiting import PATIENCE
@@ -189,7 +190,7 @@ def test_without_apcore_it_can_be_imported_and_its_command_says_what_to_install(
     without = "import sys\nsys.modules['apcore'] = None\nimport apcore_mcp\nfrom apcore_mcp.cli import main\n"
     script = without + f"main(['--extensions-dir', {str(tmp_path)!r}])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
-    wanted = "Error: what the extra `apcore` brings is not installed: pip install 'dragoman[apcore]'\n"
+    wanted = f"Error: the extra `apcore` is not installed: {install_command('apcore')}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", wanted)
 
 

@@ -20,6 +20,7 @@ from dragoman.cli.commands import app
 from dragoman.cli.scrape import Look, Unreachable, View, _samples, compare, look, quantile, since_start
 from dragoman.cli.top import _base
 from dragoman.cli.top_page import page
+from dragoman.extras import install_command
 from dragoman.telemetry.log import CompletionRecord
 from dragoman.telemetry.metrics import Levels, Metrics
 
@@ -229,7 +230,7 @@ def test_where_the_library_is_missing_it_is_named(monkeypatch: pytest.MonkeyPatc
     with something(200, b"dragoman_build_info 1\n") as url:
         result = runner.invoke(app, ["top", url, "--once"])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "pip install 'dragoman[http]'" in result.stderr
+    assert install_command("http") in result.stderr
 
 
 def test_a_token_that_cannot_be_one_is_not_sent() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, get_current_span
 
+from dragoman.extras import install_command
 from dragoman.telemetry.spans import NoSpans, join_trace, make_tracer, remote_context, set_up_spans
 from tests.support.waiting import PATIENCE
 
@@ -65,7 +67,7 @@ def test_a_package_that_is_not_installed_is_named_with_what_installs_it(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(NoSpans, match=r"not installed: pip install 'dragoman\[otel\]'"):
+    with pytest.raises(NoSpans, match=re.escape(f"not installed: {install_command('otel')}")):
         set_up_spans({"OTEL_TRACES_EXPORTER": "otlp"}, "dragoman")
 
 

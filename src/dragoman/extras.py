@@ -1,0 +1,32 @@
+"""How to install an extra of Dragoman, from wherever Dragoman itself was installed."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+_NAME = "dragoman"
+
+
+def install_command(extra: str) -> str:
+    """The command that adds the packages of an extra, for a shell."""
+    try:
+        origin = json.loads(metadata.distribution(_NAME).read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        origin = {}
+    return f"pip install {_wanted(origin, extra)}"
+
+
+def _wanted(origin: Any, extra: str) -> str:
+    """What pip is to install. `origin` is what it noted of the package, as the specification of `direct_url.json` says;
+    empty for a package from an index."""
+    match origin:
+        case {"url": str(url), "dir_info": {**info}}:
+            return f"{'-e ' if info.get('editable') else ''}'{unquote(urlsplit(url).path)}[{extra}]'"
+        case {"url": str(url), "vcs_info": {"vcs": str(vcs)}}:
+            return f"'{_NAME}[{extra}] @ {vcs}+{url}'"
+        case {"url": str(url)}:
+            return f"'{_NAME}[{extra}] @ {url}'"
+    return f"'{_NAME}[{extra}]'"

@@ -577,14 +577,16 @@ _SHAPELESS = LimitsConfig(max_array_size=None, max_string_length=None, max_objec
 def _own_policy(policy: Policy, own: OwnPipeline, clock: Clock, shared: Shared) -> Policy:
     """The policy for some tools: with slots of their own, for all processes together, and no limits but that of the
     payload."""
-    tools = policy.tools
+    tools, payload_setting = policy.tools, policy.payload_setting
     if own.max_payload_bytes is not None:
-        tools = msgspec.structs.replace(tools, max_payload_bytes=own.max_payload_bytes)
-    slots = Slots(ResourcesConfig(max_concurrent_executions=own.max_concurrent), tools, clock)
+        tools, payload_setting = msgspec.structs.replace(tools, max_payload_bytes=own.max_payload_bytes), None
+    resources = ResourcesConfig(max_concurrent_executions=own.max_concurrent)
+    slots = Slots(resources, tools, clock, own.max_concurrent_setting)
     return replace(
         policy,
         limits=_SHAPELESS,
         tools=tools,
+        payload_setting=payload_setting,
         shares=Shares(slots, ResourcesConfig(), _SHAPELESS, own.holder_of),
         common_slots=(own.tools[0], shared.take_slot),
         stages=own.stages,
@@ -595,7 +597,7 @@ def _own_policy(policy: Policy, own: OwnPipeline, clock: Clock, shared: Shared) 
 def _open_pipeline(runtime: Runtime, most: int, event: str) -> tuple[Intake, Pipeline]:
     """A pipeline of a part's own: with slots that are waited for, and no limits but that of the payload."""
     calls, clock = runtime.calls, runtime.clock
-    slots = Slots(ResourcesConfig(max_concurrent_executions=most), calls.policy.tools, clock)
+    slots = Slots(ResourcesConfig(max_concurrent_executions=most), calls.policy.tools, clock, None)
     policy = replace(
         calls.policy,
         find=FindOffer(),

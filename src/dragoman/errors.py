@@ -334,8 +334,13 @@ class Unanswered(Refused):
         super().__init__(message, {"reason": reason, "question": question})
 
 
+def _set_by(setting: str | None) -> dict[str, str]:
+    """The setting that a limit is, for `details`; nothing for a limit that is none."""
+    return {} if setting is None else {"setting": setting}
+
+
 class ResourceExhausted(Refused):
-    """A limit of the server is reached.
+    """A limit of the server is reached; `details.setting` names it, if it is a setting.
 
     When `details.retryable` is true, retry with exponential backoff and jitter.
     """
@@ -348,19 +353,19 @@ class ResourceExhausted(Refused):
 class PayloadTooLarge(ResourceExhausted):
     """The arguments weigh more than is taken. Repeating as is cannot help."""
 
-    def __init__(self, actual: int, limit: int) -> None:
+    def __init__(self, actual: int, limit: int, setting: str | None = "tools.max_payload_bytes") -> None:
         super().__init__(
             f"Arguments are {actual} bytes, and at most {limit} are taken",
-            {"reason": "payload_too_large", "limit": limit, "actual": actual, "retryable": False},
+            {"reason": "payload_too_large", "limit": limit, "actual": actual, "retryable": False, **_set_by(setting)},
         )
 
 
 class NoFreeSlot(ResourceExhausted):
     """Every slot is taken: the server's, the tool's or the caller's. Retry with exponential backoff and jitter."""
 
-    def __init__(self, limit: int, whose: str = "") -> None:
+    def __init__(self, limit: int, whose: str = "", setting: str | None = None) -> None:
         self.is_servers_own = not whose
-        details: dict[str, Any] = {"reason": "no_free_slot", "limit": limit, "retryable": True}
+        details: dict[str, Any] = {"reason": "no_free_slot", "limit": limit, "retryable": True, **_set_by(setting)}
         if whose:  # Nobody knows when one will be free: this is where to begin backing off.
             details["retryAfterMs"] = 100
         super().__init__(f"All {limit} slots{whose} are taken", details)
@@ -371,11 +376,9 @@ class RateLimited(ResourceExhausted):
 
     is_servers_own = False
 
-    def __init__(self, limit: int, retry_after_ms: int, what: str = "") -> None:
-        super().__init__(
-            f"At most {limit} calls{what} a minute",
-            {"reason": "rate_limited", "limit": limit, "retryable": True, "retryAfterMs": retry_after_ms},
-        )
+    def __init__(self, limit: int, retry_after_ms: int, what: str = "", setting: str | None = None) -> None:
+        facts = {"reason": "rate_limited", "limit": limit, "retryable": True, "retryAfterMs": retry_after_ms}
+        super().__init__(f"At most {limit} calls{what} a minute", {**facts, **_set_by(setting)})
 
 
 class BusFull(ResourceExhausted):
@@ -395,9 +398,10 @@ class QuotaExceeded(ResourceExhausted):
 
     is_servers_own = False
 
-    def __init__(self, message: str, reason: str, quota: str, limit: int, actual: int) -> None:
-        details = {"reason": reason, "quota": quota, "limit": limit, "actual": actual, "retryable": False}
-        super().__init__(message, details)
+    def __init__(self, message: str, reason: str, setting: str, limit: int, actual: int) -> None:
+        quota = setting.rpartition(".")[2]
+        facts = {"reason": reason, "quota": quota, "limit": limit, "actual": actual, "retryable": False}
+        super().__init__(message, {**facts, **_set_by(setting)})
 
 
 class MemoryPressure(ResourceExhausted):
@@ -439,7 +443,7 @@ class ClientCannotBeAsked(Failed):
     protocol eras, because the client is asked before the tool runs.
     """
 
-    code = ErrorCode.UNAUTHORIZED
+    code = ErrorCode.INTERNAL
     _INSTEAD: ClassVar[Mapping[str, str]] = {"sampling/createMessage": "Sample", "roots/list": "Roots"}
 
     def __init__(self, method: str, why: str = "there is no way to send it a request") -> None:
@@ -447,7 +451,7 @@ class ClientCannotBeAsked(Failed):
         super().__init__(
             f"The client cannot be asked while the tool runs: {why}. "
             f"Declare a parameter with {instead}, so that the client is asked before the tool runs",
-            {"reason": "unsupported", "method": method},
+            {"reason": "client_cannot_be_asked", "method": method},
         )
 
 
@@ -463,8 +467,14 @@ class ResultTooLarge(InternalFailure):
     `details.actual` is missing where the result was not encoded to its end.
     """
 
-    def __init__(self, actual: int | None, limit: int, cursor: str | None = None) -> None:
-        facts = {"reason": "result_too_large", "limit": limit, "actual": actual, "cursor": cursor}
+    def __init__(
+        self,
+        actual: int | None,
+        limit: int,
+        cursor: str | None = None,
+        setting: str | None = "response.max_response_bytes",
+    ) -> None:
+        facts = {"reason": "result_too_large", "limit": limit, "actual": actual, "cursor": cursor, "setting": setting}
         super().__init__("Result too large", {name: fact for name, fact in facts.items() if fact is not None})
 
 

@@ -164,6 +164,7 @@ class Limited(Tree):
 def quota_in(error: pytest.ExceptionInfo[QuotaExceeded]) -> tuple[str, int, int]:
     details = error.value.details or {}
     assert (details["reason"], details["retryable"]) == ("document_quota", False)
+    assert details["setting"] == f"knowledge.{details['quota']}"
     return details["quota"], details["limit"], details["actual"]
 
 

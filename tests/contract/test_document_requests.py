@@ -186,6 +186,7 @@ async def test_answers_are_kept_up_to_a_quota_of_their_tenant(tree: Tree, docume
     told = {
         "reason": "answer_quota",
         "quota": "answer_bytes_per_tenant",
+        "setting": "knowledge.answer_bytes_per_tenant",
         "limit": ROOM,
         "actual": ROOM + SMALLEST_CHARGE,
         "retryable": False,

@@ -172,6 +172,7 @@ async def test_answers_say_how_much_of_the_rate_is_left_and_when_there_is_more()
             rate = [response.headers.get(f"x-ratelimit-{name}") for name in ("limit", "remaining")]
             seen.append((response.status, *rate))
         assert seen == [(200, "3", "2"), (200, "3", "1"), (200, "3", "0"), (429, "3", "0"), (429, "3", "0")]
+        assert response.json["error"]["details"]["setting"] == "gateway.requests_per_minute_per_principal"
         wait = int(response.headers["retry-after"])
         assert 1 <= wait <= 60
         # Refusals after the rate have the headers, too; those before it have none.
@@ -215,10 +216,9 @@ async def test_the_principals_of_a_tenant_share_its_rate() -> None:
     async with open_gateway({"gateway": rates}) as gateway:
         one, two = await gateway.signer("owner", sub="svc:1"), await gateway.signer("owner", sub="svc:2")
         other = await gateway.signer("owner", tenant="globex", sub="svc:1")
-        statuses = [
-            (await gateway.act(each, "create_document", create_args())).status for each in (one, one, one, two, two)
-        ]
-        assert statuses == [200, 200, 200, 200, 429]
+        answers = [await gateway.act(each, "create_document", create_args()) for each in (one, one, one, two, two)]
+        assert [each.status for each in answers] == [200, 200, 200, 200, 429]
+        assert answers[-1].json["error"]["details"]["setting"] == "gateway.requests_per_minute_per_tenant"
         assert (await gateway.act(other, "create_document", create_args())).status == 200
 
 
@@ -340,6 +340,7 @@ async def test_an_action_has_ten_slots_beside_those_of_the_server_and_tenants_sh
             under_way.append(asked)
             return None
         assert code_of(asked, "http") == "RATE_LIMIT_EXCEEDED"
+        assert asked.response.json["error"]["details"]["setting"] == "knowledge.max_concurrent"
         return str(asked.response.json["error"]["message"])
 
     # A key has what leaves another one of its tenant a place, whatever names its holder chooses.

@@ -246,8 +246,10 @@ async def test_a_timeout_and_a_full_server_are_tool_results_too() -> None:
         late = tool_error(await client.answer(waiting))
         ended.set()
     assert (refused["code"], refused["runId"]) == ("RESOURCE_EXHAUSTED", "run-2")
-    assert refused["details"] == {"reason": "no_free_slot", "limit": 1, "retryable": True}
-    assert (late["code"], late["runId"], late["details"]) == ("TIMEOUT", "run-1", {"timeoutMs": 100})
+    setting = "resources.max_concurrent_executions"
+    assert refused["details"] == {"reason": "no_free_slot", "limit": 1, "retryable": True, "setting": setting}
+    assert (late["code"], late["runId"]) == ("TIMEOUT", "run-1")
+    assert late["details"] == {"timeoutMs": 100, "setting": "timeouts.tool_overrides.wait"}
 
 
 @pytest.mark.requirement("FND-ERR-01", "FND-ERR-04")

@@ -174,7 +174,10 @@ class Call(Struct, eq=False):
         self.cancellation.set("deadline")
         timeout = round((self.due - self.started) * 1000)
         self.duration_ms = float(timeout)
-        self.answer(Outcome(error=TimedOut(f"No result within {timeout} ms", {"timeoutMs": timeout})))
+        facts: dict[str, Any] = {"timeoutMs": timeout}
+        if timeout == self.tool.timeout_ms and self.tool.timeout_setting is not None:
+            facts["setting"] = self.tool.timeout_setting
+        self.answer(Outcome(error=TimedOut(f"No result within {timeout} ms", facts)))
 
     def withdraw(self, reason: Withdrawal) -> None:
         """Nobody wants the answer any longer: there will be none, and the handler is asked to stop."""

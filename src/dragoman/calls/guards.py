@@ -7,7 +7,7 @@ What they decided, other than to let the call pass, is in its completion record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, to_builtins
@@ -188,7 +188,9 @@ class Guards:
         rest = [each for each in violations.listed if each.code != ARRAY_TOO_LARGE]
         if rest:
             total = violations.total - facts.array_size_violation_count
-            raise LimitExceeded("Arguments exceed a limit", {"errors": to_builtins(rest), "total": total})
+            raise LimitExceeded(
+                "Arguments exceed a limit", {"errors": to_builtins(rest), "total": total, **set_by(rest)}
+            )
 
     def after(self, call: Call, timeout_ms: int) -> None:
         """Ask the gate that looks back."""
@@ -208,16 +210,23 @@ def _for_the_record(gate: Gate, verdict: Verdict, facts: GateFacts) -> str | Non
     return verdict.warning or verdict.reason
 
 
+def set_by(violations: Iterable[Violation]) -> dict[str, str]:
+    """The setting of the first limit that is exceeded, for `details`; nothing if only the schema has limits."""
+    return next(({"setting": each.setting} for each in violations if each.setting is not None), {})
+
+
 def _refusal(gate: Gate, verdict: Verdict, facts: GateFacts) -> ToolError:
     said: dict[str, Any] = {"gate": gate.id, "recommendation": verdict.recommendation}
     assert verdict.reason is not None
     if gate.judge is _array_size:
         errors, total = to_builtins(list(facts.array_size_violations)), facts.array_size_violation_count
+        said |= set_by(facts.array_size_violations)
         return LimitExceeded(verdict.reason, {"errors": errors, "total": total, **said})
     if gate.judge is _memory_pressure:
+        said["setting"] = "guards.memory_budget_bytes"
         return MemoryPressure(verdict.reason, {"reason": "memory_pressure", "retryable": True, **said})
     assert facts.request_size_bytes is not None
     assert facts.max_request_bytes is not None
-    refusal = PayloadTooLarge(facts.request_size_bytes, facts.max_request_bytes)
+    refusal = PayloadTooLarge(facts.request_size_bytes, facts.max_request_bytes, "limits.max_request_bytes")
     refusal.message, refusal.details = verdict.reason, {**(refusal.details or {}), **said}
     return refusal

@@ -22,6 +22,7 @@ from dragoman.errors import InvalidArgument
 from dragoman.schemas.findings import json_pointer
 from dragoman.schemas.references import target_of
 from dragoman.schemas.schema import ANY_OBJECT, DRAFT_2020_12, Schema, Validator, compile_schema
+from dragoman.sections import join
 from dragoman.tools.settings import ToolsConfig
 
 Branches: TypeAlias = dict[int, Mapping[str, Any]]
@@ -58,7 +59,7 @@ def encode_arguments(arguments: Any) -> bytes:
         raise InvalidArgument("Arguments cannot be serialised", {"reason": "arguments_not_serializable"}) from None
 
 
-class Violation(Struct, frozen=True):
+class Violation(Struct, frozen=True, omit_defaults=True):
     """One element that is beyond a limit."""
 
     path: str
@@ -66,6 +67,8 @@ class Violation(Struct, frozen=True):
     message: str
     limit: int
     actual: int
+    setting: str | None = None
+    """The setting that is the limit; None if the tool's schema is."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -76,8 +79,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_string_length: int | None
     max_object_depth: int | None
     max_object_members: int | None
-    overridden: frozenset[str] = frozenset()
-    """Which of them somebody set for this tool: these win over what its schema says."""
+    overridden: Mapping[str, str] = {}
+    """The settings for this tool alone, by limit: these win over what its schema says."""
     sure_bytes: int = 0
     """So few bytes cannot hold anything that is beyond a limit."""
     validators: tuple[Validator, Validator] = (ANY_OBJECT, ANY_OBJECT)
@@ -222,15 +225,14 @@ class _Walk:
         """Note that the container at `place` in the last level, or something within it, is beyond a limit."""
         if self.found.count(code):
             path = (*self._path(len(self._levels) - 1, place), *within)
-            message = f"{said}, and at most {limit} are allowed ({self._source_of(code, limit)})"
-            self.found.listed.append(Violation(_pointer(path), code, message, limit, actual))
+            setting = self._setting_of(code, limit)
+            message = f"{said}, and at most {limit} are allowed ({setting or 'the schema'})"
+            self.found.listed.append(Violation(_pointer(path), code, message, limit, actual, setting))
 
-    def _source_of(self, code: str, limit: int) -> str:
-        """The setting that a limit is, or the schema where that allows more than the setting."""
+    def _setting_of(self, code: str, limit: int) -> str | None:
+        """The setting that a limit is; None where the schema allows more than the setting."""
         name = _SETTINGS[code]
-        if limit != getattr(self._limits, name):
-            return "the schema"
-        return f"{name} of the tool" if name in self._limits.overridden else f"limits.{name}"
+        return self._limits.overridden.get(name, f"limits.{name}") if limit == getattr(self._limits, name) else None
 
     def _path(self, level: int, place: int) -> list[str | int]:
         """The names and numbers that lead to a container."""
@@ -342,12 +344,16 @@ def limits_by_tool(limits: LimitsConfig, tools: ToolsConfig) -> tuple[Limits, di
     special: dict[str, Limits] = {}
     for name in (*limits.tool_array_limits, *limits.tools):
         own: dict[str, int] = {}
+        overridden: dict[str, str] = {}
         if name in limits.tool_array_limits:
             own["max_array_size"] = limits.tool_array_limits[name]
+            overridden["max_array_size"] = join("limits.tool_array_limits", name)
         if name in limits.tools:
             settings = limits.tools[name]
-            fields = ("max_payload_bytes", *(name for name in Limits.__struct_fields__ if name.startswith("max_")))
-            own |= {field: value for field in fields if (value := getattr(settings, field)) is not None}
+            fields = (field for field in Limits.__struct_fields__ if field.startswith("max_"))
+            set_here = {field: value for field in fields if (value := getattr(settings, field)) is not None}
+            own |= set_here
+            overridden |= {field: join(join("limits.tools", name), field) for field in set_here}
         if own:
-            special[name] = msgspec.structs.replace(general, **own, overridden=frozenset(own))
+            special[name] = msgspec.structs.replace(general, **own, overridden=overridden)
     return general, special

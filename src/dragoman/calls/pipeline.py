@@ -51,6 +51,8 @@ class Policy:
     """Finds what a call runs, or refuses the call."""
     limits: LimitsConfig
     tools: ToolsConfig
+    payload_setting: str | None = "tools.max_payload_bytes"
+    """The setting that the limit of the payload is; None if it is none."""
     rates: Rates
     shares: Shares
     """Of the slots that it takes."""
@@ -124,7 +126,7 @@ def build_pipeline(policy: Policy, common: Common) -> Pipeline:
         record,
         *common.around,
         Admit(common.admission),
-        CheckRequest(policy.limits, policy.tools, common.catalogue, guards),
+        CheckRequest(policy.limits, policy.tools, common.catalogue, guards, policy.payload_setting),
         policy.find,
         CheckScopes(),
         *policy.stages,

@@ -37,6 +37,8 @@ class Full(NamedTuple):
     taken: int
     whose: str = ""
     """Empty, unless others could have one."""
+    setting: str | None = None
+    """The setting that says how many places there are."""
 
 
 class Turns(Generic[W]):
@@ -85,8 +87,9 @@ def _rotate(queues: OrderedDict[K, Q], name: K) -> None:
 class Places:
     """A fixed number of places."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, setting: str | None = None) -> None:
         self.limit = limit
+        self.setting = setting
         self.in_use = 0
         self._held: dict[Hashable, int] = {}
         """By tenant, and by holder; only those that hold some."""
@@ -95,17 +98,19 @@ class Places:
         """Why there is no place for one more; None if there is one."""
         free = self.limit - self.in_use
         if free <= 0:
-            return Full(self.limit)
+            return Full(self.limit, setting=self.setting)
         if holder is None:
             return None
         held = self.held_by(holder.tenant)
         left = min(free, max(_half(self.limit) - held, free - _fifth(self.limit)))
         if left <= 0:
-            return Full(held, " of this tenant")
+            return Full(held, " of this tenant", self.setting)
         if not holder.key:
             return None
         most, of_key = held + left, self._held.get(holder, 0)
-        return None if of_key < _half(most) or left > _fifth(most) else Full(of_key, " of this caller")
+        if of_key < _half(most) or left > _fifth(most):
+            return None
+        return Full(of_key, " of this caller", self.setting)
 
     def held_by(self, tenant: str) -> int:
         """How many places a tenant holds."""
@@ -143,8 +148,8 @@ def _fifth(count: int) -> int:
 class AwaitedPlaces(Places):
     """Places that can be waited for. Lives on one event loop."""
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
+    def __init__(self, limit: int, setting: str | None = None) -> None:
+        super().__init__(limit, setting)
         self.waiting: Turns[asyncio.Future[None]] = Turns()
 
     async def acquire(self, holder: Holder | None = None) -> Release:

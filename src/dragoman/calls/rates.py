@@ -13,6 +13,7 @@ from itertools import islice
 
 from dragoman.calls.settings import LimitsConfig
 from dragoman.errors import RateLimited
+from dragoman.sections import join
 
 _MINUTE = 60.0
 
@@ -66,9 +67,10 @@ class Rates:
         own_wait = own.wait_ms(caller, now) if own is not None else 0
         overall_wait = overall.wait_ms(caller, now) if overall is not None else 0
         if own is not None and own_wait > overall_wait:
-            raise RateLimited(own.limit, own_wait, f" of {tool!r}")
+            setting = join(join("limits.tools", tool), "calls_per_minute")
+            raise RateLimited(own.limit, own_wait, f" of {tool!r}", setting)
         if overall is not None and overall_wait:
-            raise RateLimited(overall.limit, overall_wait)
+            raise RateLimited(overall.limit, overall_wait, setting="limits.calls_per_minute_per_caller")
         if own is not None:
             own.take(caller, now)
         if overall is not None:

@@ -11,6 +11,7 @@ from dragoman.calls.places import Holder
 from dragoman.calls.settings import LimitsConfig, ResourcesConfig
 from dragoman.calls.slots import Slots
 from dragoman.errors import NoFreeSlot
+from dragoman.sections import join
 
 HolderOf: TypeAlias = Callable[[Call], Holder]
 
@@ -45,11 +46,12 @@ class Shares:
         """
         quota, per_caller = self._per_tool.get(call.name), self._per_caller
         if quota is not None and not quota.take(call.name):
-            raise NoFreeSlot(quota.most, f" for {call.name!r}")
+            setting = join(join("limits.tools", call.name), "max_concurrent")
+            raise NoFreeSlot(quota.most, f" for {call.name!r}", setting)
         if per_caller is not None and not per_caller.take(call.origin.caller.principal):
             if quota is not None:
                 quota.give_back(call.name)
-            raise NoFreeSlot(per_caller.most, " of this caller")
+            raise NoFreeSlot(per_caller.most, " of this caller", "resources.max_concurrent_per_caller")
         holder = self.holder_of(call)
         full = self.slots.full(holder)
         if full is not None:

@@ -36,9 +36,14 @@ class Slots(AwaitedPlaces):
     """A fixed number of slots, taken without waiting or not at all, and one reserved for `health`."""
 
     def __init__(
-        self, config: ResourcesConfig | None = None, tools: ToolsConfig | None = None, clock: Clock | None = None
+        self,
+        config: ResourcesConfig | None = None,
+        tools: ToolsConfig | None = None,
+        clock: Clock | None = None,
+        setting: str | None = "resources.max_concurrent_executions",
     ) -> None:
-        super().__init__((config or ResourcesConfig()).max_concurrent_executions)
+        """`setting` says how many there are."""
+        super().__init__((config or ResourcesConfig()).max_concurrent_executions, setting)
         self.max_payload_bytes = (tools or ToolsConfig()).max_payload_bytes
         self.lag = LagMonitor(clock or SystemClock())
         self.consecutive_refusals = 0

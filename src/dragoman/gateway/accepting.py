@@ -187,7 +187,7 @@ class Acceptor:
         """Raise `PayloadTooLarge` for what would be refused later, and be kept as a dead letter until then."""
         args, limit = asked.envelope.payload.args, asked.action.max_payload_bytes
         if args is not None and limit is not None and (size := len(encode_arguments(args))) > limit:
-            raise PayloadTooLarge(size, limit)
+            raise PayloadTooLarge(size, limit, None)
 
     async def _artifact(self, asked: AskedAction) -> str | None:
         """The object that holds the arguments, which is kept for as long as the request may be retried."""

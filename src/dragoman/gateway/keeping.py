@@ -326,4 +326,4 @@ def _is_shallow(value: Any) -> bool:
 
 def _no_room(error: OverQuota) -> QuotaExceeded:
     said = f"At most {error.limit} bytes of artifacts are kept for a tenant; each ends a day after it was sent"
-    return QuotaExceeded(said, "artifact_quota", "artifact_bytes_per_tenant", error.limit, error.actual)
+    return QuotaExceeded(said, "artifact_quota", "gateway.artifact_bytes_per_tenant", error.limit, error.actual)

@@ -50,13 +50,16 @@ class GatewayRates:
         self._clock = clock
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
-    async def take(self, *wanted: tuple[str, int]) -> Remaining:
-        """Count a request in each bucket, up to its limit. Raises `RateLimited`, and counts it in none then."""
+    async def take(self, *wanted: tuple[str, int] | tuple[str, int, str]) -> Remaining:
+        """Count a request in each bucket, up to its limit, which may be a setting.
+
+        Raises `RateLimited`, and counts it in none then.
+        """
         counted: list[_Bucket] = []
         nearest = None
-        for name, limit in wanted:
+        for name, limit, *setting in wanted:
             try:
-                bucket = await self._take(name, limit)
+                bucket = await self._take(name, limit, *setting)
             except BaseException:
                 for each in counted:
                     each.left += 1
@@ -68,7 +71,7 @@ class GatewayRates:
         assert nearest is not None
         return nearest
 
-    async def _take(self, name: str, limit: int) -> _Bucket:
+    async def _take(self, name: str, limit: int, setting: str | None = None) -> _Bucket:
         while True:
             now = self._clock.now().timestamp()
             bucket = self._bucket(name, int(now // WINDOW_SECONDS))
@@ -79,7 +82,7 @@ class GatewayRates:
                 return bucket
             if bucket.taken >= limit and bucket.fetching is None:
                 wait = (bucket.window + 1) * WINDOW_SECONDS - now
-                raise RateLimited(limit, max(1, math.ceil(wait * 1000)))
+                raise RateLimited(limit, max(1, math.ceil(wait * 1000)), setting=setting)
             await asyncio.shield(self._fetch(name, bucket, limit))
 
     def _bucket(self, name: str, window: int) -> _Bucket:
@@ -118,9 +121,11 @@ class RequestRates:
         """Count a request of a principal, of a tenant, or of both. Raises `RateLimited`, and counts it in none then."""
         wanted = []
         if tenant is not None:  # First: whoever can choose its name freely is still of one tenant.
-            wanted.append((f"tenant {tenant}", self._settings.requests_per_minute_per_tenant))
+            limit = self._settings.requests_per_minute_per_tenant
+            wanted.append((f"tenant {tenant}", limit, "gateway.requests_per_minute_per_tenant"))
         if principal is not None:
-            wanted.append((f"principal {principal}", self._settings.requests_per_minute_per_principal))
+            limit = self._settings.requests_per_minute_per_principal
+            wanted.append((f"principal {principal}", limit, "gateway.requests_per_minute_per_principal"))
         return await self._rates.take(*wanted)
 
 

@@ -222,13 +222,15 @@ def _check_room(
     """Raise `QuotaExceeded` for a revision that its tenant may not keep: beyond its quota and `spare` bytes."""
     quota, usage = request.quota, rows.usage_with(document, before)
     if before is None and usage.documents > quota.documents:
-        raise _beyond("documents_per_tenant", f"{quota.documents} documents", quota.documents, usage.documents)
+        raise _beyond(
+            "knowledge.documents_per_tenant", f"{quota.documents} documents", quota.documents, usage.documents
+        )
     if usage.size > quota.size + spare:
-        raise _beyond("document_bytes_per_tenant", f"{quota.size} bytes of documents", quota.size, usage.size)
+        raise _beyond("knowledge.document_bytes_per_tenant", f"{quota.size} bytes of documents", quota.size, usage.size)
 
 
-def _beyond(quota: str, most: str, limit: int, actual: int) -> QuotaExceeded:
-    return QuotaExceeded(f"At most {most} are kept for a tenant", "document_quota", quota, limit, actual)
+def _beyond(setting: str, most: str, limit: int, actual: int) -> QuotaExceeded:
+    return QuotaExceeded(f"At most {most} are kept for a tenant", "document_quota", setting, limit, actual)
 
 
 def _check_depth(rows: DocumentRows, change: MoveDocument, tenant: str) -> None:

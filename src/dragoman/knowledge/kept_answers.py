@@ -24,4 +24,4 @@ def charge_of(*sizes: int) -> int:
 def answers_full(limit: int, actual: int) -> QuotaExceeded:
     """The error for an answer that cannot be kept."""
     said = f"At most {limit} bytes of answers are kept for a tenant, each for as long as it was promised"
-    return QuotaExceeded(said, "answer_quota", "answer_bytes_per_tenant", limit, actual)
+    return QuotaExceeded(said, "answer_quota", "knowledge.answer_bytes_per_tenant", limit, actual)

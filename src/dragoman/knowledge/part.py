@@ -68,6 +68,7 @@ def knowledge_part(
             return OwnPipeline(
                 tools=(name,),
                 max_concurrent=settings.max_concurrent,
+                max_concurrent_setting="knowledge.max_concurrent",
                 max_payload_bytes=action.max_payload_bytes,
                 stages=(stage,),
                 repeats=repeats,

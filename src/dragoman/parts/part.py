@@ -86,6 +86,8 @@ class OwnPipeline(Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...]
     max_concurrent: int
     """Slots beside those of other tools, of all processes of the server together. A call that finds none is refused."""
+    max_concurrent_setting: str | None = None
+    """The setting that says how many."""
     max_payload_bytes: int | None = None
     """None: as for other tools. There are no other limits of size and shape."""
     stages: tuple[Stage, ...] = ()

@@ -121,10 +121,10 @@ class TaskQueue:
     def _too_many(self, task: QueuedTask) -> NoFreeSlot | None:
         """The refusal of a new task when too many wait."""
         if self._waiting_of.total() >= self._most_waiting:
-            return NoFreeSlot(self._most_waiting, " for tasks that wait")
+            return NoFreeSlot(self._most_waiting, " for tasks that wait", "tasks.max_waiting")
         share = max(1, self._most_waiting // 2)
         if task.principal is not None and self._waiting_of[task.principal] >= share:
-            return NoFreeSlot(share, " of this caller for tasks that wait")
+            return NoFreeSlot(share, " of this caller for tasks that wait", "tasks.max_waiting")
         return None
 
     def _fits(self, task: QueuedTask) -> bool:

@@ -234,7 +234,7 @@ class TaskRuns:
         most = self.config.max_waiting
         waiting = await stored_now(self._store.runs.page(msgspec.structs.replace(WAITING, limit=most)))
         if len(waiting) >= most:
-            raise NoFreeSlot(most, " for tasks that wait")
+            raise NoFreeSlot(most, " for tasks that wait", "tasks.max_waiting")
 
     # One run.
 

@@ -17,7 +17,7 @@ from dragoman.lifespans import Lifespan
 from dragoman.schemas.returns import AS_JSON, Returns
 from dragoman.schemas.schema import ANY_OBJECT, Validator, compile_schema
 from dragoman.schemas.sensitive import may_be_marked
-from dragoman.sections import ValidationResult
+from dragoman.sections import ValidationResult, join
 from dragoman.telemetry.log import Logger
 from dragoman.tools.categories import CATEGORIES, TOOL_CATEGORIES
 from dragoman.tools.context import ToolContext
@@ -45,6 +45,8 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     timeout_ms: int
     serial: int
     """No two registrations share it."""
+    timeout_setting: str | None = None
+    """The setting that decides `timeout_ms`, or can."""
     output_validator: Validator | None = None
     is_dynamic: bool = False
     touches_results: bool = False
@@ -190,8 +192,10 @@ class Catalogue:
         if tool.checks_results and output_validator is not None:
             output_validator = ANY_OBJECT
         validator = ANY_OBJECT if tool.checks_arguments else validator
+        timeout_ms, timeout_setting = self._timeout_of(definition)
         return msgspec.structs.replace(
-            RegisteredTool.of(tool, validator, self._timeout_of(definition)),
+            RegisteredTool.of(tool, validator, timeout_ms),
+            timeout_setting=timeout_setting,
             output_validator=output_validator,
             is_dynamic=is_dynamic,
             returns=tool.returns,
@@ -269,16 +273,16 @@ class Catalogue:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def _timeout_of(self, definition: ToolDefinition) -> int:
-        """The operator's word, else the tool's own, else its category's, else everybody's."""
+    def _timeout_of(self, definition: ToolDefinition) -> tuple[int, str]:
+        """The operator's word, else the tool's own, else its category's, else everybody's; and how to set it."""
         said = self._timeouts.tool_overrides.get(definition.name) or definition.timeout_ms
         if said is not None:
-            return said
+            return said, join("timeouts.tool_overrides", definition.name)
         category = definition.category or TOOL_CATEGORIES.get(definition.name)
         if category is None:
-            return self._config.default_timeout_ms
+            return self._config.default_timeout_ms, "tools.default_timeout_ms"
         by_category: int = getattr(self._timeouts.tool_timeouts, category)
-        return by_category
+        return by_category, f"timeouts.tool_timeouts.{category}"
 
     def _task_support_of(self, definition: ToolDefinition) -> TaskSupport | None:
         """The operator's word, else the tool's own."""

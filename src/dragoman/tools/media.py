@@ -70,11 +70,11 @@ def read_file(path: FilePath, max_bytes: int) -> bytes:
     if not stat.S_ISREG(status.st_mode):  # A pipe or a device may have no end.
         raise NotFound(f"{name!r} is not a file", {"file": name})
     if status.st_size > max_bytes:
-        raise ResultTooLarge(status.st_size, max_bytes)
+        raise ResultTooLarge(status.st_size, max_bytes, setting=None)
     with open(path, "rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:  # It has grown, or has no size that is known before.
-        raise ResultTooLarge(len(data), max_bytes)
+        raise ResultTooLarge(len(data), max_bytes, setting=None)
     return data
 
 

@@ -59,7 +59,13 @@ def tool_error(error: StorageError) -> ToolError:
         return ResourceExhausted(
             f"This would make {error.actual} bytes, and at most {error.limit} are kept for a caller; "
             "delete something first",
-            {"reason": "storage_quota", "limit": error.limit, "actual": error.actual, "retryable": False},
+            {
+                "reason": "storage_quota",
+                "limit": error.limit,
+                "actual": error.actual,
+                "retryable": False,
+                "setting": "storage.max_bytes_per_caller",
+            },
         )
     if isinstance(error, TooManyWrites):
         return ResourceExhausted(

@@ -898,7 +898,8 @@ async def test_a_running_handler_that_asks_where_nobody_can_be_asked_fails_and_t
             error_in((await round_of(modern, "inquire"))["result"]),
         ]
         for error, why in zip(errors, ("did not declare the capability", "does not carry requests"), strict=True):
-            assert (error["code"], error["details"]) == ("UNAUTHORIZED", {"reason": "unsupported", "method": method})
+            assert error["code"] == "INTERNAL"
+            assert error["details"] == {"reason": "client_cannot_be_asked", "method": method}
             assert why in error["message"]
             assert f"Declare a parameter with {instead}," in error["message"]
         with pytest.raises(ClientCannotBeAsked, match="no MCP client made this call"):

@@ -188,6 +188,7 @@ async def test_arguments_exactly_at_the_limit_pass_counted_in_bytes_not_characte
         "limit": size - 1,
         "actual": size,
         "retryable": False,
+        "setting": "tools.max_payload_bytes",
     }
 
 
@@ -261,7 +262,12 @@ async def test_call_without_a_free_slot_is_refused_at_once_and_counted() -> None
     assert error == {
         "code": "RESOURCE_EXHAUSTED",
         "message": "All 1 slots are taken",
-        "details": {"reason": "no_free_slot", "limit": 1, "retryable": True},
+        "details": {
+            "reason": "no_free_slot",
+            "limit": 1,
+            "retryable": True,
+            "setting": "resources.max_concurrent_executions",
+        },
         "runId": "run-2",
         "correlationId": "corr-2",
     }

@@ -44,7 +44,8 @@ async def test_setting_for_the_tool_wins_over_its_own_timeout_and_that_over_the_
         on_time = answers(client, call)
         held.release.set()
     assert early == []
-    assert error_in(on_time[0]["result"])["details"] == {"timeoutMs": expected}
+    setting = "tools.default_timeout_ms" if own is None else "timeouts.tool_overrides.hold"
+    assert error_in(on_time[0]["result"])["details"] == {"timeoutMs": expected, "setting": setting}
 
 
 @pytest.mark.requirement("FND-TIME-01")
@@ -67,7 +68,7 @@ async def test_client_is_answered_at_the_deadline_while_the_handler_runs_on() ->
     assert error_in(answer["result"]) == {
         "code": "TIMEOUT",
         "message": "No result within 50 ms",
-        "details": {"timeoutMs": 50},
+        "details": {"timeoutMs": 50, "setting": "timeouts.tool_overrides.hold"},
         "runId": "run-1",
         "correlationId": "corr-1",
     }

@@ -124,6 +124,7 @@ async def test_call_is_refused_under_critical_pressure_before_its_handler_and_he
                 "retryable": True,
                 "gate": "memory-pressure-check",
                 "recommendation": "Wait for cache eviction or increase maxSizeBytes",
+                "setting": "guards.memory_budget_bytes",
             },
             "runId": "run-1",
             "correlationId": "corr-1",

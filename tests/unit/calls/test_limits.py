@@ -95,7 +95,10 @@ async def test_exactly_at_the_limit_passes_and_one_more_is_refused_before_the_ha
         assert spy.calls == 1
         assert error["code"] == "INVALID_ARGUMENT"
         (violation,) = error["details"]["errors"]
-        assert {key: value for key, value in violation.items() if key != "message"} == told
+        setting = violation["setting"]
+        assert {key: value for key, value in violation.items() if key not in ("message", "setting")} == told
+        assert error["details"]["setting"] == setting
+        assert setting in violation["message"]
         assert str(told["limit"]) in violation["message"]
         assert server.runtime.slots.in_use == 0
 
@@ -108,7 +111,8 @@ async def test_exactly_the_most_bytes_pass_and_one_more_is_refused_before_the_ha
         assert (await client.call_tool("spy", {"x": "ü" * 6}))["isError"] is False
         error = await refusal(client, {"x": "ü" * 6 + "x"})
         assert error["code"] == "RESOURCE_EXHAUSTED"
-        assert error["details"] == {"reason": "payload_too_large", "limit": 20, "actual": 21, "retryable": False}
+        facts = {"reason": "payload_too_large", "limit": 20, "actual": 21, "retryable": False}
+        assert error["details"] == {**facts, "setting": "tools.max_payload_bytes"}
         assert spy.calls == 1
 
 
@@ -142,7 +146,8 @@ async def test_long_array_that_a_tool_may_be_given_is_looked_at_to_its_end(place
     [
         ({"response": {"dialect": "envelope"}}, 100, "limits.max_array_size"),
         ({}, 10_000, "limits.max_array_size"),
-        ({"limits": {"tools": {"spy": {"max_array_size": 5}}}}, 5, "max_array_size of the tool"),
+        ({"limits": {"tools": {"spy": {"max_array_size": 5}}}}, 5, "limits.tools.spy.max_array_size"),
+        ({"limits": {"tool_array_limits": {"spy": 5}}}, 5, "limits.tool_array_limits.spy"),
     ],
 )
 async def test_a_refusal_of_an_array_names_the_setting_whose_default_the_dialect_decides(
@@ -156,6 +161,7 @@ async def test_a_refusal_of_an_array_names_the_setting_whose_default_the_dialect
     assert error is not None
     (told,) = error.details["errors"]
     assert told["message"] == f"has {passes + 1} items, and at most {passes} are allowed ({named})"
+    assert told["setting"] == error.details["setting"] == named
 
 
 @pytest.mark.requirement("PRD-LIMIT-06")
@@ -384,9 +390,8 @@ def test_no_argument_beyond_a_limit_is_so_short_that_it_is_not_looked_at(limit: 
 
 def test_violation_says_where_by_how_much_and_what_is_allowed() -> None:
     found = limits().violations({"a": [1, 2, 3, 4]}).listed
-    assert found == [
-        Violation("/a", ARRAY_TOO_LARGE, "has 4 items, and at most 3 are allowed (limits.max_array_size)", 3, 4)
-    ]
+    message = "has 4 items, and at most 3 are allowed (limits.max_array_size)"
+    assert found == [Violation("/a", ARRAY_TOO_LARGE, message, 3, 4, "limits.max_array_size")]
 
 
 def test_elements_of_an_array_that_is_too_large_are_looked_at_too() -> None:

@@ -40,7 +40,9 @@ async def test_caller_has_no_more_slots_than_its_share_and_others_have_theirs() 
         error = error_in(await ada.call_tool("ping"))
         assert error["code"] == "RESOURCE_EXHAUSTED"
         assert error["message"] == "All 2 slots of this caller are taken"
-        assert error["details"] == {"reason": "no_free_slot", "limit": 2, "retryable": True, "retryAfterMs": 100}
+        setting = "resources.max_concurrent_per_caller"
+        facts = {"reason": "no_free_slot", "limit": 2, "retryable": True, "retryAfterMs": 100, "setting": setting}
+        assert error["details"] == facts
         assert (await ben.call_tool("ping"))["isError"] is False
         assert (await ada.call_tool("health"))["isError"] is False
         held.release.set()
@@ -106,7 +108,9 @@ async def test_caller_that_calls_too_often_is_told_when_to_come_back() -> None:
         error = error_in(await ada.call_tool("ping"))
         assert error["code"] == "RESOURCE_EXHAUSTED"
         assert error["message"] == "At most 3 calls a minute"
-        assert error["details"] == {"reason": "rate_limited", "limit": 3, "retryable": True, "retryAfterMs": 20_000}
+        setting = "limits.calls_per_minute_per_caller"
+        facts = {"reason": "rate_limited", "limit": 3, "retryable": True, "retryAfterMs": 20_000, "setting": setting}
+        assert error["details"] == facts
         assert (await ben.call_tool("ping"))["isError"] is False
         assert (await ada.call_tool("health"))["isError"] is False
         clock.advance(19.999)

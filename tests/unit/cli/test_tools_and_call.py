@@ -214,7 +214,8 @@ def test_whoever_writes_a_tool_sees_where_it_failed() -> None:
 def test_a_deadline_can_be_given_and_nobody_waits_for_a_deaf_tool() -> None:
     late = call("wait", "--timeout", "0.05")
     assert (late.exit_code, late.stdout) == (1, "")
-    assert late.stderr.splitlines()[-2:] == ["dragoman: TIMEOUT: No result within 50 ms", "  timeoutMs: 50"]
+    setting = '  setting: "timeouts.tool_overrides.wait"'
+    assert late.stderr.splitlines()[-3:] == ["dragoman: TIMEOUT: No result within 50 ms", "  timeoutMs: 50", setting]
 
 
 def test_the_log_is_there_for_who_wants_it() -> None:

@@ -151,7 +151,8 @@ async def test_a_quota_is_refused_in_words_and_leaves_no_file(
     await keep(objects, b"a", mime="text/plain")
     with pytest.raises(ResourceExhausted) as refused:
         await keep(objects, b"b", mime="text/plain")
-    assert (refused.value.details or {})["reason"] == "artifact_quota"
+    details = refused.value.details or {}
+    assert (details["reason"], details["setting"]) == ("artifact_quota", "gateway.artifact_bytes_per_tenant")
     await keep(objects, b"a", mime="text/plain")
     await keep(objects, b"b", "other", "text/plain")
     assert len(files_in(tmp_path)) == 2

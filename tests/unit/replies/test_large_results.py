@@ -50,7 +50,8 @@ def test_encoding_an_error_stops_at_the_limit(dialect: str) -> None:
 def test_result_that_was_not_encoded_to_its_end_says_the_limit_and_no_size(dialect: str) -> None:
     body = body_of(Desk(dialect, **SETTINGS).give(["x" * 100] * 10_000))
     details = body["error"]["context"] if dialect == "envelope" else body["details"]
-    assert details == {"reason": "result_too_large", "limit": LIMIT}
+    setting = "response.max_response_bytes"
+    assert details == {"reason": "result_too_large", "limit": LIMIT, "setting": setting}
 
 
 def test_envelope_shortens_and_keeps_a_result_that_is_exactly_as_large_as_is_kept() -> None:

@@ -27,7 +27,8 @@ def test_result_may_be_exactly_as_large_as_the_limit_and_no_larger() -> None:
     assert body_of(desk.give("x" * most)) == "x" * most
     error = body_of(desk.give("x" * (most + 1)))
     assert (error["code"], error["message"]) == ("INTERNAL", "Result too large")
-    assert error["details"] == {"reason": "result_too_large", "limit": LIMIT, "actual": LIMIT + 1}
+    facts = {"reason": "result_too_large", "limit": LIMIT, "actual": LIMIT + 1}
+    assert error["details"] == {**facts, "setting": "response.max_response_bytes"}
 
 
 @pytest.mark.requirement("INV-MCP-RESP-003")

@@ -82,8 +82,9 @@ def test_queue_that_is_full_refuses_and_places_that_were_kept_count() -> None:
     queue = queue_of(waiting=2)
     queue.add(task(1))
     full = pytest.raises(NoFreeSlot, match="All 2 slots for tasks that wait are taken")
-    with queue.about_to_wait(task(0)), full, queue.about_to_wait(task(0)):
+    with queue.about_to_wait(task(0)), full as refused, queue.about_to_wait(task(0)):
         pass
+    assert (refused.value.details or {})["setting"] == "tasks.max_waiting"
     with queue.about_to_wait(task(0)):
         pass
 

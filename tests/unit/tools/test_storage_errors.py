@@ -74,7 +74,8 @@ async def test_a_refusal_says_which_limit_was_reached_and_whether_to_repeat_the_
     told = await worded(OverQuota(10, 13))
     assert type(told) is ResourceExhausted
     assert told.message == "This would make 13 bytes, and at most 10 are kept for a caller; delete something first"
-    assert told.details == {"reason": "storage_quota", "limit": 10, "actual": 13, "retryable": False}
+    facts = {"reason": "storage_quota", "limit": 10, "actual": 13, "retryable": False}
+    assert told.details == {**facts, "setting": "storage.max_bytes_per_caller"}
     told = await worded(TooManyWrites(3, 4))
     assert type(told) is ResourceExhausted
     assert told.message == "Too many writes are waiting"

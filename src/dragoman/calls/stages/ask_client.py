@@ -42,7 +42,8 @@ class Waiting:
         caller = call.origin.caller
         holder = caller.principal if is_known(caller) else None
         if holder is not None and not self.per_caller.take(holder):
-            raise NoFreeSlot(self.per_caller.most, " of this caller for calls that wait for an answer")
+            whose = " of this caller for calls that wait for an answer"
+            raise NoFreeSlot(self.per_caller.most, whose, "resources.max_waiting_per_caller")
         self.count += 1
         try:
             yield

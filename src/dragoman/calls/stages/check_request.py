@@ -23,6 +23,8 @@ class CheckRequest:
     tools: ToolsConfig
     catalogue: Catalogue
     guards: Guards
+    payload_setting: str | None = "tools.max_payload_bytes"
+    """The setting that the limit of the payload is, for tools without one of their own."""
 
     def __call__(self, proceed: Service, /) -> Service:
         general, special = limits_by_tool(self.limits, self.tools)
@@ -33,12 +35,18 @@ class CheckRequest:
             call.payload_bytes = size = len(encode_arguments(call.arguments))
             limits = special.get(call.name, general)
             if size > limits.max_payload_bytes and size > (call.origin.max_payload_bytes or 0):
-                raise PayloadTooLarge(size, call.origin.max_payload_bytes or limits.max_payload_bytes)
+                raise too_large(call, size, limits)
             if not pressure.is_calm or (
                 size > limits.sure_bytes and (size > most or not limits.surely_fit(call.arguments, size))
             ):
                 judge_closely(call, limits)
             return proceed(call)
+
+        def too_large(call: Call, size: int, limits: Limits) -> PayloadTooLarge:
+            if (most := call.origin.max_payload_bytes) is not None:
+                return PayloadTooLarge(size, most, "gateway.max_artifact_bytes")
+            setting = limits.overridden.get("max_payload_bytes", self.payload_setting)
+            return PayloadTooLarge(size, limits.max_payload_bytes, setting)
 
         def judge_closely(call: Call, limits: Limits) -> None:
             tool = get_tool(call.name)

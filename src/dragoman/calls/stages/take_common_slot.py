@@ -34,7 +34,7 @@ class TakeCommonSlot:
                 return go_on(call, taken)
             if call.origin.waits_for_slot:
                 return wait(call)
-            raise NoFreeSlot(*taken)
+            raise NoFreeSlot(taken.taken, taken.whose, self.shares.slots.setting)
 
         async def wait(call: Call) -> Any:
             return await go_on(call, await self._wait(call))
@@ -57,7 +57,7 @@ class TakeCommonSlot:
             for release in taken:
                 release()
             if isinstance(error, TimeoutError):
-                raise NoFreeSlot(self.limit) from None
+                raise NoFreeSlot(self.limit, setting=self.shares.slots.setting) from None
             raise
         return taken.pop()
 

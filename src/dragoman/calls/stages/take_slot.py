@@ -39,7 +39,7 @@ class TakeSlot:
                 if slots.in_use >= slots.limit:
                     if call.origin.waits_for_slot:
                         return wait(call)
-                    raise NoFreeSlot(slots.limit)
+                    raise NoFreeSlot(slots.limit, setting=slots.setting)
                 slots.in_use += 1
                 call.undo.append(give_back)
             return proceed(call)
@@ -90,7 +90,7 @@ class TakeSlot:
         try:
             await self.patience.wait(call, room())
         except TimeoutError:
-            raise NoFreeSlot(*(self.slots.full(holder) or (self.slots.limit,))) from None
+            raise NoFreeSlot(*(self.slots.full(holder) or (self.slots.limit, "", self.slots.setting))) from None
         except BaseException:
             for release in held:
                 release()

@@ -116,7 +116,8 @@ class Copy:
 
 def _first_failure(said: str) -> str:
     lines = [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return lines[0].split(" ")[1].partition("[")[0] if lines else "?"
+    # The last: a failure is shown with the log of its test, whose lines may begin in the same way.
+    return lines[-1].split(" ")[1].partition("[")[0] if lines else "?"
 
 
 def judge_all(mutants: Iterable[Mutant]) -> list[Result]:

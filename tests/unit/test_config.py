@@ -397,6 +397,7 @@ def test_a_map_is_added_to_its_default_entry_by_entry() -> None:
     assert Config().limits.tool_array_limits == DEFAULT_ARRAY_LIMITS
 
 
+@pytest.mark.requirement("PRD-TIME-02")
 def test_the_categories_of_deadlines_are_the_documents_own() -> None:
     config = Config()
     assert CategoryTimeouts.__struct_fields__ == ("query", "mutation", "scan", "execution")
@@ -464,6 +465,7 @@ def test_the_caches_settings_are_the_documents_own() -> None:
     assert len(problems({"cache": {"defaultTtlMs": -1, "evictionPolicy": "random"}})) == 2
 
 
+@pytest.mark.requirement("PRD-CACHE-05")
 @pytest.mark.parametrize(
     ("setting", "lowest", "highest"), [("high_water_mark", 0.5, 1.0), ("low_water_mark", 0.1, 0.9)]
 )

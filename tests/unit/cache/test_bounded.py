@@ -484,7 +484,7 @@ def test_eviction_compares_no_entries_however_many_there_are(
 # Time
 
 
-@pytest.mark.requirement("INV-MCP-CACHE-003", "PRD-CACHE-03")
+@pytest.mark.requirement("INV-MCP-CACHE-003", "PRD-CACHE-03", "PRD-CACHE-08")
 @pytest.mark.parametrize(
     ("default", "ttl_ms", "alive_at", "gone_at"),
     [

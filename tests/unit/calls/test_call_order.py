@@ -275,7 +275,7 @@ async def test_call_without_a_free_slot_is_refused_at_once_and_counted() -> None
     assert held.finished == 1  # The refused call was not kept for later.
 
 
-@pytest.mark.requirement("FND-CALL-09")
+@pytest.mark.requirement("FND-CALL-09", "INV-MCP-LIMIT-002")
 async def test_arguments_that_do_not_fit_are_refused_with_the_validators_findings() -> None:
     ran: list[int] = []
 

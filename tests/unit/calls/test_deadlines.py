@@ -278,6 +278,7 @@ async def test_call_that_ends_in_time_is_never_timed_out_afterwards() -> None:
         assert [entry["message"] for entry in server.log] == ["tool call completed"]
 
 
+@pytest.mark.requirement("PRD-METRIC-02")
 async def test_each_call_has_its_own_deadline_whatever_others_do() -> None:
     clock = ManualClock()
     slow, quick, brief = Held("slow", timeout_ms=100), Held("quick", timeout_ms=100), Held("brief", timeout_ms=30)

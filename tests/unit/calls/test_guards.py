@@ -186,6 +186,16 @@ async def test_array_gate_refuses_and_its_words_are_in_answer_and_record() -> No
         assert spy.calls == 0
 
 
+@pytest.mark.requirement("PRD-GUARD-05")
+async def test_array_gate_passes_a_call_in_which_only_a_string_is_too_long() -> None:
+    spy = Spy()
+    async with open_server([spy.tool], {"limits": {"max_string_length": 100}}) as server:
+        error = error_in(await (await server.client()).call_tool("spy", {"a": "x" * 101}))
+        assert (error["message"], error["details"].keys()) == ("Arguments exceed a limit", {"errors", "total"})
+        assert "guards" not in server.records[0]
+        assert spy.calls == 0
+
+
 @pytest.mark.requirement("PRD-GUARD-04")
 @pytest.mark.parametrize(("mode", "refused"), [("enforce", True), ("warn", False), ("off", False)])
 async def test_size_gate_refuses_in_its_own_words_and_can_be_switched(mode: str, refused: bool) -> None:

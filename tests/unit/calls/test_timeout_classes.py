@@ -82,6 +82,12 @@ async def test_override_wins_over_the_tool_and_the_tool_over_its_category(
     assert found["t"] == expected
 
 
+@pytest.mark.requirement("INV-MCP-TIMEOUT-002")
+async def test_category_that_a_tool_states_counts_whatever_its_name_is() -> None:
+    found = await timeouts([named("memory_list", category="scan"), named("agent_run", category="scan")])
+    assert (found["memory_list"], found["agent_run"]) == (120_000, 120_000)
+
+
 @pytest.mark.requirement("PRD-TIME-03")
 @pytest.mark.parametrize("value", [0, -1, 1.5, "soon"])
 def test_override_that_is_no_positive_number_is_refused(value: Any) -> None:

@@ -45,7 +45,7 @@ def test_error_is_wrapped_with_its_metadata() -> None:
 @pytest.mark.parametrize(("duration", "told"), [(0.0, 0), (0.999, 0), (1.0, 1), (1234.567, 1234)])
 def test_duration_is_in_whole_milliseconds(duration: float, told: int) -> None:
     desk = Desk()
-    for outcome in (Outcome(1), Outcome(error=errors.NotFound("m"))):
+    for outcome in (Outcome(1), Outcome([0] * 101), Outcome(error=errors.NotFound("m"))):
         call = desk.call()
         call.duration_ms = duration
         found = body_of(desk.answer(outcome, call))["metadata"]["durationMs"]

@@ -179,6 +179,7 @@ async def test_result_that_was_kept_says_so() -> None:
             assert [meta.get("dragoman/cached", False) for meta in metas] == [False, True]
 
 
+@pytest.mark.requirement("PRD-RESP-03")
 async def test_cached_is_in_the_envelope_s_metadata() -> None:
     async with open_server([count], ENVELOPE) as server:
         client = await server.client()

@@ -46,6 +46,7 @@ def test_none_stands_for_the_defaults(annotations: ModuleAnnotations | None) -> 
 def test_approval_is_required_only_where_the_module_says_so() -> None:
     assert mapper.has_requires_approval(ModuleAnnotations(requires_approval=True)) is True
     assert mapper.has_requires_approval(ModuleAnnotations()) is False
+    assert mapper.has_requires_approval(ModuleAnnotations(destructive=True)) is False
     assert mapper.has_requires_approval(None) is False
 
 

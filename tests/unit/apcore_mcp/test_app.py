@@ -83,7 +83,7 @@ async def test_a_caller_without_an_identity_may_be_served_too() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.requirement("NFR-SEC-001")
+@pytest.mark.requirement("NFR-SEC-001", "FR-EXEC-005")
 @pytest.mark.parametrize("is_executor", [False, True])
 async def test_access_rules_and_middleware_are_added_to_the_executor(is_executor: bool) -> None:
     seen: list[str] = []

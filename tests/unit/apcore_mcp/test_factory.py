@@ -27,7 +27,8 @@ def answer(inputs: Any, context: Any) -> dict[str, Any]:
 
 @pytest.mark.requirement("FR-SERVER-011", "UC-002", "SRS-API-10", "SRS-API-15")
 async def test_a_module_is_listed_as_one_tool_with_all_that_is_known_about_it() -> None:
-    registry = registry_of(image__resize=Resize(), plain=Does(answer, input_schema=OBJECT, output_schema=OBJECT))
+    refers = {"type": "object", "properties": {"n": {"$ref": "#/$defs/N"}}, "$defs": {"N": {"type": "integer"}}}
+    registry = registry_of(image__resize=Resize(), plain=Does(answer, input_schema=OBJECT, output_schema=refers))
     (resize, plain) = MCPServerFactory().build_tools(registry)
     assert isinstance(resize, Tool)
     assert (resize.name, resize.description) == ("image.resize", "Resize an image")

@@ -311,7 +311,7 @@ async def test_a_sync_module_blocks_nobody_and_an_async_one_runs_on_the_loop() -
 # Errors over the wire
 
 
-@pytest.mark.requirement("NFR-SEC-002", "NFR-SEC-003", "FR-ERROR-002", "FR-ERROR-010", "UC-004")
+@pytest.mark.requirement("NFR-SEC-002", "NFR-SEC-003", "FR-ERROR-002", "FR-ERROR-010", "FR-LOG-003", "UC-004")
 async def test_what_is_inside_stays_inside(caplog: pytest.LogCaptureFixture) -> None:
     def fail(inputs: Any, context: Any) -> Any:
         raise RuntimeError(f"{SECRET} at {__file__}")
@@ -507,6 +507,7 @@ class Quotes(Does):
             raise self._kind(f"cannot log in with {inputs['password']} at width {inputs['width']}") from error
 
 
+@pytest.mark.requirement("NFR-SEC-002", "NFR-SEC-003")
 @pytest.mark.parametrize("kind", [RuntimeError, InvalidInputError])
 async def test_an_exception_that_quotes_a_sensitive_argument_is_told_and_logged_without_it(
     kind: type[Exception], caplog: pytest.LogCaptureFixture

@@ -84,9 +84,8 @@ def test_the_signature_is_the_specifications_and_the_explorers() -> None:
     assert {each.kind for each in others} == {inspect.Parameter.KEYWORD_ONLY}
 
 
-@pytest.mark.requirement(
-    "FR-SERVER-002", "FR-SERVER-004", "FR-SERVER-007", "FR-SERVER-008", "FR-SERVER-009", "FR-SERVER-010", "SRS-API-01"
-)
+@pytest.mark.requirement("FR-SERVER-002", "FR-SERVER-003", "FR-SERVER-004", "FR-SERVER-007", "FR-SERVER-008")
+@pytest.mark.requirement("FR-SERVER-009", "FR-SERVER-010", "SRS-API-01")
 @pytest.mark.parametrize(
     ("told", "reason"),
     [
@@ -253,8 +252,11 @@ def test_modules_that_come_later_are_served_only_if_asked_for(dynamic: bool, ser
 
 
 @pytest.mark.requirement("FR-SERVER-003", "FR-TRANSPORT-004")
-def test_sse_is_said_to_be_deprecated(served: list[tuple[Runtime, str]], caplog: pytest.LogCaptureFixture) -> None:
-    serve(registry_of(a=Resize()), transport="sse")
+@pytest.mark.parametrize("transport", ["sse", "SSE"])
+def test_sse_is_said_to_be_deprecated(
+    transport: str, served: list[tuple[Runtime, str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    serve(registry_of(a=Resize()), transport=transport)
     assert caplog.messages == ["SSE transport is deprecated; use streamable-http instead"]
 
 

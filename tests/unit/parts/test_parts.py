@@ -188,6 +188,7 @@ async def test_the_routes_of_a_part_require_what_every_route_requires() -> None:
         assert (await client.get("/bells/one", headers={"host": "evil.example"})).status_code == 421
 
 
+@pytest.mark.requirement("FR-HEALTH-001")
 async def test_a_part_whose_loop_was_given_up_is_named_by_health_and_ready() -> None:
     bell, clock = Bell(), ManualClock()
     bell.fails = True
@@ -204,6 +205,8 @@ async def test_a_part_whose_loop_was_given_up_is_named_by_health_and_ready() -> 
         assert (health["missingParts"], health["status"]) == (["bell"], "degraded")
         ready = await client.get("/ready")
         assert (ready.status_code, ready.json()) == (200, {"status": "running", "missingParts": ["bell"]})
+        alive = await client.get("/health")
+        assert (alive.status_code, alive.json()["status"]) == (200, "ok")
 
 
 async def test_a_part_that_cannot_be_started_fails_the_start_and_the_server_is_stopped() -> None:

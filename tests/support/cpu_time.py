@@ -106,9 +106,11 @@ class _Run(_Meter):
         seconds = _used(resource.RUSAGE_SELF) + self._by_workers if self._by_workers else spent()
         self._yardsticks.append(yardstick())
         unit = sum(self._yardsticks) / len(self._yardsticks)
-        self._path.write_bytes(msgspec.json.encode({"seconds": seconds, "yardsticks": seconds / unit}))
+        tests = sorted(((each, test) for test, each in self._tests.items()), reverse=True)
+        kept = {"seconds": seconds, "yardsticks": seconds / unit, "tests": {test: each for each, test in tests}}
+        self._path.write_bytes(msgspec.json.encode(kept))
         terminalreporter.section("processor time")
-        dear = sorted(((each, test) for test, each in self._tests.items() if each > DEAR), reverse=True)
+        dear = [(each, test) for each, test in tests if each > DEAR]
         for each, test in dear[:_MOST_LISTED]:
             terminalreporter.write_line(f"{each:6.2f} s  {test}")
         if len(dear) > _MOST_LISTED:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import uuid
 import weakref
 from contextvars import ContextVar
@@ -32,6 +33,20 @@ def test_every_clock_tells_the_time_and_writes_it_as_iso_8601(clock: Clock) -> N
     moment = datetime.fromisoformat(stamp)
     assert before - timedelta(milliseconds=1) <= moment <= after
     assert clock.monotonic() <= clock.monotonic()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot be told another time zone")
+@pytest.mark.requirement("FND-LOG-03")
+@pytest.mark.parametrize("zone", ["XYZ-5:30", "XYZ+8"])
+def test_the_systems_timestamp_is_utc_in_any_time_zone(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        moment = datetime.fromisoformat(SystemClock().timestamp())
+        assert abs(datetime.now(UTC) - moment) < timedelta(minutes=1)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.requirement("FND-LOG-12")

@@ -22,6 +22,7 @@ from dragoman.calls.slots import Slots
 from dragoman.config import make_config
 from dragoman.edge.connection import Connection, TransportType
 from dragoman.edge.stdio import Streams, start_server
+from dragoman.errors import InvalidParams
 from dragoman.protocol.session import Request, State
 from dragoman.runtime import Runtime, ServerState
 from dragoman.telemetry.log import StructuredLogger
@@ -154,9 +155,10 @@ async def test_after_closed_no_byte_is_written() -> None:
 
 
 @pytest.mark.requirement("FND-LIFE-06")
-async def test_a_kernel_request_under_way_is_not_answered_after_closed() -> None:
+@pytest.mark.parametrize("error", [None, InvalidParams, RuntimeError])
+async def test_a_kernel_request_under_way_is_not_answered_after_closed(error: type[Exception] | None) -> None:
     class StubbornKernel:
-        """Answers although it was cancelled."""
+        """Answers, refuses or fails although it was cancelled."""
 
         begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -166,6 +168,8 @@ async def test_a_kernel_request_under_way_is_not_answered_after_closed() -> None
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 self.ended.set()
+            if error is not None:
+                raise error("on purpose")
             return {}
 
     kernel = StubbornKernel()

@@ -87,10 +87,13 @@ async def test_the_handler_gets_the_message_and_its_context_and_its_result_is_re
         result = await served.coordinator.send_message("a", AgentMessage("t", [1], "somebody"))
         assert result == {"answer": 42}
         assert await served.coordinator.send_message("a", {"type": "u", "payload": 1}) == {"answer": 42}
+        named = {"type": "v", "payload": None, "sourceAgentId": "somebody"}
+        assert await served.coordinator.send_message("a", named) == {"answer": 42}
         assert await served.page() == []
     assert seen == [
         (AgentMessage("t", [1], "somebody"), "a", {}, None, LOCAL),
         (AgentMessage("u", 1, None), "a", {}, None, LOCAL),
+        (AgentMessage("v", None, "somebody"), "a", {}, None, LOCAL),
     ]
 
 

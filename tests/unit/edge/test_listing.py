@@ -44,14 +44,21 @@ async def test_a_list_is_encoded_once_for_each_set_of_scopes() -> None:
         assert names(listing.encoded_tools(None, modern=True, caller=granted())) == []
 
 
+@pytest.mark.requirement("FND-CALL-15")
 async def test_each_list_changes_with_the_tools() -> None:
     async with open_server([one]) as server:
-        listing = Listing(server.runtime.catalogue, server.runtime.identity)
-        caller = granted("tool:two")
-        assert names(listing.encoded_tools(None, modern=False, caller=caller)) == []
-        server.runtime.catalogue.unregister("one")
-        assert names(listing.encoded_tools(None, modern=False, caller=LOCAL)) == ["health"]
-        assert names(listing.encoded_tools(None, modern=False, caller=caller)) == []
+        catalogue = server.runtime.catalogue
+        listing = Listing(catalogue, server.runtime.identity)
+
+        def lists() -> list[list[str]]:
+            callers = (LOCAL, granted("tool:two"))
+            return [names(listing.encoded_tools(None, modern=False, caller=each)) for each in callers]
+
+        assert lists() == [["health", "one"], []]
+        catalogue.unregister("one")
+        assert lists() == [["health"], []]
+        catalogue.register(two)
+        assert lists() == [["health", "two"], ["two"]]
 
 
 async def test_any_number_of_scopes_leaves_a_bounded_number_of_lists() -> None:

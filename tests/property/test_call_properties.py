@@ -225,23 +225,25 @@ def test_no_more_calls_run_than_there_are_slots(limit: int, steps: list[tuple[st
 
     async def use(server: TestServer) -> None:
         client, resources = await server.client(), server.runtime.slots
-        for step, which, given_arguments in steps:
-            if step == "start" and len(running) < limit:
-                call = begin(client, "hold", arguments=given_arguments)
-                running.append((call, await begun.get()))
-            elif step == "start":
-                error = error_in(await client.call_tool("hold", given_arguments))
-                assert (error["code"], error["details"]["reason"]) == ("RESOURCE_EXHAUSTED", "no_free_slot")
-            elif step == "finish" and running:
-                call, release = running.pop(which % len(running))
+        try:
+            for step, which, given_arguments in steps:
+                if step == "start" and len(running) < limit:
+                    call = begin(client, "hold", arguments=given_arguments)
+                    running.append((call, await begun.get()))
+                elif step == "start":
+                    error = error_in(await client.call_tool("hold", given_arguments))
+                    assert (error["code"], error["details"]["reason"]) == ("RESOURCE_EXHAUSTED", "no_free_slot")
+                elif step == "finish" and running:
+                    call, release = running.pop(which % len(running))
+                    release.set()
+                    assert (await client.answer(call))["result"]["isError"] is False
+                elif step == "health":
+                    report = json.loads((await client.call_tool("health"))["content"][0]["text"])
+                    assert report["resources"]["concurrentExecutions"] == len(running)
+                assert resources.in_use == len(running) <= limit
+        finally:  # Or the server would wait for them, after each example that fails.
+            for _, release in running:
                 release.set()
-                assert (await client.answer(call))["result"]["isError"] is False
-            elif step == "health":
-                report = json.loads((await client.call_tool("health"))["content"][0]["text"])
-                assert report["resources"]["concurrentExecutions"] == len(running)
-            assert resources.in_use == len(running) <= limit
-        for _, release in running:
-            release.set()
         assert await server.runtime.runner.drain(PATIENCE)
         assert resources.in_use == 0
 

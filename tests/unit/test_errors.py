@@ -252,7 +252,7 @@ async def test_a_timeout_and_a_full_server_are_tool_results_too() -> None:
     assert late["details"] == {"timeoutMs": 100, "setting": "timeouts.tool_overrides.wait"}
 
 
-@pytest.mark.requirement("FND-ERR-01", "FND-ERR-04")
+@pytest.mark.requirement("FND-ERR-01", "FND-ERR-04", "FND-RPC-02")
 @pytest.mark.parametrize(
     ("line", "code"),
     [

@@ -224,7 +224,7 @@ async def _refused(server: TestServer, client: MemoryClient, clock: ManualClock,
     await client.call_tool("hold", {"extra": 1})
 
 
-@pytest.mark.requirement("FND-TIME-07")
+@pytest.mark.requirement("FND-TIME-05", "FND-TIME-07")
 @pytest.mark.parametrize(
     ("scenario", "outcome"),
     [

@@ -203,7 +203,7 @@ def test_a_known_revision_is_spoken_and_an_unknown_one_is_countered_with_the_lat
     assert (session.version, session.era, session.state) == (spoken, Era.HANDSHAKE, State.INITIALIZING)
 
 
-@pytest.mark.requirement("FND-RPC-07")
+@pytest.mark.requirement("FND-RPC-07", "FND-LIFE-02")
 @pytest.mark.parametrize(
     "params",
     [
@@ -817,6 +817,7 @@ def test_stream_of_changes_keeps_only_what_is_to_be_told() -> None:
     assert code_and_id(modern().receive(request("subscriptions/listen", many))) == (-32602, 1)
 
 
+@pytest.mark.requirement("FND-RPC-06")
 def test_params_of_an_unknown_method_are_not_read() -> None:
     line = b'{"jsonrpc":"2.0","id":1,"method":"no/such","params":{"a":1e999,"_meta":{"correlationId":"mine"}}}\n'
     message = refusal(running().receive(line))

@@ -137,7 +137,7 @@ def test_a_child_adds_to_what_its_parent_adds(log: Log) -> None:
     assert log.lines == [{**head, "a": 1, "b": 2, "c": 3, "d": 3}, {**head, "a": 1, "b": 1}, head]
 
 
-@pytest.mark.requirement("FND-LOG-04", "FND-LOG-05", "FND-LOG-07")
+@pytest.mark.requirement("FND-LOG-04", "FND-LOG-05", "FND-LOG-07", "FND-CONF-06")
 def test_a_child_keeps_its_parents_redaction_keys_and_level() -> None:
     log = Log(redact_keys=("badge",), level="warn")
     child = log.logger.child({"badge": "hunter2", "token": "hunter2"}).child({"deep": {"Badge": "hunter2"}})

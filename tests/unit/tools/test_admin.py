@@ -84,7 +84,7 @@ async def test_policy_decides_by_mode_and_transport(mode: str, transport: Transp
             assert await names(client) == before
 
 
-@pytest.mark.requirement("FND-ADMIN-05")
+@pytest.mark.requirement("FND-ADMIN-04", "FND-ADMIN-05")
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

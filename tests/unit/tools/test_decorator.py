@@ -193,6 +193,7 @@ class Item(pydantic.BaseModel):
     bought: datetime
 
 
+@pytest.mark.requirement("FND-CALL-10")
 async def test_handlers_receive_instances_of_what_they_asked_for() -> None:
     seen: list[Any] = []
 

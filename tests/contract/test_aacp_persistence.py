@@ -1,4 +1,4 @@
-"""The contract of `AACPPersistenceAdapter` and `AACPRecords`, for every engine."""
+"""The contract of `AACPPersistenceAdapter` and `AACPRecords`, for every engine and for the adapter in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from dragoman.agents.aacp import (
     AACPPersistenceAdapter,
     AACPRecords,
     AACPRequestRecord,
+    InMemoryAACPPersistenceAdapter,
 )
+from dragoman.agents.aacp.records import DEFAULT_TTL_MS
 from dragoman.errors import ErrorCode, InvalidEnvelope, StructuredError
 from dragoman.testing import ManualClock
 from tests.contract.engines import ENGINES, PLENTY
@@ -37,8 +39,22 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=ENGINES)
+class InMaps:
+    """An adapter in memory for each agent."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._adapters: dict[str, InMemoryAACPPersistenceAdapter] = {}
+
+    def for_agent(self, agent_id: str, default_ttl_ms: int = DEFAULT_TTL_MS) -> AACPPersistenceAdapter:
+        return self._adapters.setdefault(agent_id, InMemoryAACPPersistenceAdapter(self._clock, default_ttl_ms))
+
+
+@pytest.fixture(params=["maps", *ENGINES])
 async def records(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[AACPRecords]:
+    if request.param == "maps":
+        yield InMaps(clock)
+        return
     storage = ENGINES[request.param](tmp_path, PLENTY, clock)
     yield storage.port(AACPRecords)
     await storage.close()
@@ -191,7 +207,8 @@ async def test_each_direction_of_each_pair_has_its_own_numbers_which_never_go_do
     await adapter.update_last_ack("a", "b", 4)
     await adapter.update_last_ack("a", "b", 2)
     assert (await adapter.get_last_sequence("a", "b"), await adapter.get_last_ack("a", "b")) == (5, 4)
-    assert (await adapter.get_last_sequence("b", "a"), await adapter.get_last_ack("b", "a")) == (0, 0)
+    for pair in (("b", "a"), ("a", "c"), ("c", "b")):
+        assert (await adapter.get_last_sequence(*pair), await adapter.get_last_ack(*pair)) == (0, 0)
 
 
 @pytest.mark.requirement("FND-AACP-21", "FND-AACP-37")

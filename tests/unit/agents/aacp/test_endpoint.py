@@ -109,7 +109,7 @@ async def test_a_repeated_request_gets_the_same_answer_and_is_not_handled(pair: 
     assert [each.payload for each in responses(pair)] == [{"outcome": "COMPLETED", "result": 1}] * 3
 
 
-@pytest.mark.requirement("FND-AACP-34", "FND-AACP-39")
+@pytest.mark.requirement("FND-AACP-09", "FND-AACP-34", "FND-AACP-39")
 async def test_a_repeated_request_joins_the_one_in_progress() -> None:
     clock, link = ManualClock(), DirectLink()
     may_end = asyncio.Event()
@@ -124,6 +124,7 @@ async def test_a_repeated_request_joins_the_one_in_progress() -> None:
     await until(lambda: b.handled)
     clock.advance(1)
     assert await a.endpoint.process_retries_once() == 1
+    await b.endpoint.receive(changed(b.handled[0], message_id=uuid(6000), seq=2))
     may_end.set()
     assert await asyncio.gather(*asking) == [1, 1, 1]
     await link.settle()
@@ -259,6 +260,20 @@ async def test_a_timeout_leaves_unknown_until_the_response_arrives(pair: Pair) -
     assert (status.outcome, status.completion_ref) == (COMPLETED, responses(pair)[0].message_id)
     assert await pair.a.endpoint.send_request("b", 1, request_id=ID, timeout_ms=0) == {"done": 1}
     assert len(pair.b.handled) == 1
+
+
+@pytest.mark.requirement("FND-AACP-17", "FND-AACP-18")
+async def test_a_request_that_was_given_up_takes_the_outcome_of_an_answer_that_comes_later(pair: Pair) -> None:
+    pair.link.silenced.add("b")
+    asking = await begin_waiting(pair, None)
+    for _ in range(8):
+        await pair.pass_time(8)
+    with pytest.raises(OutcomeUnknown):
+        await asking
+    assert await outcome(pair.a) is UNKNOWN
+    await pair.a.endpoint.receive(responses(pair)[0])
+    assert await outcome(pair.a) is COMPLETED
+    assert await pair.a.endpoint.send_request("b", 1, request_id=ID) == {"done": 1}
 
 
 @pytest.mark.requirement("FND-AACP-18")
@@ -601,6 +616,21 @@ async def test_a_restarted_sender_goes_on_sending(pair: Pair) -> None:
         await pair.pass_time(8)
     assert await pair.a.adapter.list_messages_in_state(UNKNOWN) == []
     assert await pair.a.adapter.list_messages_in_state(FAILED) == []
+
+
+@pytest.mark.requirement("FND-AACP-15")
+async def test_a_restarted_sender_still_wants_the_outcome_of_a_request_that_had_arrived(pair: Pair) -> None:
+    pair.link.cut()
+    await pair.a.endpoint.begin_request("b", 1, ID)
+    arrived = requests(pair)[0].message_id
+    receipt = AACPReceipt(message_id=arrived, source_agent_id="b", target_agent_id="a", ack=1)
+    await pair.a.endpoint.receive_receipt(receipt)
+    pair.link.heal()
+    pair.a.start()
+    await pair.a.endpoint.recover()
+    await pair.pass_time(1)
+    assert [each.seq for each in requests(pair)] == [1, 1]
+    assert (len(pair.b.handled), await outcome(pair.a)) == (1, COMPLETED)
 
 
 @pytest.mark.requirement("FND-AACP-15")

@@ -201,6 +201,9 @@ async def test_a_patch_changes_the_fields_that_it_names_and_null_removes(tree: T
     assert (changed.tags, changed.last_editor, changed.is_human_readable) == ((), None, True)
     assert (changed.body, changed.source, changed.revision) == ("New", "s", 3)
     assert applied.data == {"id": "a", "revision": 3, "web_uri": "/knowledge/documents/acme/a"}
+    await tree.do(UpdateDocument(id="a", fields={"is_human_readable": False, "content.body": ""}))
+    changed = await tree.get("a")
+    assert (changed.is_human_readable, changed.body) == (False, "")  # Neither is null.
 
 
 @pytest.mark.requirement("MC-UPDATE-02")

@@ -69,10 +69,11 @@ async def test_arguments_are_held_to_the_schema(action: str) -> None:
     async with open_gateway() as gateway:
         signer = await gateway.signer("owner")
         schema = (await gateway.get(f"/schemas/mcp/{action}.json", signer)).json
-        refused = await gateway.act(signer, action.partition(".")[2], {"more": 1})
-    named = {each["path"].strip("/").split("/")[0] for each in refused.json["error"]["details"]["errors"]}
-    assert (refused.status, refused.json["error"]["code"]) == (422, "UNPROCESSABLE_ENTITY")
-    assert {*schema["required"]} <= named
+        for args in ({"more": 1}, dict.fromkeys(schema["required"])):
+            refused = await gateway.act(signer, action.partition(".")[2], args)
+            named = {each["path"].strip("/").split("/")[0] for each in refused.json["error"]["details"]["errors"]}
+            assert (refused.status, refused.json["error"]["code"]) == (422, "UNPROCESSABLE_ENTITY")
+            assert {*schema["required"]} <= named
 
 
 # OpenAPI.

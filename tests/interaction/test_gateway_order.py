@@ -267,6 +267,16 @@ async def test_a_replay_gets_its_first_result_whatever_its_seq(gateway: GatewayA
     assert ignored.json["data"] == {"ignored": True, "last_seq": 9}
 
 
+@pytest.mark.requirement("MC-IDEM-02")
+@pytest.mark.parametrize("gateway", [each for each in TRANSPORTS if each not in WAITED_FOR["slot"]], indirect=True)
+async def test_a_replay_gets_its_first_result_even_if_all_slots_are_taken(gateway: GatewayApp) -> None:
+    draft = await draft_of(gateway)
+    first = await draft.send()
+    await no_slot(draft)
+    again = await draft.send()
+    assert (again.status, again.json["data"]) == (200, first.json["data"])
+
+
 @pytest.mark.requirement("MC-ENV-07")
 async def test_an_expired_replay_gets_expired(gateway: GatewayApp) -> None:
     signer = await gateway.signer("owner")

@@ -117,6 +117,7 @@ async def test_there_are_at_most_top_k_passages_and_hits_counts_all_that_were_fo
     assert len((await asking.ask())["context"]) == 5
 
 
+@pytest.mark.requirement("MC-QUERY-02")
 async def test_passages_that_are_deleted_meanwhile_are_replaced_by_the_next_ones() -> None:
     index = FewPassages(*(passage(number, "owls") for number in range(6)))
 

@@ -141,7 +141,7 @@ async def test_there_is_no_schema_of_another_name(gateway: GatewayApp, name: str
     assert (missing.status, missing.json["error"]["code"]) == (404, "NOT_FOUND")
 
 
-@pytest.mark.requirement("MC-ERR-02")
+@pytest.mark.requirement("MC-CAP-03", "MC-ERR-02")
 @pytest.mark.parametrize(("action", "limit"), [("create_document", 131_072), ("update_document", 131_072)])
 async def test_arguments_above_the_limit_of_their_action_are_refused_and_at_it_are_not(
     gateway: GatewayApp, action: str, limit: int
@@ -323,7 +323,7 @@ def count_to(most: int) -> int:
     return most
 
 
-@pytest.mark.requirement("MC-CAP-04")
+@pytest.mark.requirement("MC-CAP-04", "MC-TRANS-03")
 @pytest.mark.parametrize("held", [({"resources": {"max_concurrent_executions": 1}}, [count_to])], indirect=True)
 async def test_an_action_has_ten_slots_beside_those_of_the_server_and_tenants_share_them(held: GatewayApp) -> None:
     acme = [await held.signer("owner", sub="svc:one") for _ in range(3)]
@@ -341,6 +341,8 @@ async def test_an_action_has_ten_slots_beside_those_of_the_server_and_tenants_sh
             return None
         assert code_of(asked, "http") == "RATE_LIMIT_EXCEEDED"
         assert asked.response.json["error"]["details"]["setting"] == "knowledge.max_concurrent"
+        assert (asked.response.status, asked.response.headers["retry-after"]) == (429, "1")
+        assert {"x-ratelimit-limit", "x-ratelimit-remaining"} <= asked.response.headers.keys()
         return str(asked.response.json["error"]["message"])
 
     # A key has what leaves another one of its tenant a place, whatever names its holder chooses.

@@ -190,6 +190,7 @@ async def test_an_alias_leaves_one_event_for_each_tenant_and_quarter() -> None:
         noted = [(event.tenant, event.subject, event.details["role"]) for event in events]
         once = [("acme", "codex", "editor"), ("acme", "cursor", "agent"), ("globex", "codex", "editor")]
         assert noted == once * 2  # The first two moments are in one quarter.
+        assert {event.at for event in events} == {quarters[0].timestamp(), quarters[2].timestamp()}
         assert {event.details["end_of_life"] for event in events} == {None}
 
 

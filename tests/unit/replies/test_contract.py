@@ -11,6 +11,7 @@ from dragoman import errors
 from dragoman.errors import InternalFailure, MalformedEnvelope, Refused, ToolError
 from dragoman.replies.contract import code_in_contract, word_error, word_success
 from dragoman.replies.vocabulary import STATUSES, VOCABULARY, ContractCode
+from dragoman.tools.storage_errors import tool_error
 
 TRACE = "00-00000000000000000000000000000001-0000000000000001-01"
 
@@ -82,6 +83,22 @@ def test_there_are_these_codes_and_no_others() -> None:
 )
 def test_each_kind_of_error_has_the_code_that_says_what_it_is(kind: type[ToolError], code: str) -> None:
     assert code_in_contract(bare(kind)).value == code
+
+
+@pytest.mark.requirement("MC-ERR-02")
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (errors.StorageBusy("busy"), "UNAVAILABLE"),
+        (errors.StorageFull("full"), "UNAVAILABLE"),
+        (errors.StorageUnavailable("gone"), "UNAVAILABLE"),
+        (errors.StorageCorrupt("torn"), "INTERNAL"),
+    ],
+)
+def test_a_failure_that_passes_is_unavailable_and_one_that_stays_is_not(
+    failure: errors.StorageError, code: str
+) -> None:
+    assert code_in_contract(tool_error(failure)).value == code
 
 
 @pytest.mark.requirement("MC-ERR-01", "MC-RESP-02")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,20 @@ def test_what_was_taken_is_not_taken_again_and_can_be_put_back() -> None:
     meter.ended(ASKED, "", 7.0)
     meter.put_back(taken)
     assert meter.take()[ended] == 2
+
+
+@pytest.mark.requirement("MC-METRIC-03")
+def test_a_latency_is_in_the_bucket_of_its_milliseconds() -> None:
+    meter = ActionMeter()
+    for took_ms in (1_000.0, 1_001.0, 1_500.0):
+        meter.ended(ASKED, "", took_ms)
+    (latency,) = (each for each in meter.gauges() if each.name == "a2a_latency_ms")
+    rows = latency.read()
+    assert isinstance(rows, dict)
+    ((*buckets, total),) = rows.values()
+    counted = dict(zip((*latency.bounds, inf), buckets, strict=True))
+    assert {bound: count for bound, count in counted.items() if count} == {1_000.0: 1, 2_000.0: 2}
+    assert total == 3_501.0
 
 
 def test_a_flood_of_tenants_is_bounded() -> None:

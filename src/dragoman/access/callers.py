@@ -12,6 +12,10 @@ LEEWAY_SECONDS = 30
 METRICS_SCOPE = "metrics"
 """What a caller with scopes needs to see the metrics, which name every tool."""
 
+OPERATE_SCOPE = "operate"
+"""What a caller needs to see and handle the tasks, messages and calls of all callers. It has to be named: nothing else
+implies it, neither another scope, nor a role, nor having no scopes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -77,6 +81,11 @@ the directory's secret over HTTP."""
 
 ANONYMOUS = Caller("anonymous")
 """Everybody else who is served over HTTP without having to say who it is."""
+
+
+def is_operator(caller: Caller) -> bool:
+    """Whether the caller has the scope `operate`, or is the owner of the data directory."""
+    return caller is LOCAL or (caller.scopes is not None and OPERATE_SCOPE in caller.scopes)
 
 
 def is_known(caller: Caller) -> bool:

@@ -9,7 +9,7 @@ from dragoman.agents.drafts import Drafts
 from dragoman.agents.ledger import LedgerEntry, NewEntry
 from dragoman.calls.call import Outcome
 from dragoman.calls.stages.take_slot import TakeSlot
-from dragoman.errors import InvalidArgument, ResourceExhausted, StorageError, StorageUncertain
+from dragoman.errors import InvalidArgument, NotFound, ResourceExhausted, StorageError, StorageUncertain
 from dragoman.tools.storage_errors import tool_error
 
 
@@ -32,7 +32,7 @@ class Outgoing:
 
     def send(self, agent_id: str, delivery: Delivery, target: str, payload: Any, kind: str) -> str:
         """Keep a message until the handling that sends it is stored; returns its `messageId`."""
-        self._accepting.check(target)
+        self._check(agent_id, target)
         caller, correlation_id = delivery.caller, delivery.correlation_id
         entry = self._accepting.drafts.make("EVENT", target, payload, kind, agent_id, caller, correlation_id)
         delivery.sends.append(entry)
@@ -42,7 +42,7 @@ class Outgoing:
         self, agent_id: str, delivery: Delivery, target: str, payload: Any, kind: str, timeout_ms: int | None
     ) -> Any:
         """Ask another agent on behalf of a handling."""
-        self._accepting.check(target)
+        self._check(agent_id, target)
         entry, call = delivery.entry, delivery.call
         chain = (*(() if entry is None else entry.chain), agent_id)
         if target in chain:
@@ -66,6 +66,15 @@ class Outgoing:
             await self._take_slot.slots.acquire_slot()
             call.undo.append(self._take_slot.slots.give_back)
         return outcome.unwrap()
+
+    def _check(self, agent_id: str, target: str) -> None:
+        """Its error may reach the sender of the message that is being handled, whose own agent is known."""
+        try:
+            self._accepting.check(target)
+        except NotFound:
+            unknown = target[:200]
+            said = f"The message arrived, but its handler, the agent {agent_id}, sends to an unknown agent: {unknown}"
+            raise NotFound(said, {"reason": "unknown_agent", "handler": agent_id, "target": unknown}) from None
 
     def ended(self, delivery: Delivery) -> None:
         """Give the slot of a handler that has ended back: others can run while its effects are stored."""

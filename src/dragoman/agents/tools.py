@@ -15,6 +15,7 @@ from dragoman.agents.senders import client_source, may_reach
 from dragoman.clock import iso_milliseconds
 from dragoman.errors import InvalidArgument, NotFound, ResourceExhausted
 from dragoman.replies.encoding import clean_message
+from dragoman.telemetry.causes import without_causes
 from dragoman.telemetry.clean import Cleaner
 from dragoman.tools.context import ToolContext
 from dragoman.tools.pages import ANSWER_FRAME, weight_in_answer
@@ -204,7 +205,7 @@ def described(entry: LedgerEntry) -> dict[str, Any]:
         "endedAt": None if entry.ended_at is None else iso(entry.ended_at),
         "correlationId": entry.correlation_id,
         "completionRef": entry.completion_ref,
-        "error": None if entry.error is None else msgspec.json.decode(entry.error),
+        "error": None if entry.error is None else without_causes(msgspec.json.decode(entry.error)),
     }
     return {name: fact for name, fact in facts.items() if fact is not None}
 

@@ -47,6 +47,7 @@ from dragoman.errors import (
 )
 from dragoman.messaging.retries import Random, RetryPolicy, backoff_ms
 from dragoman.parts.restarts import RestartLimit, delay_before_restart
+from dragoman.telemetry.causes import cause_of, causes_in, with_causes
 from dragoman.telemetry.log import Logger, exception_facts
 from dragoman.tools.catalogue import RegisteredTool
 from dragoman.tools.context import ToolContext
@@ -286,7 +287,7 @@ class AgentWorker:
         told = self.state.snapshot() if changes and self._host.hooks.on_state_change is not None else None
         ending: Awaitable[Any] | None = None
         if item.entry is not None or changes or (failure is None and item.sends):
-            settlement = self._settlement(item, status, failure, changes)
+            settlement = self._settlement(item, status, failure, changes, error)
             ending = self._ended(item, settlement, self._settling.settle(settlement))
             self._hold_back_if_retried(item, settlement)
         elif self._settling.is_busy:
@@ -360,7 +361,9 @@ class AgentWorker:
         status: EntryStatus,
         error: ToolError | None,
         changes: dict[str, bytes | None] | None = None,
+        cause: BaseException | None = None,
     ) -> Settlement:
+        """`cause` is the exception that `error` words, where that is another one."""
         now, entry = self._host.drafts.now(), item.entry
         due_at, message_id = 0.0, None
         if status is EntryStatus.RETRYING:
@@ -373,13 +376,18 @@ class AgentWorker:
             at=now,
             number=None if entry is None else entry.number,
             status=status,
-            error=None if error is None else stored_error(error, item.correlation_id),
+            error=None if error is None else self._stored_error(item, error, cause or error, now),
             attempts=item.attempts,
             due_at=due_at,
             message_id=message_id,
             state=changes or {},
             sends=tuple(item.sends) if error is None else (),
         )
+
+    def _stored_error(self, item: Delivery, error: ToolError, cause: BaseException, now: float) -> bytes:
+        earlier = causes_in(None if item.entry is None else item.entry.error)
+        stored = stored_error(error, item.correlation_id)
+        return with_causes(stored, [*earlier, cause_of(cause, item.attempts, now)])
 
     def _delay_after(self, attempts: int) -> float:
         """Seconds until a message that has failed so often is tried again."""
@@ -413,6 +421,7 @@ class AgentWorker:
             attempts=settlement.attempts,
             due_at=settlement.due_at,
             message_id=settlement.message_id or item.entry.message_id,
+            error=settlement.error,
         )
         self._host.retries += 1
         again = delivery_of(entry)

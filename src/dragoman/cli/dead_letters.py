@@ -22,6 +22,7 @@ from dragoman.cli.output import refuse
 from dragoman.cli.storage_access import LARGEST, OPERATOR, OpenStorage, opened_storage, with_storage
 from dragoman.extras import install_command
 from dragoman.process.exit_codes import FAILED
+from dragoman.telemetry.causes import causes_in
 from dragoman.telemetry.clean import sanitize
 
 if TYPE_CHECKING:
@@ -139,7 +140,8 @@ class Letters(NamedTuple):
             found = await self.books.ledger.get([which.number])
             if not found or not found[0].can_be_redriven:
                 raise NotRedriven(reason)
-            return {"number": which.number}
+            causes = causes_in(found[0].error)
+            return {"number": which.number, **({"cause": causes[-1].line} if causes else {})}
         drafts = self.books.drafts
         now = drafts.now()
         made = await self.books.admin.redrive(which.number, drafts.message_id(), now, now + drafts.ttl_ms / 1000)
@@ -149,13 +151,15 @@ class Letters(NamedTuple):
 
     async def _redrive_action(self, which: LetterNumber, dry_run: bool) -> dict[str, Any]:
         from dragoman.errors import BusFull, Conflict
+        from dragoman.gateway.dead_letters import errors_of
 
         assert self.actions is not None
         letter = await self.actions.find(which.number)
         try:
             if letter is not None and dry_run:
                 self.actions.check(letter)
-                return {"number": which.shown}
+                cause = next((each["cause"] for each in reversed(errors_of(letter)) if "cause" in each), None)
+                return {"number": which.shown, **({} if cause is None else {"cause": cause})}
             made = None if letter is None else await self.actions.redrive(letter, OPERATOR)
         except (BusFull, Conflict) as error:
             raise NotRedriven(f"action {which.shown} cannot be redriven: {sanitize(error.message)}") from None

@@ -11,6 +11,7 @@ from dragoman.agents.ledger import EntryStatus, LedgerEntry
 from dragoman.cli.dead_letters import LetterKind, LetterNumber, Letters
 from dragoman.cli.ledger_access import Books, note, print_shown
 from dragoman.cli.output import print_columns
+from dragoman.telemetry.causes import causes_in, described_causes
 from dragoman.telemetry.clean import sanitize
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ async def with_contents(books: Books, entry: LedgerEntry) -> dict[str, Any]:
     from dragoman.agents.tools import described
 
     facts = {"number": entry.number, **described(entry)}
+    if causes := causes_in(entry.error):
+        facts["causes"] = described_causes(causes)
     content = entry.payload
     if entry.completion_ref is not None:  # A large one is kept apart.
         content = await books.ledger.result(entry.owner, entry.request_id or "") or b""

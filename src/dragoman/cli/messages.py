@@ -208,7 +208,8 @@ def redrive(
             driven.append(made)
             if not as_json:
                 again = "would be redriven" if dry_run else f"is {named(number, made['newNumber'])} now"
-                typer.echo(f"{named(number)} {again}")
+                cause = f"; it failed with {made['cause']}" if "cause" in made else ""
+                typer.echo(f"{named(number)} {again}{cause}")
         if as_json:
             print_shown({"dryRun": dry_run, "redriven": driven, "refused": [each.shown for each in refused]})
         elif not wanted:

@@ -23,6 +23,7 @@ from dragoman.cli.options import AsJson, ConfigFile
 from dragoman.cli.output import complain, print_columns, refuse
 from dragoman.cli.words import Commands
 from dragoman.process.exit_codes import FAILED
+from dragoman.telemetry.causes import causes_in, described_causes
 from dragoman.telemetry.clean import sanitize
 
 if TYPE_CHECKING:
@@ -245,6 +246,8 @@ def _facts(run: Run) -> dict[str, Any]:
         "inputRequests": questions or None,
     }
     kept = {name: fact for name, fact in facts.items() if fact is not None}
+    if causes := causes_in(run.error):
+        kept["causes"] = described_causes(causes)
     outcome = _outcome(run)
     if "result" in outcome:
         outcome |= {"isError": outcome["result"]["isError"], "result": _readable(value_in(outcome["result"]))}

@@ -1,7 +1,7 @@
 """The explorer's view of dead letters of the bus: requests for actions that failed for good, to be read and redriven.
 
 1. On a server that authenticates its callers, an owner of a tenant, whose scopes allow every action, sees the letters
-   of that tenant. Nobody else sees any, and another tenant's letter is as unknown as one that does not exist.
+   of that tenant, and an operator sees all. Another tenant's letter is as unknown as one that does not exist.
 2. On a server without authentication the owner of the data directory sees all of them, and nobody else sees any: they
    hold documents of tenants who sign their requests.
 3. Lists have pages of bounded length. Envelopes, redacted as the log is, are cut. All of it is text for the page.
@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from dragoman.access.callers import LOCAL
+from dragoman.access.callers import Caller, is_operator
 from dragoman.clock import iso_milliseconds
 from dragoman.errors import Conflict, StorageError, ToolError
 from dragoman.explorer.responses import error_response, json_response, unusable
@@ -64,7 +64,7 @@ class ActionLetterViews:
             letter = await self._find(request, rest)
         except StorageError as error:
             return unusable("bus", error)
-        return _not_found() if letter is None else json_response({"letter": self._whole(letter)})
+        return _not_found() if letter is None else json_response({"letter": self._whole(letter, request.caller)})
 
     async def post(self, rest: str, request: HttpRequest) -> HttpResponse | None:
         """Redrive the letter whose number is in the address; None for an address that takes no POST."""
@@ -89,8 +89,10 @@ class ActionLetterViews:
     def _tenants(self, request: HttpRequest) -> frozenset[str] | None:
         """Whose letters a caller sees; None: everybody's."""
         caller = request.caller
+        if is_operator(caller):
+            return None
         if not request.is_authenticated:
-            return None if caller is LOCAL else frozenset()
+            return frozenset()
         is_owner = OWNER in canonical(caller.roles) and all(caller.may_call(each) for each in ACTIONS)
         return caller.tenants if is_owner else frozenset()
 
@@ -104,12 +106,12 @@ class ActionLetterViews:
         more = page[-1].number if len(found) > len(page) else None
         return json_response({"letters": [_brief(each) for each in page], "next": more})
 
-    def _whole(self, letter: DeadLetter) -> dict[str, Any]:
+    def _whole(self, letter: DeadLetter, caller: Caller) -> dict[str, Any]:
         """A letter with its envelope, as far as it is shown, and its errors."""
         body = letter.message.body
         facts = {
             **_brief(described(letter)),
-            "errors": [self._error(each) for each in errors_of(letter)[-MOST_ERRORS:]],
+            "errors": [self._error(each, caller) for each in errors_of(letter)[-MOST_ERRORS:]],
             "bodyBytes": len(body),
         }
         if len(body) > LARGEST_ENVELOPE:
@@ -126,9 +128,10 @@ class ActionLetterViews:
             "isCut": len(text) > LONGEST_ENVELOPE,
         }
 
-    def _error(self, error: dict[str, Any]) -> dict[str, Any]:
+    def _error(self, error: dict[str, Any], caller: Caller) -> dict[str, Any]:
         details = self._cleaner.redact(clean_details(error.get("details"), MOST_DETAILS))
-        return {**_short(error), "attempt": error.get("attempt"), "at": error.get("at"), "details": details}
+        facts = {**_short(error), "attempt": error.get("attempt"), "at": error.get("at"), "details": details}
+        return {**facts, "cause": error["cause"]} if "cause" in error and is_operator(caller) else facts
 
 
 def _brief(letter: DeadAction) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The explorer's view of agents, of the messages of a request, and of dead letters to redrive.
 
 1. A caller that had to authenticate sees its own messages, and those that were sent on its behalf, as far as its scopes
-   name both agents. Another's message is as unknown as one that does not exist.
+   name both agents. Another's message is as unknown as one that does not exist. An operator sees all messages, and the
+   exceptions of their attempts.
 2. Lists have pages of bounded length, and payloads, redacted as the log is, are cut. All of it is text for the page.
 """
 
@@ -13,7 +14,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from dragoman.access.callers import Caller
+from dragoman.access.callers import Caller, is_operator
 from dragoman.agents.agent import Agent, is_agent_id
 from dragoman.agents.coordinator import Coordinator
 from dragoman.agents.ledger import AgentQueue, EntryStatus, LedgerEntry, Query
@@ -24,6 +25,7 @@ from dragoman.explorer.responses import error_response, json_response, unusable
 from dragoman.parts.route import HttpRequest, HttpResponse
 from dragoman.protocol.jsonrpc import decode_object
 from dragoman.replies.encoding import clean_details, clean_message
+from dragoman.telemetry.causes import causes_in, described_causes
 from dragoman.telemetry.clean import Cleaner
 
 MOST_AGENTS = 100
@@ -137,7 +139,7 @@ class AgentViews:
         if status is not None and status not in tuple(EntryStatus):
             return error_response(400, "Unknown status")
         query = Query(
-            owner=client_source(request.caller) if request.is_authenticated else None,
+            owner=None if _sees_all(request) else client_source(request.caller),
             target=target,
             statuses=None if status is None else (EntryStatus(status),),
             kinds=("REQUEST", "EVENT"),
@@ -172,7 +174,8 @@ class AgentViews:
                     continue
                 more = None
             break
-        return json_response({"messages": [self._brief(each) for each in shown], "next": more})
+        messages = [{**self._brief(each), **_causes(each, request.caller)} for each in shown]
+        return json_response({"messages": messages, "next": more})
 
     async def _message(self, request: HttpRequest, number: int | None) -> HttpResponse:
         deliveries = self._coordinator.deliveries
@@ -190,8 +193,8 @@ class AgentViews:
         timeline = [*_visible(request, others[:MOST_IN_TIMELINE])]
         return json_response(
             {
-                "message": self._whole(entry),
-                "timeline": [self._whole(each) for each in timeline],
+                "message": self._whole(entry, request.caller),
+                "timeline": [self._whole(each, request.caller) for each in timeline],
                 "truncated": len(others) > MOST_IN_TIMELINE,
             }
         )
@@ -204,9 +207,9 @@ class AgentViews:
             facts["error"] = {"code": error["code"], "message": clean_message(error["message"])}
         return {**facts, "canBeRedriven": entry.can_be_redriven}
 
-    def _whole(self, entry: LedgerEntry) -> dict[str, Any]:
-        """A message with its payload, as far as it is shown."""
-        facts: dict[str, Any] = {**self._brief(entry), "payloadBytes": len(entry.payload)}
+    def _whole(self, entry: LedgerEntry, caller: Caller) -> dict[str, Any]:
+        """A message with its payload, as far as it is shown, and for an operator why its attempts failed."""
+        facts: dict[str, Any] = {**self._brief(entry), **_causes(entry, caller), "payloadBytes": len(entry.payload)}
         if entry.error is not None:
             details = msgspec.json.decode(entry.error).get("details")
             facts["error"]["details"] = self._cleaner.redact(clean_details(details, MOST_DETAILS))
@@ -230,13 +233,23 @@ class _Typed(msgspec.Struct):
     type: str = ""
 
 
+def _causes(entry: LedgerEntry, caller: Caller) -> dict[str, Any]:
+    """Why its attempts failed, for an operator."""
+    causes = causes_in(entry.error) if is_operator(caller) else []
+    return {"causes": described_causes(causes)} if causes else {}
+
+
 def _type_of(entry: LedgerEntry) -> str:
     return "" if entry.kind == "RESPONSE" else msgspec.json.decode(entry.payload, type=_Typed).type
 
 
+def _sees_all(request: HttpRequest) -> bool:
+    return not request.is_authenticated or is_operator(request.caller)
+
+
 def _may_see(request: HttpRequest, entry: LedgerEntry) -> bool:
     """Whether a message is one that the caller sent, or that was sent on its behalf, between agents it may reach."""
-    if not request.is_authenticated:
+    if _sees_all(request):
         return True
     own = client_source(request.caller)
     is_own = entry.owner == own or (entry.caller is not None and client_source(as_caller(entry.caller)) == own)

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from dragoman.access.callers import Caller
+from dragoman.access.callers import Caller, is_operator
 from dragoman.calls.call import Call, Stage
 from dragoman.calls.tracing import name_of
 from dragoman.edge.asgi import Headers
@@ -136,7 +136,7 @@ class Explorer:
     def _look_up(self, kind: str, rest: str, request: HttpRequest) -> HttpResponse:
         is_whole = request.path == f"{self._prefix}/{kind}"
         caller = request.caller
-        whose = caller if request.is_authenticated else None
+        whose = caller if request.is_authenticated and not is_operator(caller) else None
         match kind:
             case "tools" if is_whole:
                 shown = (each.definition for each in self._catalogue if each.may_be_called_by(caller))

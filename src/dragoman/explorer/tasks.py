@@ -1,6 +1,7 @@
 """The explorer's view of tasks: what became of them, what they ask, and the start of new ones.
 
-1. A caller sees its own tasks, as `tasks/get` does. Another's task is as unknown as one that does not exist.
+1. A caller sees its own tasks, as `tasks/get` does. Another's task is as unknown as one that does not exist. Operators
+   see all tasks, answer their questions and cancel them.
 2. The view is there for a caller that may call a tool with task support, or that has tasks. Nothing is read from the
    storage of a server without such tools, unless something else has opened it.
 3. Lists have pages of bounded length, without results. Arguments are redacted as the log is; a result or an error is
@@ -17,7 +18,7 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Raw
 
-from dragoman.access.callers import Caller
+from dragoman.access.callers import Caller, is_operator
 from dragoman.clock import Clock, iso_milliseconds
 from dragoman.errors import (
     InvalidArgument,
@@ -37,6 +38,7 @@ from dragoman.replies.encoding import clean_message
 from dragoman.schemas.findings import with_place
 from dragoman.tasks.port import Run
 from dragoman.tasks.requests import TaskRequests
+from dragoman.telemetry.causes import causes_in, described_causes
 from dragoman.telemetry.clean import Cleaner
 from dragoman.tools.catalogue import Catalogue
 
@@ -76,7 +78,7 @@ class TaskViews:
         if self.tools(caller):
             return True
         try:
-            return self._requests.is_in_use and bool(await self._requests.page(caller, limit=1))
+            return self._requests.is_in_use and bool(await self._requests.page(_whose(caller), limit=1))
         except StorageError:
             return False
 
@@ -88,7 +90,7 @@ class TaskViews:
             if _is_whole(rest, request):
                 asked = parse_qs(request.scope.get("query_string", b"").decode("latin-1"))
                 return await self._page(request.caller, asked.get("before", [""])[0])
-            return json_response({"task": self._whole(await self._requests.find(request.caller, rest))})
+            return json_response({"task": self._whole(await self._find(request.caller, rest), request.caller)})
         except InvalidParams:
             return _not_found()
         except StorageError as error:
@@ -103,16 +105,19 @@ class TaskViews:
         try:
             if is_start:
                 return await self._start(request)
-            run = await self._requests.find(request.caller, task_id)
+            run = await self._find(request.caller, task_id)
         except InvalidParams:
             return _not_found()
         except StorageError as error:
             return unusable("ledger", error)
         return await self._change(run, what, request)
 
+    async def _find(self, caller: Caller, task_id: Any) -> Run:
+        return await self._requests.find(caller, task_id, of_all=is_operator(caller))
+
     async def _page(self, caller: Caller, before: str) -> HttpResponse:
         number = int(before) if before.isascii() and before.isdigit() and len(before) <= _MOST_DIGITS else None
-        found = await self._requests.page(caller, before=number, limit=MOST_TASKS + 1)
+        found = await self._requests.page(_whose(caller), before=number, limit=MOST_TASKS + 1)
         page = found[:MOST_TASKS]
         return json_response(
             {
@@ -135,7 +140,7 @@ class TaskViews:
             task_id = await self._create(name, given.arguments, correlation_id=wanted, caller=caller)
         except (ToolError, ProtocolError) as error:
             return _refusal(error)
-        return json_response({"task": self._whole(await self._requests.find(caller, task_id))}, 201)
+        return json_response({"task": self._whole(await self._requests.find(caller, task_id), caller)}, 201)
 
     async def _change(self, run: Run, what: str, request: HttpRequest) -> HttpResponse:
         """Answer a question of a task, or cancel it."""
@@ -147,7 +152,7 @@ class TaskViews:
                 if not any(each.key == given.key for each in run.pending):
                     return error_response(409, "That is not asked, or not any longer")
                 await self._requests.update(run, {given.key: given.result})
-            return json_response({"task": self._whole(await self._requests.find(request.caller, run.task_id))})
+            return json_response({"task": self._whole(await self._find(request.caller, run.task_id), request.caller)})
         except msgspec.ValidationError:
             return error_response(400, "Input validation failed: the body must be an object with key and result")
         except ProtocolError as error:
@@ -174,8 +179,8 @@ class TaskViews:
             "ageSeconds": max(0.0, self._clock.now().timestamp() - run.created_at),
         }
 
-    def _whole(self, run: Run) -> dict[str, Any]:
-        """All that is shown about a task."""
+    def _whole(self, run: Run, caller: Caller) -> dict[str, Any]:
+        """All that is shown about a task, and for an operator why it failed."""
         told = self._requests.details_of(run)
         facts = {
             **self._brief(run),
@@ -190,6 +195,8 @@ class TaskViews:
         }
         if len(run.arguments) <= LARGEST_ARGUMENTS:
             facts["arguments"] = self._cleaner.redact(msgspec.json.decode(run.arguments))
+        if is_operator(caller) and (causes := causes_in(run.error)):
+            facts["causes"] = described_causes(causes)
         return facts | {name: told[name] for name in ("result", "error") if name in told}
 
 
@@ -201,6 +208,11 @@ class _Start(msgspec.Struct):
 class _Answer(msgspec.Struct):
     key: str
     result: dict[str, Any]
+
+
+def _whose(caller: Caller) -> Caller | None:
+    """Whose tasks a caller sees; None: everybody's."""
+    return None if is_operator(caller) else caller
 
 
 def _is_whole(rest: str, request: HttpRequest) -> bool:

@@ -14,6 +14,7 @@ from dragoman.messaging.bus import BusMessage
 from dragoman.messaging.subjects import replies_subject
 from dragoman.replies.contract import code_in_contract, word_error
 from dragoman.replies.vocabulary import RETRYABLE
+from dragoman.telemetry.causes import hidden_cause
 from dragoman.tools.storage_errors import is_uncertain
 
 _NOT_TAKEN = frozenset(("q=0", "q=0.0", "q=0.00", "q=0.000"))
@@ -62,10 +63,11 @@ def wants_envelope(accept: bytes) -> bool:
 
 
 def error_record(error: ToolError, trace_id: str, attempt: int, clock: Clock) -> bytes:
-    """An error as a message keeps it, for operators: with the attempt and the time."""
+    """An error as a message keeps it, for operators: with the attempt, the time, and the exception behind it."""
     _, body = word_error(error, trace_id)
-    told = msgspec.json.decode(body)["error"]
-    return msgspec.json.encode({**told, "attempt": attempt, "at": iso_milliseconds(clock.now())})
+    told = {**msgspec.json.decode(body)["error"], "attempt": attempt, "at": iso_milliseconds(clock.now())}
+    cause = hidden_cause(error, attempt, clock.now().timestamp())
+    return msgspec.json.encode(told if cause is None else {**told, "cause": cause.line})
 
 
 def may_pass(error: ToolError) -> bool:

@@ -60,24 +60,24 @@ class TaskRequests:
             raise storage_failure(error) from error
         return {}
 
-    async def find(self, caller: Caller, task_id: Any) -> Run:
-        """A caller's task."""
+    async def find(self, caller: Caller, task_id: Any, *, of_all: bool = False) -> Run:
+        """A caller's task, or with `of_all` anybody's."""
         run = None
         if isinstance(task_id, str) and 0 < len(task_id) <= _LONGEST_ID:
             run = await self._store.runs.find(task_id=task_id)
-        if run is None or not self._is_there(run, caller):
+        if run is None or not self._is_there(run, None if of_all else caller):
             raise InvalidParams("Invalid params: there is no such task")
         return run
 
-    def _is_there(self, run: Run, caller: Caller) -> bool:
+    def _is_there(self, run: Run, caller: Caller | None) -> bool:
         is_kept = run.is_open or self._store.now() < run.expires_at
-        return is_kept and run.owner == client_source(caller) and caller.may_call(run.tool)
+        return is_kept and (caller is None or (run.owner == client_source(caller) and caller.may_call(run.tool)))
 
-    async def page(self, caller: Caller, *, before: int | None = None, limit: int = 100) -> list[Run]:
-        """A caller's tasks, the newest first, without results. Fewer than `limit` are the last."""
+    async def page(self, caller: Caller | None, *, before: int | None = None, limit: int = 100) -> list[Run]:
+        """A caller's tasks, or everybody's, the newest first, without results. Fewer than `limit` are the last."""
         found: list[Run] = []
         while len(found) < limit:
-            query = RunQuery(owner=client_source(caller), before=before, limit=limit)
+            query = RunQuery(owner=None if caller is None else client_source(caller), before=before, limit=limit)
             page = await self._store.runs.page(query)
             found += [run for run in page if self._is_there(run, caller)]
             if len(page) < limit:

@@ -47,6 +47,7 @@ from dragoman.tasks.queue import QueuedTask, TaskQueue
 from dragoman.tasks.settings import TasksConfig
 from dragoman.tasks.store import RunStore, stored_now
 from dragoman.tasks.stored import UNKNOWN_OUTCOME, JsonRpcError, encode_json_rpc, encode_result
+from dragoman.telemetry.causes import hidden_cause, with_causes
 from dragoman.telemetry.log import Logger, exception_facts
 from dragoman.tools.catalogue import Catalogue
 from dragoman.tools.tool import MOST_NAME
@@ -311,7 +312,9 @@ class TaskRuns:
             change = end(status=EntryStatus.FAILED, error=encode_json_rpc(error))
         else:
             result = encode_result(self._intake.render(call, outcome), self._server_info)
-            change = end(status=EntryStatus.COMPLETED, result=result, message_id=self._store.message_id())
+            cause = hidden_cause(error, run.attempts, now)
+            kept = None if cause is None else with_causes(b"{}", [cause])  # The client is told the result alone.
+            change = end(status=EntryStatus.COMPLETED, result=result, error=kept, message_id=self._store.message_id())
         self._do(self._store.change_at_last(change))
 
     async def _end_without(self, run: Run, queued: QueuedTask, error: JsonRpcError) -> None:

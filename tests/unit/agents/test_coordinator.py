@@ -97,6 +97,21 @@ async def test_the_handler_gets_the_message_and_its_context_and_its_result_is_re
     ]
 
 
+async def test_a_handler_that_sends_to_an_unknown_agent_is_named_and_the_message_has_arrived() -> None:
+    @agent("front")
+    async def front(message: AgentMessage, ctx: AgentContext) -> Any:
+        await ctx.send("nobody", {}) if message.payload == "send" else await ctx.request("nobody", {})
+
+    async with agents_served(front) as served:
+        for way in ("send", "request"):
+            with pytest.raises(NotFound) as refused:
+                await served.coordinator.send_request("front", way)
+            assert refused.value.message == (
+                "The message arrived, but its handler, the agent front, sends to an unknown agent: nobody"
+            )
+            assert refused.value.details == {"reason": "unknown_agent", "handler": "front", "target": "nobody"}
+
+
 @pytest.mark.requirement("FND-AGENT-04")
 async def test_an_unknown_agent_cannot_be_sent_anything() -> None:
     async with agents_served() as served:

@@ -23,6 +23,7 @@ from dragoman.errors import (
     TimedOut,
     ToolError,
 )
+from dragoman.telemetry.causes import causes_in
 from tests.support.aacp import uuid
 from tests.support.agents import FailingLedger, Gate, agents_served, quiet
 from tests.support.waiting import PATIENCE, until
@@ -165,6 +166,11 @@ async def test_work_that_can_be_repeated_is_tried_again_with_growing_delays_and_
         assert (entry.status, entry.attempts) == (EntryStatus.DEAD, 4)
         assert entry.error is not None
         assert b"silent" in entry.error
+        causes = causes_in(entry.error)
+        assert [(each.attempt, each.type, each.message) for each in causes] == [
+            (number, "TimedOut", "the other side is silent") for number in (1, 2, 3, 4)
+        ]
+        assert [each.at for each in causes] == sorted({each.at for each in causes})
         assert entry.request_id == first.request_id == REQUEST
         assert entry.message_id != first.message_id
         assert set(ids) == {REQUEST}
@@ -204,6 +210,9 @@ async def test_work_with_effects_outside_of_the_ledger_is_not_tried_again(
         await served.advance(60, step=1)
         (entry,) = await served.page()
         assert (runs, entry.status, entry.attempts) == (1, status, 1)
+        (cause,) = causes_in(entry.error)
+        assert (cause.type, cause.message) == (type(error).__name__, str(error))
+        assert str(cause.place).endswith(" in handle")
 
 
 async def test_a_message_that_is_tried_again_holds_back_its_own_pair_and_no_other() -> None:

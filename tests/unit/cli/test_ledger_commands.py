@@ -25,11 +25,13 @@ from dragoman.errors import InternalFailure
 from dragoman.memories.migrations import MIGRATIONS as MEMORIES
 from dragoman.memories.port import Memories, Space
 from dragoman.storage.settings import StorageConfig
+from dragoman.telemetry.causes import Cause, with_causes
 from dragoman.workers.control import Source
 from tests.support.kept_messages import CLIENT, KeptMessages, fill, tamper
 
 runner = CliRunner()
 SPACE = "crew"
+FAILED_WITH = "ValueError: no such order (orders.py:3 in place)"
 EVERY = ("agents list", "agents show clerk", "agents send clerk hi", "messages list", "messages dead",
          "messages show 1", "messages redrive --all", "messages purge", "ledger stats", "ledger verify")  # fmt: skip
 HOSTILE = "\x1b]0;gone\x07 \x1b[2J \x9b31m \u202egnp.exe \u2066x \r\n\x00 \u200b end"
@@ -59,6 +61,7 @@ async def one_of_each(kept: KeptMessages) -> list[LedgerEntry]:
     entries = [await kept.accept("clerk", {"nr": 1}, "REQUEST"), *[await kept.accept("clerk", nr) for nr in (2, 3, 4)]]
     hold = await kept.hold("clerk")
     error = msgspec.json.encode(InternalFailure("It failed").structured(None, "c"))
+    error = with_causes(error, [Cause(1, 1_700_000_000.0, "ValueError", "no such order", "orders.py:3 in place")])
     await kept.end(hold, hold.version, entries[0], EntryStatus.COMPLETED)
     await kept.end(hold, hold.version + 1, entries[1], EntryStatus.DEAD, error)
     await kept.end(hold, hold.version + 2, entries[2], EntryStatus.UNKNOWN, error)
@@ -307,6 +310,17 @@ def test_a_request_and_its_response_are_found_by_their_id(data: Path) -> None:
     found = answer("messages", "list", "--request-id", shown["requestId"])["messages"]
     assert [(each["number"], each["messageType"]) for each in found] == [(1, "REQUEST"), (5, "RESPONSE")]
     assert answer("messages", "show", "5")["payload"] == "done"
+    dead = answer("messages", "show", "2")
+    assert dead["error"] == {"code": "INTERNAL", "message": "It failed", "correlationId": "c"}
+    assert dead["causes"] == [
+        {
+            "attempt": 1,
+            "at": "2023-11-14T22:13:20.000Z",
+            "type": "ValueError",
+            "message": "no such order",
+            "place": "orders.py:3 in place",
+        }
+    ]
 
 
 def test_a_message_that_is_not_there_is_not_shown(data: Path) -> None:
@@ -381,7 +395,7 @@ def test_what_is_dead_or_unknown_is_listed_and_redriven_by_number(data: Path) ->
     ]
     assert answer("messages", "redrive", "2", "3", "--dry-run") == {
         "dryRun": True,
-        "redriven": [{"number": 2}, {"number": 3}],
+        "redriven": [{"number": 2, "cause": FAILED_WITH}, {"number": 3, "cause": FAILED_WITH}],
         "refused": [],
     }
     assert dragoman("messages", "redrive", "2").stdout == "message 2 is message 6 now\n"
@@ -405,7 +419,8 @@ def test_a_message_that_cannot_be_redriven_is_named_and_the_others_are(data: Pat
 def test_messages_are_redriven_by_filters(filters: tuple[str, ...], data: Path) -> None:
     fill(data, SPACE, one_of_each)
     assert dragoman("messages", "redrive", *filters, "--dry-run").stdout == (
-        "message 2 would be redriven\nmessage 3 would be redriven\n"
+        f"message 2 would be redriven; it failed with {FAILED_WITH}\n"
+        f"message 3 would be redriven; it failed with {FAILED_WITH}\n"
     )
     assert [each["number"] for each in answer("messages", "redrive", *filters)["redriven"]] == [2, 3]
     assert dragoman("messages", "redrive", *filters).stderr == "there is nothing to redrive\n"

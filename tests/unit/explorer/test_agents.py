@@ -22,10 +22,12 @@ AUTH = {
     "callers": {
         "ada": {"token": "a" * 32},
         "ben": {"token": "b" * 32, "scopes": ["tool:*", "agent:front"]},
-        "cy": {"token": "c" * 32},
+        "cy": {"token": "c" * 32, "roles": ["operate", "owner"]},
+        "dee": {"token": "d" * 32, "scopes": ["operate"]},
+        "eve": {"token": "e" * 32, "scopes": ["tool:*", "agent:*", "metrics"]},
     }
 }
-ADA, BEN, CY = ({"authorization": f"Bearer {letter * 32}"} for letter in "abc")
+ADA, BEN, CY, DEE, EVE = ({"authorization": f"Bearer {letter * 32}"} for letter in "abcde")
 
 
 class Ways:
@@ -329,6 +331,25 @@ async def test_a_caller_sees_its_own_messages_and_what_followed_from_them_and_no
         assert (await at.redrive({"number": number}, **CY)).status == 404
         assert len((await at.get("dead", **ADA))["messages"]) == 1
         assert (await at.redrive({"number": number}, **ADA)).status == 200
+
+
+async def test_an_operator_sees_the_messages_of_all_and_why_they_failed_and_redrives_them() -> None:
+    async with desk({"auth": AUTH}) as at:
+        number = (await at.dead_letter(**ADA))["number"]
+        assert [each["number"] for each in (await at.get("messages", **DEE))["messages"]] == [number, 1]
+        (seen,) = (await at.get("dead", **DEE))["messages"]
+        (cause,) = (await at.get(f"messages/{number}", **DEE))["message"]["causes"]
+        assert seen["causes"] == [cause]
+        assert (cause["attempt"], cause["type"], cause["message"]) == (1, "ResourceExhausted", HOSTILE)
+        assert cause["place"].endswith(" in back")
+        # Neither its sender nor a caller with every other scope, or with a role of that name.
+        (own,) = (await at.get("dead", **ADA))["messages"]
+        assert "causes" not in own
+        assert "causes" not in (await at.get(f"messages/{number}", **ADA))["message"]
+        for other in (CY, EVE):
+            assert (await at.get("dead", **other)) == {"messages": [], "next": None}
+            assert (await at.page.get(f"/explorer/messages/{number}", **other)).status == 404
+        assert (await at.redrive({"number": number}, **DEE)).status == 200
 
 
 async def test_a_caller_that_borrows_a_correlation_id_sees_nothing_of_its_owner() -> None:

@@ -67,12 +67,17 @@ class Ways:
             """Asks before it begins."""
             return name
 
+        @tool(task="optional")
+        async def break_down() -> float:
+            """Raises what no client is told."""
+            return 1 / 0
+
         @tool
         async def plain() -> str:
             """Never becomes a task."""
             return "plain"
 
-        return [work, ask, fail, asks_first, plain]
+        return [work, ask, fail, asks_first, break_down, plain]
 
 
 class Desk(NamedTuple):
@@ -140,7 +145,7 @@ async def test_a_server_says_which_tools_become_tasks() -> None:
     async with desk() as at:
         server = await at.get("server")
         listed = await at.get("tasks")
-    wanted = {"ask": "required", "asks_first": "optional", "fail": "optional", "work": "optional"}
+    wanted = dict.fromkeys(("asks_first", "break_down", "fail", "work"), "optional") | {"ask": "required"}
     assert (server["hasTasks"], server["taskTools"]) == (True, wanted)
     assert listed == {"tasks": [], "next": None}
 
@@ -389,3 +394,23 @@ async def test_a_caller_whose_scopes_name_no_tool_with_task_support_has_nothing_
         assert (server["hasTasks"], server["taskTools"]) == (False, {})
         assert (await at.page.get("/explorer/tasks", **CY)).status == 404
         assert (await at.post("tasks", {"tool": "work"}, **CY)).status == 405
+
+
+async def test_an_operator_sees_the_tasks_of_all_answers_them_and_learns_why_one_failed() -> None:
+    callers = {**AUTH["callers"], "dee": {"token": "d" * 32, "scopes": ["operate"]}}
+    dee = {"authorization": "Bearer " + "d" * 32}
+    async with desk({"auth": {"callers": callers}}) as at:
+        task = await at.asking(**ADA)
+        (listed,) = (await at.get("tasks", **dee))["tasks"]
+        assert listed["taskId"] == task["taskId"]
+        for question, value in zip(task["questions"], ("Ada", 3), strict=True):
+            answer = {"key": question["key"], "result": {"action": "accept", "content": {"value": value}}}
+            assert (await at.post(f"tasks/{task['taskId']}/answer", answer, **dee)).status == 200
+        ended = await at.once(task, *SETTLED, **dee)
+        assert ended["result"]["content"][0]["text"] == "Ada has 3"
+        broken = await at.once(await at.start("break_down", **ADA), *SETTLED, **ADA)
+        assert broken["result"]["isError"] is True
+        assert "causes" not in broken
+        (cause,) = (await at.get(f"tasks/{broken['taskId']}", **dee))["task"]["causes"]
+        assert (cause["type"], cause["message"]) == ("ZeroDivisionError", "division by zero")
+        assert (await at.page.get(f"/explorer/tasks/{task['taskId']}", **BEN)).status == 404

@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import msgspec
 import typer
@@ -17,13 +16,14 @@ from dragoman.agents.ledger import EntryStatus
 from dragoman.calls.call import Outcome
 from dragoman.cli.calling import AskedCall, encoded, error_lines, run_to_its_end, started
 from dragoman.cli.output import complain, refuse
+from dragoman.cli.task_answers import DECLINED, CannotAnswer, can_ask, prompted_answer, words_of
 from dragoman.cli.task_outcomes import problem_lines, result_in, value_in
 from dragoman.clock import sleep
 from dragoman.errors import ProtocolError, StorageError, ToolError
 from dragoman.process.exit_codes import FAILED
 from dragoman.runtime import Runtime
 from dragoman.schemas.returns import AS_JSON
-from dragoman.tasks.port import Run
+from dragoman.tasks.port import Run, StoredQuestion
 from dragoman.tasks.running import status_of
 from dragoman.telemetry.clean import sanitize
 
@@ -95,8 +95,8 @@ class _Wait:
                         begin_at = now + _SERVER_SECONDS
                     if self._timeout is not None and now - began >= self._timeout and not self._tasks.runs_here(run):
                         self._refuse_to_wait(run, self._timeout)
-                    self._tell_questions(run)
                     bar.show(run)
+                    await self._put_questions(run, bar)
                     await sleep(self._clock, _LOOK_SECONDS)
                     run = await self._find()
             except asyncio.CancelledError:
@@ -121,22 +121,30 @@ class _Wait:
             code=FAILED,
         )
 
-    def _tell_questions(self, run: Run) -> None:
+    async def _put_questions(self, run: Run, bar: _NoBar) -> None:
+        """Ask the person at the terminal what the tool asks; without one, say who can answer."""
         new = [each for each in run.pending if each.key not in self._told]
-        for each in new:
-            self._told.add(each.key)
-            complain(f"the tool asks: {_words_of(msgspec.json.decode(each.request))}")
-        if new:
+        self._told.update(each.key for each in new)
+        if new and can_ask():
+            with bar.hidden():
+                for each in new:
+                    await self._put(run, each)
+        elif new:
             complain(
-                "the task waits for an answer, which any client of the same caller can give",
-                f"see `dragoman tasks show {self._task_id}`, or end it with `dragoman tasks cancel {self._task_id}`",
+                *(f"the tool asks: {words_of(each)}" for each in new),
+                f"answer with `dragoman tasks answer {self._task_id}`, or with any client of the same caller",
+                f"end the task with `dragoman tasks cancel {self._task_id}`",
             )
 
-
-def _words_of(request: dict[str, Any]) -> str:
-    """A question in one line: the message of an elicitation, and the method of other requests."""
-    message = request.get("params", {}).get("message")
-    return sanitize(message if isinstance(message, str) else request["method"])
+    async def _put(self, run: Run, question: StoredQuestion) -> None:
+        try:
+            answer = await asyncio.to_thread(prompted_answer, question)
+        except CannotAnswer as refused:
+            complain(*refused.lines)
+            return
+        except typer.Abort:
+            answer = dict(DECLINED)
+        await self._tasks.update(run, {question.key: answer})
 
 
 class _Said(Struct):
@@ -151,6 +159,11 @@ class _NoBar:
 
     def show(self, run: Run) -> None:
         """Nobody looks."""
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Give the terminal to somebody else."""
+        yield
 
 
 @contextmanager
@@ -167,6 +180,14 @@ def _bar() -> Iterator[_NoBar]:
             said = _Said() if run.progress is None else msgspec.json.decode(run.progress, type=_Said)
             words = sanitize(run.message or status_of(run))
             progress.update(shown, completed=said.progress, total=said.total, description=words)
+
+        @contextmanager
+        def hidden(self) -> Iterator[None]:
+            progress.stop()
+            try:
+                yield
+            finally:
+                progress.start()
 
     words = TextColumn("{task.description}", markup=False)
     columns = (words, BarColumn(), TaskProgressColumn(), TimeElapsedColumn())

@@ -109,6 +109,43 @@ def show(
 
 
 @app.command()
+def answer(
+    task_id: TaskId,
+    fields: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=VALUE...", help="The fields of the answer. On a terminal, you are asked for them."
+        ),
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option("--question", help="The key of the question, if the task asks several.")
+    ] = None,
+    given: Annotated[
+        str | None, typer.Option("--json", help="The fields as a JSON object: the text itself, @FILE, or - for stdin.")
+    ] = None,
+    decline: Annotated[bool, typer.Option("--decline", help="Decline to answer.")] = False,
+    target: OfTarget = None,
+    space: OfSpace = None,
+    config: ConfigFile = None,
+) -> None:
+    """Answer the open questions of a task, as its client would.
+
+    Without fields, each open question is asked on the terminal. Exit code 1 when the task does not exist, or asks
+    nothing, and when an answer does not fit the question.
+    """
+    from dragoman.cli.arguments import read_json
+
+    if decline and (fields or given is not None):
+        refuse("give fields or --decline, not both")
+    try:
+        base = None if given is None else read_json(given)
+    except ValueError as error:
+        refuse(str(error))
+    with_books(config, target, space, lambda books: _answer(books, task_id, question, fields or [], base, decline))
+    typer.echo(f"task {sanitize(task_id)} has the {'refusal' if decline else 'answer'}")
+
+
+@app.command()
 def cancel(
     task_id: TaskId, target: OfTarget = None, space: OfSpace = None, config: ConfigFile = None, as_json: AsJson = False
 ) -> None:
@@ -178,6 +215,35 @@ async def _found(books: Books, task_id: str) -> Run:
     if run is None:
         refuse(f"there is no task {sanitize(task_id)}", code=FAILED)
     return run
+
+
+async def _answer(
+    books: Books, task_id: str, key: str | None, fields: list[str], base: dict[str, Any] | None, decline: bool
+) -> None:
+    """Store answers to the open questions of a task; or the end of the command."""
+    from dragoman.cli.task_answers import DECLINED, CannotAnswer, can_ask, given_answer, prompted_answer
+    from dragoman.tasks.port import Answered
+
+    run = await _found(books, task_id)
+    asked = [each for each in run.pending if key in (None, each.key)]
+    is_given = bool(fields) or base is not None
+    if not asked:
+        said = "asks nothing" if key is None else f"asks no question {sanitize(key)}"
+        refuse(f"task {sanitize(task_id)} is {_status(run)}, and {said}", code=FAILED)
+    if is_given and len(asked) > 1:
+        keys = ", ".join(sanitize(each.key) for each in asked)
+        refuse(f"the task asks {len(asked)} questions; name one with --question: {keys}")
+    if not (is_given or decline or can_ask()):
+        refuse("give the fields as NAME=VALUE or with --json, or --decline; there is no terminal to ask on")
+    try:
+        for each in asked:
+            result = (
+                DECLINED if decline else given_answer(each, fields, base or {}) if is_given else prompted_answer(each)
+            )
+            answers = {each.key: msgspec.json.encode(result)}
+            await books.runs.change(Answered(run.number, books.drafts.now(), answers))
+    except CannotAnswer as refused:
+        refuse("the answer does not fit the question", *refused.lines, code=FAILED)
 
 
 async def _cancel(books: Books, task_id: str) -> Run:

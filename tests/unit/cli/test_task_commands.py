@@ -31,7 +31,7 @@ T = TypeVar("T")
 runner = CliRunner()
 SPACE = "shop"
 KEY = "order-7-of-monday"
-EVERY = ("tasks list", "tasks show t", "tasks cancel t", "tasks result t")
+EVERY = ("tasks list", "tasks show t", "tasks answer t --decline", "tasks cancel t", "tasks result t")
 HOSTILE = "\x1b]0;gone\x07 \x1b[2J \x9b31m \u202egnp.exe \u2066x \r\n\x00 \u200b end"
 
 TOOLS = '''
@@ -514,8 +514,8 @@ def test_a_question_of_the_tool_is_reported_with_a_hint(monkeypatch: pytest.Monk
     task_id = result.stderr.split()[1]
     assert result.stderr.splitlines()[1:4] == [
         "dragoman: the tool asks: Which\\u001b[2J colour?",
-        "dragoman: the task waits for an answer, which any client of the same caller can give",
-        f"  see `dragoman tasks show {task_id}`, or end it with `dragoman tasks cancel {task_id}`",
+        f"  answer with `dragoman tasks answer {task_id}`, or with any client of the same caller",
+        f"  end the task with `dragoman tasks cancel {task_id}`",
     ]
 
 
@@ -625,3 +625,122 @@ def test_a_storage_that_cannot_be_used_fails_the_call_before_the_tool_runs(
     assert (result.exit_code, result.stdout) == (code, "")
     assert "File exists" in result.stderr
     assert "boat" not in what_ran()
+
+
+# Answering.
+
+FORM = {
+    "type": "object",
+    "properties": {"colour": {"type": "string", "enum": ["red", "blue"]}, "count": {"type": "integer"}},
+    "required": ["colour"],
+}
+ROOTS: dict[str, Any] = {"method": "roots/list", "params": {}}
+
+
+def form(message: str) -> dict[str, Any]:
+    return {"method": "elicitation/create", "params": {"message": message, "requestedSchema": FORM}}
+
+
+def while_asked(
+    folder: Path, questions: list[dict[str, Any]], *commands: tuple[str, ...], typed: str = ""
+) -> tuple[list[Result], list[Any]]:
+    """What commands say while a task has open questions, and the answers that it has then."""
+
+    async def ask(process: Process) -> tuple[list[Result], list[Any]]:
+        asking = await begun(process, "asking")
+        for place, question in enumerate(questions):
+            asked = QuestionAsked(asking.number, asking.fence, time.time(), "q", place, msgspec.json.encode(question))
+            await process.runs.change(asked)
+        words = [("tasks", "answer", "asking", *command) for command in commands]
+        said = [await asyncio.to_thread(runner.invoke, app, [*each], input=typed) for each in words]
+        run = await process.runs.find(task_id="asking")
+        assert run is not None
+        return said, [None if each.answer is None else msgspec.json.decode(each.answer) for each in run.questions]
+
+    return fill(folder, ask)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "content"),
+    [
+        (("colour=red",), {"colour": "red"}),
+        (("colour=blue", "count=3"), {"colour": "blue", "count": 3}),
+        (("--json", '{"colour": "red"}', "count=1"), {"colour": "red", "count": 1}),
+    ],
+)
+def test_a_question_is_answered_with_fields_as_a_client_would(words: tuple[str, ...], content: Any, data: Path) -> None:
+    (result,), answers = while_asked(data, [form("Which?")], words)
+    assert (result.exit_code, result.stdout) == (0, "task asking has the answer\n")
+    assert answers == [{"action": "accept", "content": content}]
+
+
+@pytest.mark.slow
+def test_every_open_question_is_declined_and_then_there_is_none(data: Path) -> None:
+    (result, again), answers = while_asked(data, [form("Which?"), ROOTS], ("--decline",), ("colour=red",))
+    assert (result.exit_code, result.stdout) == (0, "task asking has the refusal\n")
+    assert answers == [{"action": "decline"}] * 2
+    assert (again.exit_code, again.stderr) == (1, "dragoman: task asking is working, and asks nothing\n")
+
+
+@pytest.mark.slow
+def test_an_answer_that_does_not_fit_is_refused_and_not_stored(data: Path) -> None:
+    said, answers = while_asked(
+        data,
+        [form("Which?")],
+        ("colour=green",),
+        ("count=many", "colour=red"),
+        ("count=1",),
+        ("color=red",),
+        ("colour",),
+        ("--json", "{"),
+        ("--decline", "colour=red"),
+        (),
+        ("--question", "other", "colour=red"),
+    )
+    assert answers == [None]
+    assert [result.exit_code for result in said] == [1, 1, 1, 1, 1, 2, 2, 2, 1]
+    expected = [
+        '  /colour: the value is not one of "red" or "blue"',
+        '  /count: the value is not of type "integer"',
+        "  colour is required",
+        "  there is no field color; the form has colour, count",
+        "  'colour' is not name=value",
+        "dragoman: --json cannot be parsed: Input data was truncated",
+        "dragoman: give fields or --decline, not both",
+        "dragoman: give the fields as NAME=VALUE or with --json, or --decline; there is no terminal to ask on",
+        "dragoman: task asking is input_required, and asks no question other",
+    ]
+    assert [result.stderr.splitlines()[-1] for result in said] == expected
+
+
+@pytest.mark.slow
+def test_one_of_several_questions_has_to_be_named_and_only_a_client_knows_its_roots(data: Path) -> None:
+    said, answers = while_asked(
+        data,
+        [form("Which?"), ROOTS],
+        ("colour=red",),
+        ("--question", "question-2", "a=1"),
+        ("--question", "question-1", "colour=red"),
+    )
+    assert [result.exit_code for result in said] == [2, 1, 0], [each.stderr for each in said]
+    assert said[0].stderr == "dragoman: the task asks 2 questions; name one with --question: question-1, question-2\n"
+    assert said[1].stderr.splitlines()[-1] == "  only an MCP client can answer roots/list; --decline refuses it"
+    assert answers == [{"action": "accept", "content": {"colour": "red"}}, None]
+
+
+@pytest.mark.slow
+def test_a_person_at_the_terminal_is_asked_for_each_field_until_the_answer_fits(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.cli.task_answers.can_ask", lambda: True)
+    (result,), answers = while_asked(data, [form("Which\x1b[2J?")], (), typed="green\n\nred\n2\n")
+    assert result.exit_code == 0, result.stderr
+    assert answers == [{"action": "accept", "content": {"colour": "red", "count": 2}}]
+    assert result.stderr.startswith("Which\\u001b[2J?\n")
+    for shown in (
+        '  colour ("red" | "blue")',
+        "  count (integer, optional)",
+        '/colour: the value is not one of "red" or "blue"',
+    ):
+        assert shown in result.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ def taken(mailbox: Mailbox[Item]) -> list[int]:
     return numbers
 
 
+@pytest.mark.requirement("FND-AGENT-02")
 def test_messages_come_out_in_the_order_in_which_they_came() -> None:
     mailbox: Mailbox[Item] = Mailbox(3)
     for number in range(3):
@@ -33,6 +35,7 @@ def test_messages_come_out_in_the_order_in_which_they_came() -> None:
     assert taken(mailbox) == [0, 1, 2]
 
 
+@pytest.mark.requirement("FND-AGENT-02")
 def test_a_held_message_keeps_back_the_later_ones_of_its_source_only() -> None:
     mailbox: Mailbox[Item] = Mailbox(10)
     for number, source in enumerate(["y", "x", "y", None]):

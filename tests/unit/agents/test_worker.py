@@ -138,8 +138,7 @@ async def test_a_handler_that_exits_ends_its_message_and_not_the_agent(raised: B
         assert [each.status for each in await served.page(kinds=("REQUEST",))] == ["dead", "completed"]
 
 
-@pytest.mark.requirement("FND-AACP-16")
-@pytest.mark.requirement("FND-AACP-42")
+@pytest.mark.requirement("FND-AACP-03", "FND-AACP-16", "FND-AACP-39", "FND-AACP-42")
 @pytest.mark.parametrize("options", [{"effects": "ledger"}, {"idempotent": True}])
 async def test_work_that_can_be_repeated_is_tried_again_with_growing_delays_and_then_a_dead_letter(
     options: Any,
@@ -215,6 +214,29 @@ async def test_work_with_effects_outside_of_the_ledger_is_not_tried_again(
         assert str(cause.place).endswith(" in handle")
 
 
+@pytest.mark.requirement("FND-AACP-42")
+async def test_a_message_that_has_had_its_attempts_is_not_begun_by_a_process_that_allows_no_more(
+    tmp_path: Path,
+) -> None:
+    runs = 0
+
+    @agent("a", effects="ledger")
+    async def handle(message: AgentMessage, ctx: AgentContext) -> Any:
+        nonlocal runs
+        runs += 1
+        raise TimedOut("not yet")
+
+    async with agents_served(handle, folder=tmp_path) as served:
+        await served.coordinator.send_reliable_message("a", 1)
+        await until(lambda: served.deliveries.retries)
+        await served.rest()
+    async with agents_served(handle, folder=tmp_path, config={"aacp": {"max_attempts": 1}}) as served:
+        await served.advance(1)
+        (entry,) = await served.settled()
+        assert (runs, entry.status, entry.attempts) == (1, EntryStatus.DEAD, 1)
+
+
+@pytest.mark.requirement("FND-AGENT-02")
 async def test_a_message_that_is_tried_again_holds_back_its_own_pair_and_no_other() -> None:
     order: list[tuple[str | None, Any]] = []
     failures = 2

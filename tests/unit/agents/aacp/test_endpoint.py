@@ -397,6 +397,9 @@ async def test_outcomes_are_stored_before_anybody_learns_of_them() -> None:
     await pair.link.deliver()
     assert await asking == {"done": 1}
     assert seen == [("response", COMPLETED, COMPLETED), ("hook", COMPLETED, COMPLETED)]
+    await pair.a.endpoint.send_event("b", 2)
+    await pair.link.deliver()
+    assert seen[2:] == [("hook", COMPLETED, COMPLETED)]
 
 
 @pytest.mark.requirement("FND-AACP-13")

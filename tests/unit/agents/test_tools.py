@@ -17,7 +17,7 @@ from dragoman.agents.senders import as_caller, client_source, kept_caller, may_r
 from dragoman.agents.settings import AacpConfig
 from dragoman.config import make_config
 from dragoman.errors import ConfigError, InternalFailure, InvalidArgument, ToolError
-from dragoman.testing import SequentialIds, open_server
+from dragoman.testing import open_server
 from dragoman.tools.builtin.admin import CANONICAL_SCHEMAS
 from tests.support.aacp import uuid
 from tests.support.agents import AgentServer, Gate, agents_served
@@ -66,7 +66,7 @@ def _agent_of(function: Any) -> Any:
 
 @pytest.mark.requirement("FND-AGENT-07", "FND-AGENT-12")
 async def test_a_message_is_answered_with_what_the_agent_returns() -> None:
-    async with agents_served(echo, ids=SequentialIds()) as served:
+    async with agents_served(echo) as served:
         client = await served.server.client()
         answer = value_in(await client.call_tool("agent/sendMessage", to("echo", [1])))
         assert answer == {"type": "t", "payload": [1], "source": client_source(LOCAL)}
@@ -80,8 +80,10 @@ async def test_a_message_is_answered_with_what_the_agent_returns() -> None:
             to("echo", 1, sourceAgentId="echo"),
         ):
             assert error_in(await client.call_tool("agent/sendMessage", wrong))["code"] == "INVALID_ARGUMENT"
+        assert value_in(await client.call_tool("agent/sendRequest", to("echo", 2)))["payload"] == 2
         records = [each for each in served.server.log if each["message"] == "agent message handled"]
         calls = [each for each in served.server.records if each["outcome"] == "success"]
+        assert len(calls) == 2
         assert [each["correlationId"] for each in records] == [each["correlationId"] for each in calls]
 
 
@@ -207,6 +209,7 @@ async def test_a_request_is_unknown_to_everybody_but_its_caller() -> None:
         assert (mine["payload"], mine["source"]) == (2, client_source(BOB))
 
 
+@pytest.mark.requirement("FND-AGENT-11")
 async def test_requests_that_are_under_way_are_listed_for_their_caller_the_oldest_first() -> None:
     gate = Gate()
 
@@ -276,6 +279,8 @@ async def test_no_agent_tool_answers_with_more_than_the_response_limit() -> None
     async def big(message: AgentMessage, ctx: AgentContext) -> Any:
         if message.payload == "fail":
             raise InvalidArgument("m" * 20_000, {"why": "x" * 20_000})
+        if message.payload == "fits":
+            return "x" * 3_600
         ctx.state["a"] = "x" * 20_000
         return "x" * 20_000
 
@@ -294,6 +299,11 @@ async def test_no_agent_tool_answers_with_more_than_the_response_limit() -> None
             status = value_in(raw)
             assert status["requestId"] == request_id
             assert "response" not in status
+        raw = await client.call_tool("agent/sendRequest", to("big", "fits", requestId=uuid(3)))
+        assert value_in(raw) == "x" * 3_600
+        raw = await client.call_tool("agent/getStatus", {"requestId": uuid(3)})  # With more around it, it does not fit.
+        assert len(json.dumps(raw)) <= 8_192
+        assert (value_in(raw)["truncated"], "response" in value_in(raw)) == (True, False)
         raw = await client.call_tool("agent/getState", {"agentId": "big"})
         assert error_in(raw)["details"]["reason"] == "state_too_large"
 

@@ -111,11 +111,21 @@ async def test_noop_routing(transport: str) -> None:
 
 
 async def test_rbac(gateway: GatewayApp) -> None:
-    viewer, agent = await gateway.signer("viewer"), await gateway.signer("agent")
-    for signer in (viewer, agent):  # An agent may create in an inbox only.
-        envelope = gateway.envelope(signer, CREATE, create_args())
-        assert await told(gateway, signer, envelope) == (403, "FORBIDDEN")
+    owner, editor, agent, viewer = [await gateway.signer(role) for role in ("owner", "editor", "agent", "viewer")]
+    args = create_args()
+    assert (await gateway.act(owner, "create_document", args)).status == 200
+    deletion = {"document_id": args["document_id"]}
+    for signer, action, given, reason in (
+        (viewer, "create_document", create_args(), "role"),
+        (agent, "create_document", create_args(), "no_inbox"),
+        (agent, "delete_document", deletion, "role"),
+        (editor, "move_document", {**deletion, "new_parent_id": "root"}, "role"),
+    ):
+        response = await gateway.act(signer, action, given)
+        error = response.json["error"]
+        assert (response.status, error["code"], error["details"]["reason"]) == (403, "FORBIDDEN", reason)
         assert await told(gateway, signer, gateway.envelope(signer, QUERY, {"query": "owls"})) == (200, "")
+    assert (await gateway.act(editor, "delete_document", deletion)).status == 200
 
 
 def test_tool_message_wrapping_is_tested_with_langroid_itself() -> None:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from dragoman.adapters.engines import ENGINES
 from tests.support.gateway import Signer, create_args
-from tests.support.gateway_serving import EACH_TRANSPORT, LATER, NOW, TENANT, GatewayApp, open_gateway
+from tests.support.gateway_serving import (
+    EACH_TRANSPORT,
+    LATER,
+    NOW,
+    TENANT,
+    GatewayApp,
+    HeldDocuments,
+    HeldStorage,
+    open_gateway,
+)
+from tests.support.waiting import until
 
 MISSING: Any = Ellipsis
 
@@ -271,6 +283,20 @@ async def test_the_scope_of_a_key_is_the_tenant_the_action_and_the_document(
     deleted = await gateway.act(signer, "delete_document", {"document_id": args["document_id"]}, idempotency_key=key)
     assert deleted.json["data"]["deleted"] is True
     assert len(await gateway.events()) == 4
+
+
+@pytest.mark.requirement("MC-IDEM-01")
+async def test_two_documents_at_once_with_one_key_are_two_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "memory", HeldStorage)
+    async with open_gateway() as gateway:
+        documents, signer = gateway.documents, await gateway.signer("owner")
+        assert isinstance(documents, HeldDocuments)
+        documents.gate.clear()
+        begun = [gateway.act(signer, "create_document", create_args(), idempotency_key="a-key") for _ in range(2)]
+        asking = [asyncio.create_task(each) for each in begun]
+        await until(lambda: documents.waiting == 2 or any(each.done() for each in asking))
+        documents.gate.set()
+        assert [each.status for each in await asyncio.gather(*asking)] == [200, 200]
 
 
 @pytest.mark.requirement("MC-IDEM-02")

@@ -109,6 +109,7 @@ names = st.lists(
 )
 
 
+@pytest.mark.requirement("FND-TEST-02")
 @given(names=names, data=st.data())
 def test_list_is_sorted_by_name_whatever_comes_and_goes(names: list[str], data: st.DataObject) -> None:
     """Property 4: `tools/list` returns all tools, sorted by name."""
@@ -170,7 +171,7 @@ schemas = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.requirement("FND-TEST-03", "FND-CALL-09", "FND-REG-08")
+@pytest.mark.requirement("FND-TEST-02", "FND-TEST-03", "FND-CALL-09", "FND-REG-08")
 @given(
     input_schema=schemas,
     output_schema=st.none() | schemas,
@@ -210,7 +211,7 @@ steps = st.lists(
 )
 
 
-@pytest.mark.requirement("FND-TEST-03", "FND-RES-08", "FND-CALL-08")
+@pytest.mark.requirement("FND-TEST-02", "FND-TEST-03", "FND-RES-08", "FND-CALL-08")
 @given(limit=st.integers(1, 4), steps=steps)
 def test_no_more_calls_run_than_there_are_slots(limit: int, steps: list[tuple[str, int, dict[str, Any]]]) -> None:
     """Property 7: a call too many is refused with RESOURCE_EXHAUSTED; every other one gets a slot and gives it back."""
@@ -261,7 +262,7 @@ plans = st.lists(
 )
 
 
-@pytest.mark.requirement("FND-TIME-02", "FND-TIME-03", "FND-TIME-04", "FND-TIME-05")
+@pytest.mark.requirement("FND-TEST-02", "FND-TIME-02", "FND-TIME-03", "FND-TIME-04", "FND-TIME-05")
 @given(plans=plans)
 @example(plans=[(0, 100, 300.5), (60, 160, 90.5), (70, 80, 200.5)])
 @example(plans=[(18, 40, 18.5), (18, 190, 190.5)])  # The timer goes off a rounding error too early.

@@ -97,7 +97,7 @@ def redacted(value: Any) -> Any:
     return "<bytes>" if isinstance(value, bytes) else value
 
 
-@pytest.mark.requirement("FND-TEST-03")
+@pytest.mark.requirement("FND-TEST-02", "FND-TEST-03")
 @given(facts, hostile)
 @example({"token": MARK}, "flat")
 @example({"a": [{"b": ({"APIKEY": MARK},)}]}, "nested")
@@ -108,7 +108,7 @@ def test_no_secret_is_ever_written(entry: dict[str, Any], message: str) -> None:
     assert MARK.encode() not in text
 
 
-@pytest.mark.requirement("FND-TEST-03")
+@pytest.mark.requirement("FND-TEST-02", "FND-TEST-03")
 @given(facts, hostile)
 @example({text: text for text in INJECTIONS}, "".join(INJECTIONS))
 @example({"huge": "\n" * 50_000, "wide": ["\x1b"] * 1_000}, "\u2028" * 50_000)
@@ -125,7 +125,7 @@ def test_one_entry_is_one_line_without_unsafe_characters(entry: dict[str, Any], 
         assert parsed["message"] == sanitize(message)
 
 
-@pytest.mark.requirement("FND-TEST-03")
+@pytest.mark.requirement("FND-TEST-02", "FND-TEST-03")
 @given(facts, hostile)
 def test_nothing_that_is_logged_is_changed(entry: dict[str, Any], message: str) -> None:
     """Property 9: logging, redacting and sanitising leave runtime objects as they were."""

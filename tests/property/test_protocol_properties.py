@@ -216,7 +216,7 @@ def test_lines_are_those_of_a_plain_split_except_that_long_ones_are_marked(lines
 
 
 @pytest.mark.slow
-@pytest.mark.requirement("FND-LIFE-04")
+@pytest.mark.requirement("FND-TEST-02", "FND-LIFE-04")
 @given(
     name=st.text(st.characters(codec="utf-8"), min_size=1),
     version=st.text(st.characters(codec="utf-8")),
@@ -248,7 +248,7 @@ gated = (st.sampled_from(METHODS) | st.sampled_from(INJECTIONS) | utf8).filter(l
 plain_values = json_values(st.none() | st.booleans() | st.integers() | utf8, utf8)
 
 
-@pytest.mark.requirement("FND-TEST-03", "FND-LIFE-03", "FND-RPC-09", "FND-CORR-07")
+@pytest.mark.requirement("FND-TEST-02", "FND-TEST-03", "FND-LIFE-03", "FND-RPC-09", "FND-CORR-07")
 @given(
     begin=st.sampled_from([starting, initializing]),
     method=gated,
@@ -273,7 +273,7 @@ def test_before_running_every_request_is_refused_under_the_connections_id(
     assert (data["correlationId"], session.state) == ("conn", before)
 
 
-@pytest.mark.requirement("FND-TEST-03", "FND-CORR-06")
+@pytest.mark.requirement("FND-TEST-02", "FND-TEST-03", "FND-CORR-06")
 @given(begin=st.sampled_from([running, modern]), line=hostile)
 def test_every_protocol_error_carries_the_id_that_can_be_derived(begin: Callable[[], Session], line: bytes) -> None:
     """Property 3: protocol error correlation. The request's id where there is one, else the connection's."""
@@ -299,7 +299,7 @@ def derived(line: bytes, code: int) -> str:
     return value if is_id else "conn"
 
 
-@pytest.mark.requirement("FND-CORR-06")
+@pytest.mark.requirement("FND-TEST-02", "FND-CORR-06")
 @given(
     begin=st.sampled_from([running, modern]),
     correlation_id=correlation_ids,
@@ -318,7 +318,7 @@ def test_whatever_is_wrong_with_a_request_its_own_correlation_id_is_used(
     assert msgspec.json.decode(event.line)["error"]["data"]["correlationId"] == correlation_id
 
 
-@pytest.mark.requirement("FND-TEST-03", "FND-RPC-07", "FND-CALL-03")
+@pytest.mark.requirement("FND-TEST-02", "FND-TEST-03", "FND-RPC-07", "FND-CALL-03")
 @given(
     begin=st.sampled_from([running, modern]),
     arguments=plain_values.filter(lambda value: not isinstance(value, dict)),

@@ -137,6 +137,7 @@ async def test_tool_that_does_not_ask_for_it_is_always_executed(hints: dict[str,
             assert json.loads((await client.call_tool("read"))["content"][0]["text"]) == expected
 
 
+@pytest.mark.requirement("FND-LIFE-08")
 async def test_result_lives_as_long_as_the_tool_says() -> None:
     clock, counter = ManualClock(), Counter()
     async with open_server(counter.tools, clock=clock) as server:

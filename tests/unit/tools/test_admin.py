@@ -135,6 +135,7 @@ async def test_what_cannot_be_registered_is_refused_and_nothing_changes(argument
         assert await names(client) == before
 
 
+@pytest.mark.requirement("FND-ADMIN-07", "FND-ADMIN-09")
 @pytest.mark.parametrize(
     ("kind", "schema"),
     [
@@ -164,6 +165,7 @@ async def test_registered_tool_has_the_canonical_schema_and_the_built_in_handler
         assert error_in(await client.call_tool("m/mine", {"message": 5}))["code"] == "INVALID_ARGUMENT"
 
 
+@pytest.mark.requirement("FND-ADMIN-07")
 async def test_agent_proxy_has_a_schema_and_cannot_be_registered_while_there_are_no_agents() -> None:
     assert CANONICAL_SCHEMAS["agentProxy"] == {
         "type": "object",
@@ -281,7 +283,7 @@ async def test_another_process_cannot_remove_or_replace_a_tool_of_the_server(nam
         assert server.runtime.catalogue.get(name) is before
 
 
-@pytest.mark.requirement("FND-CORR-04")
+@pytest.mark.requirement("FND-CORR-04", "FND-LIFE-08")
 async def test_a_change_that_another_process_tells_of_is_logged_under_the_id_of_the_call_or_one_of_its_own() -> None:
     async with open_server([], switched(), ids=SequentialIds()) as server:
         for correlation_id in ("theirs", None):

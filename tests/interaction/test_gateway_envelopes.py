@@ -16,10 +16,12 @@ from tests.support.gateway_serving import (
     LATER,
     NOW,
     TENANT,
+    WAYS,
     GatewayApp,
     HeldDocuments,
     HeldStorage,
     open_gateway,
+    open_way,
 )
 from tests.support.waiting import until
 
@@ -297,6 +299,23 @@ async def test_two_documents_at_once_with_one_key_are_two_requests(monkeypatch: 
         await until(lambda: documents.waiting == 2 or any(each.done() for each in asking))
         documents.gate.set()
         assert [each.status for each in await asyncio.gather(*asking)] == [200, 200]
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("MC-IDEM-01")
+@pytest.mark.parametrize("name", WAYS)
+async def test_a_result_is_kept_for_a_day_however_it_was_asked_for(name: str) -> None:
+    async with open_gateway() as gateway:
+        way, args, key = await open_way(gateway, name), create_args(), str(uuid4())
+        first = await way.do("create_document", args, key)
+        assert first.code is None
+        gateway.clock.skip(86_390)
+        await gateway.documents.tidy(1000)
+        way = await open_way(gateway, name)  # So much time has passed that a session may have ended.
+        assert (await way.do("create_document", args, key)).data == first.data
+        gateway.clock.skip(20)
+        await gateway.documents.tidy(1000)
+        assert (await way.do("create_document", args, key)).details["reason"] == "document_exists"
 
 
 @pytest.mark.requirement("MC-IDEM-02")

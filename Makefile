@@ -22,7 +22,7 @@ KILLS ?= 1000
 TASK_KILLS ?= 200
 ACTION_KILLS ?= 100
 DELIVERY_KILLS ?= 100
-LOSSES ?= 24
+LOSSES ?= 27
 PORT ?= 8000
 PARALLEL ?= -n 3 --dist worksteal
 APART := tests/browser tests/minilm tests/interaction/test_http_workers.py bench/tests/test_bench.py bench/tests/test_later.py
@@ -142,11 +142,11 @@ soak: $(STAMP)  ## An hour of mixed load on real servers: memory stays flat, eac
 soak-short:  ## The same for half a minute.
 	@$(MAKE) soak MINUTES=0.5
 
-chaos: $(STAMP)  ## Kill servers with agents a thousand times, with tasks 200, with actions and with accepted requests 100 times each, at named points and at random: all of them sleep now and then, disks fail, and nothing is lost or done twice. Move files of the database away 24 times. KILLS=, TASK_KILLS=, ACTION_KILLS=, DELIVERY_KILLS=, LOSSES=; writes chaos/out/.
+chaos: $(STAMP)  ## Kill servers with agents a thousand times, with tasks 200, with actions and with accepted requests 100 times each, at named points and at random: all of them sleep now and then, disks fail, and nothing is lost or done twice. Move files of the database away 27 times. KILLS=, TASK_KILLS=, ACTION_KILLS=, DELIVERY_KILLS=, LOSSES=; writes chaos/out/.
 	$(BIN)/python -m chaos --kills $(KILLS) --task-kills $(TASK_KILLS) --action-kills $(ACTION_KILLS) --delivery-kills $(DELIVERY_KILLS) --losses $(LOSSES)
 
 chaos-short:  ## The same, 25, 10, 10, 10 and 6 times.
-	@$(MAKE) chaos KILLS=25 TASK_KILLS=10 ACTION_KILLS=10 DELIVERY_KILLS=10 LOSSES=6
+	@$(MAKE) chaos KILLS=25 TASK_KILLS=10 ACTION_KILLS=10 DELIVERY_KILLS=10 LOSSES=9
 
 mutants: $(STAMP)  ## Break the code at listed places, one at a time: the tests of each requirement must find it. Writes docs/mutants.md.
 	$(BIN)/python tests/mutants.py

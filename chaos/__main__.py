@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--task-kills", type=int, default=200, help="of servers with tasks [200]")
     parser.add_argument("--action-kills", type=int, default=100, help="of servers with actions [100]")
     parser.add_argument("--delivery-kills", type=int, default=100, help="of servers with accepted requests [100]")
-    parser.add_argument("--losses", type=int, default=24, help="of files of the database [24]")
+    parser.add_argument("--losses", type=int, default=27, help="of files of the database [27]")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     shutil.rmtree(OUT, ignore_errors=True)

@@ -45,7 +45,7 @@ def _replace(file: Path) -> None:
 
 LOSSES: tuple[tuple[str, str, Callable[[Path], None]], ...] = tuple(
     (f"{name} {file}", file, lose)
-    for file in (FILE_NAME, f"{FILE_NAME}-wal")
+    for file in (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
     for name, lose in (("move", _move), ("replace", _replace), ("delete", Path.unlink))
 )
 

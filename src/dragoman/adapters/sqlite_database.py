@@ -59,10 +59,10 @@ class SqliteDatabase:
             tidy=self.tidy,
             check=self.trouble.check,
             saw=self.trouble.saw,
-            leaves=self.trouble.leaves,
+            close=self.trouble.close_writing,
         )
-        self._readers = SqliteReaders(self._connect_to_read, saw=self.trouble.saw)
-        self.version = SqliteVersion(path, saw=self.trouble.saw)
+        self._readers = SqliteReaders(self._connect_to_read, saw=self.trouble.saw, close=self.trouble.close)
+        self.version = SqliteVersion(path, saw=self.trouble.saw, close=self.trouble.close)
         """Tells whether something has changed; from the event loop alone."""
 
     def write(self, function: Callable[[Transaction], T], weight: int = 1) -> Awaitable[T]:
@@ -122,7 +122,7 @@ class SqliteDatabase:
         import sqlite3
 
         _check_library(sqlite3.sqlite_version_info)
-        self.trouble.check()  # What is missing is not made anew under a running server.
+        self.trouble.check_opening()  # What is missing is not made anew under a running server.
         if self._make_private is not None:
             self._make_private()
         _make_private_file(self.path)

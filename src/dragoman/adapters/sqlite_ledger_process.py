@@ -85,6 +85,7 @@ class SqliteProcess:
                 self.note_awake,
                 check=self._database.trouble.check,
                 saw=self._database.trouble.saw,
+                close=self._database.trouble.close,
             )
             self._watch.start()
 

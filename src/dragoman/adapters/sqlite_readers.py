@@ -33,11 +33,13 @@ class SqliteReaders:
         *,
         most: int = MOST_READERS,
         saw: Callable[[BaseException], None] = lambda error: None,
+        close: Callable[[sqlite3.Connection], None] = lambda connection: connection.close(),
     ) -> None:
-        """`saw` is told of every error."""
+        """`saw` is told of every error. `close` closes a connection."""
         self._connect = connect
         self._most = most
         self._saw = saw
+        self._close = close
         self._lock = threading.Lock()
         self._jobs: Turns[Job[sqlite3.Connection, Any]] = Turns()
         self._places = Places(most)
@@ -87,7 +89,7 @@ class SqliteReaders:
                 del job  # While it waits for the next, a thread must not keep what the last one read.
             farewell = self._woken.get()
         if connection is not None:
-            connection.close()
+            self._close(connection)
         Job.deliver((farewell,))
 
     def _next(
@@ -124,7 +126,7 @@ class SqliteReaders:
             job.error = storage_error(error)
             self._saw(error)
         if connection is not None and job.error is not None:
-            connection.close()  # Ends its transaction, whatever state that is in.
+            self._close(connection)  # Ends its transaction, whatever state that is in.
             return None
         return connection
 

@@ -2,8 +2,12 @@
 
 1. The files that were opened are the database. When a path leads to another file, or to none, nothing is written any
    more: nobody who opens the database would find it. SQLite itself would go on, in files that have no name.
-2. The log belongs to the database as the file does: without it, its latest commits are missing.
-3. Damage counts from the first statement that met it. Others may still succeed, as they read other pages.
+2. The log belongs to the database as the file does: without it, its latest commits are missing. So does the index of
+   the log, in which all processes lock: a process that makes it anew would overwrite the commits of the others.
+3. The last connection that is closed brings the log into the database, and removes log and index by their names. Where
+   another process has made one of them anew, that would undo what the other one stores: connections are left to the
+   system then, and this process cannot open the database again.
+4. Damage counts from the first statement that met it. Others may still succeed, as they read other pages.
 """
 
 from __future__ import annotations
@@ -12,10 +16,13 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dragoman.adapters.sqlite_errors import storage_error
 from dragoman.errors import StorageCorrupt, StorageLost
+
+if TYPE_CHECKING:
+    import sqlite3
 
 DAMAGED: Final = "damaged"
 REPLACED: Final = "replaced"
@@ -25,7 +32,7 @@ class SqliteTrouble:
     """What has been noticed of one database. The methods may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._log = str(path), f"{path}-wal"
+        self._path, self._log = str(path), (f"{path}-wal", f"{path}-shm")
         self._files: dict[str, tuple[int, int]] = {}
         self._noting = threading.Lock()
         self._is_replaced = False
@@ -40,12 +47,33 @@ class SqliteTrouble:
             self._remember(self._path)
 
     def opened_to_write(self) -> None:
-        """Remember the log, where there is one. It is there for as long as the connection that writes is open."""
-        self._remember(self._log)
+        """Remember the log and its index, where there is one. They stay while the connection that writes is open."""
+        for each in self._log:
+            self._remember(each)
 
-    def leaves(self) -> None:
-        """Forget the log: the connection that writes is about to be closed, and the last one that is takes it along."""
-        self._files.pop(self._log, None)
+    def close(self, connection: sqlite3.Connection) -> None:
+        """Close a connection, unless files were made anew: then the system closes it when the process ends."""
+        if self.look() is not None and any(_is_another(*each) for each in tuple(self._files.items())):
+            _leave_open(connection, self._files.get(self._path))
+        else:
+            connection.close()
+
+    def close_writing(self, connection: sqlite3.Connection) -> None:
+        """The same for the connection that writes. The log is forgotten: the last one that is closed takes it along."""
+        self.look()
+        for each in () if self._is_replaced else self._log:
+            self._files.pop(each, None)
+        self.close(connection)
+
+    def check_opening(self) -> None:
+        """Raise `StorageLost` if the database cannot be opened in this process, now or ever."""
+        self.check()
+        try:
+            was_left = _identity(self._path) in _LEFT
+        except OSError:
+            return  # There is none, or nobody can tell.
+        if was_left:
+            raise StorageLost(f"{self._path} was open when files beside it were replaced: restart the process")
 
     def check(self) -> None:
         """Raise `StorageLost` if the files are not those that were opened, now or at an earlier look."""
@@ -73,19 +101,16 @@ class SqliteTrouble:
         self._files.clear()
 
     def _remember(self, path: str) -> None:
-        found = os.stat(path)
-        self._files[path] = found.st_dev, found.st_ino
+        self._files[path] = _identity(path)
 
     def _is_lost(self, path: str, known: tuple[int, int]) -> bool:
         try:
-            found = os.stat(path)
+            if _identity(path) == known:
+                return False
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError:
             return False  # It cannot be told now.
-        else:
-            if (found.st_dev, found.st_ino) == known:
-                return False
         # Another thread may have let it go meanwhile, and have remembered a new one with the number of the old.
         return self._files.get(path) is known
 
@@ -95,3 +120,29 @@ class SqliteTrouble:
                 return
             self.reason = reason
         self.tell(reason)
+
+
+_LEFT: set[tuple[int, int]] = set()
+"""Databases with connections that were left open. SQLite would share the old index with new ones."""
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
+def _is_another(path: str, known: tuple[int, int]) -> bool:
+    """Whether a path leads to another file that has something in it."""
+    try:
+        return _identity(path) != known and os.path.getsize(path) > 0
+    except OSError:
+        return False
+
+
+def _leave_open(connection: sqlite3.Connection, database: tuple[int, int] | None) -> None:
+    """Keep a connection from being closed, at the end of the interpreter, too."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+    if database is not None:
+        _LEFT.add(database)

@@ -13,10 +13,17 @@ if TYPE_CHECKING:
 class SqliteVersion:
     """Looks at the log's header in shared memory, in microseconds. Belongs to the event loop."""
 
-    def __init__(self, path: Path, *, saw: Callable[[BaseException], None] = lambda error: None) -> None:
-        """`saw` is told of every error."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        saw: Callable[[BaseException], None] = lambda error: None,
+        close: Callable[[sqlite3.Connection], None] = lambda connection: connection.close(),
+    ) -> None:
+        """`saw` is told of every error. `close` closes a connection."""
         self._path = path
         self._saw = saw
+        self._close = close
         self._connection: sqlite3.Connection | None = None
         self._is_closed = False
 
@@ -46,4 +53,4 @@ class SqliteVersion:
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close()
+            self._close(connection)

@@ -61,11 +61,13 @@ class SqliteWatch:
         now: Callable[[], float] = time.monotonic,
         check: Callable[[], None] = lambda: None,
         saw: Callable[[BaseException], None] = lambda error: None,
+        close: Callable[[sqlite3.Connection], None] = sqlite3.Connection.close,
     ) -> None:
         """`own` is the id of this process. `seems_alive` takes that of another one, and the end of its lease.
 
         `now` counts the time that the machine sleeps, so that the lease is renewed as soon as it goes on. `check` is
         called with each look, and raises when there is nothing to look at. `saw` is told of every error.
+        `close` closes a connection.
         """
         self._connect = connect
         self._watchers = watchers
@@ -75,6 +77,7 @@ class SqliteWatch:
         self._now = now
         self._check = check
         self._saw = saw
+        self._close = close
         self._connection: sqlite3.Connection | None = None
         self._seen: int | None = None
         """The version that this connection saw last. Those of another connection say nothing."""
@@ -136,7 +139,7 @@ class SqliteWatch:
         """Close the connection, which the next look opens again."""
         connection, self._connection, self._seen = self._connection, None, None
         if connection is not None:
-            connection.close()
+            self._close(connection)
 
     def _run(self) -> None:
         while not self._is_over:

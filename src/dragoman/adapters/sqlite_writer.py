@@ -66,8 +66,8 @@ class SqliteWriter:
     """Runs functions that write. Its thread starts, and `connect` is called, when the first of them is there.
 
     `tidy` does one step, and says whether there are more. `check` raises while nothing may be written; it is called
-    before a group, and again before its commit is believed. `saw` is told of every error. `leaves` is called before the
-    connection is closed.
+    before a group, and again before its commit is believed. `saw` is told of every error. `close` closes the
+    connection.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class SqliteWriter:
         tidy: Callable[[sqlite3.Connection], bool] = lambda connection: False,
         check: Callable[[], None] = lambda: None,
         saw: Callable[[BaseException], None] = lambda error: None,
-        leaves: Callable[[], None] = lambda: None,
+        close: Callable[[sqlite3.Connection], None] = lambda connection: connection.close(),
         most_waiting: int = MOST_WAITING,
     ) -> None:
         self._connect = connect
         self._tidy = tidy
         self._check = check
         self._saw = saw
-        self._leaves = leaves
+        self._close = close
         self._most_waiting = most_waiting
         self._jobs: SimpleQueue[Job[Transaction, Any]] = SimpleQueue()
         self._lock = threading.Lock()
@@ -218,8 +218,7 @@ class SqliteWriter:
         """Closing undoes what was not committed."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._leaves()
-            connection.close()
+            self._close(connection)
 
 
 def _run(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -61,7 +63,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return STORAGES[request.param](tmp_path / "data", PLENTY, ManualClock())
 
 
-@pytest.mark.parametrize("file", ["dragoman.db", "dragoman.db-wal"])
+@pytest.mark.parametrize("file", ["dragoman.db", "dragoman.db-wal", "dragoman.db-shm"])
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 async def test_nothing_is_written_once_a_file_is_lost(
     storage: Storage, tmp_path: Path, loss: Callable[[Path], None], file: str
@@ -154,13 +156,15 @@ def test_a_log_that_another_thread_lets_go_and_makes_anew_during_a_look_is_not_m
 ) -> None:
     database, log = tmp_path / "dragoman.db", tmp_path / "dragoman.db-wal"
     log.touch()
+    log.with_name("dragoman.db-shm").touch()
     trouble, ask = SqliteTrouble(database), os.stat
     trouble.opened_to_write()
 
     def stat(path: str) -> os.stat_result:
         """The file is away for the look, and comes back with the same inode before its end."""
         monkeypatch.setattr(os, "stat", ask)
-        trouble.leaves()
+        with closing(sqlite3.connect(":memory:")) as connection:
+            trouble.close_writing(connection)
         trouble.opened_to_write()
         raise FileNotFoundError(path)
 
@@ -187,6 +191,52 @@ async def test_a_database_on_files_that_can_have_no_log_is_written_and_missed_as
     with pytest.raises(StorageLost, match=LOST):
         await database.write(lambda writing: None)
     await database.close()
+
+
+_ADD = "INSERT INTO memory_owner VALUES (?, 1)"
+
+
+def _in_another_process(file: Path, statement: str, *values: str) -> list[Any]:
+    script = (
+        "import json, sys, sqlite3; from contextlib import closing\n"
+        "with closing(sqlite3.connect(sys.argv[1])) as connection, connection:\n"
+        "    print(json.dumps(connection.execute(sys.argv[2], sys.argv[3:]).fetchall()))"
+    )
+    command = [sys.executable, "-c", script, str(file), statement, *values]
+    found: list[Any] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return found
+
+
+@pytest.mark.slow
+async def test_what_another_process_stores_beside_an_index_that_was_lost_stays_when_this_one_ends(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "dragoman.db"
+    database = SqliteDatabase(file, MEMORIES)
+    await database.write(lambda writing: writing.execute(_ADD, ("a",)))
+    await database.read(lambda reading: None)
+    file.with_name("dragoman.db-shm").unlink()
+    _in_another_process(file, _ADD, "b")
+    with pytest.raises(StorageLost, match=LOST):
+        await database.write(lambda writing: writing.execute(_ADD, ("c",)))
+    await database.close()
+    again = SqliteDatabase(file, MEMORIES)  # In this process SQLite would go on with the old index.
+    with pytest.raises(StorageLost, match="restart the process"):
+        await again.read(lambda reading: None)
+    await again.close()
+    assert _in_another_process(file, "SELECT name FROM memory_owner ORDER BY name") == [["a"], ["b"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["dragoman.db-wal", "dragoman.db-shm"])
+async def test_what_was_stored_before_a_loss_is_brought_into_the_database_at_the_end(tmp_path: Path, file: str) -> None:
+    database = SqliteDatabase(tmp_path / "dragoman.db", MEMORIES)
+    await database.write(lambda writing: writing.execute(_ADD, ("a",)))
+    (tmp_path / file).unlink()
+    with pytest.raises(StorageLost, match=LOST):
+        await database.write(lambda writing: writing.execute(_ADD, ("b",)))
+    await database.close()
+    assert _in_another_process(tmp_path / "dragoman.db", "SELECT name FROM memory_owner") == [["a"]]
 
 
 async def test_a_log_that_goes_with_the_last_connection_is_not_missed(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@
 3. The copy has no log beside it, and is checked before it counts.
 4. The artifacts that the copy names follow. One that was deleted meanwhile has expired meanwhile.
 5. To restore is to make such a copy of the backup within the data directory, and then to rename. A process that has the
-   database open blocks the restore, and no process can open the database during it. The replaced files are kept.
+   database open blocks the restore, and no process can open the database during it. The replaced files are kept. In the
+   moment without a database a process may make one. It will find that this was replaced; its log must not stay.
 6. If one of the renames fails, the earlier ones are undone, the latest first.
 """
 
@@ -94,7 +95,7 @@ def restore(backup: Path, folder: Path, *, with_artifacts: bool, with_keys: bool
             pass
         with _draft_beside(folder / FILE_NAME) as draft:
             copied = _copy(backup, draft, with_artifacts, with_keys, tell)
-            with _alone_in(folder):
+            with _alone_in(folder), _alone_in(draft):
                 kept = _exchange(draft, folder, [ARTIFACTS] if with_artifacts else [])
         return Copied(**{name: getattr(copied, name) for name in copied.__struct_fields__ if name != "kept"}, kept=kept)
 
@@ -178,6 +179,8 @@ def _exchange(draft: Path, folder: Path, replaced: list[str]) -> Path | None:
             (folder / f"{FILE_NAME}-shm").unlink(missing_ok=True)
             for name in (*sorted(folders), FILE_NAME):  # A database that is there has its artifacts.
                 move(draft / name, folder / name)
+            for end in ("-wal", "-shm"):
+                (folder / f"{FILE_NAME}{end}").unlink(missing_ok=True)
             for each in (kept, folder):
                 _sync(each)
     except BaseException as error:

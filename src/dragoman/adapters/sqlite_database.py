@@ -16,7 +16,7 @@ from dragoman.adapters.sqlite_trouble import SqliteTrouble
 from dragoman.adapters.sqlite_version import SqliteVersion
 from dragoman.adapters.sqlite_writer import SqliteWriter, Transaction
 from dragoman.calls.places import Holder
-from dragoman.errors import StorageUnsupported
+from dragoman.errors import StorageBusy, StorageUnsupported
 from dragoman.files import create_file, refuse_links
 from dragoman.storage.migrations import Migration
 
@@ -94,7 +94,7 @@ class SqliteDatabase:
                 except Exception as error:
                     # Two processes that make the same new file disturb each other in ways that no timeout covers.
                     is_busy = getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
-                    if not is_busy or time.monotonic() > deadline:
+                    if not (is_busy or isinstance(error, StorageBusy)) or time.monotonic() > deadline:
                         raise
                     time.sleep(0.01)
 
@@ -126,11 +126,14 @@ class SqliteDatabase:
         if self._make_private is not None:
             self._make_private()
         _make_private_file(self.path)
+        found = self.path.stat()
         connection = sqlite3.connect(
             self.path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False
         )
         try:
             connection.execute("PRAGMA journal_mode = WAL")
+            if not os.path.samestat(found, self.path.stat()):  # A restore, which nobody disturbs from here on.
+                raise StorageBusy(f"{self.path} was replaced while it was opened")
             connection.execute(f"PRAGMA synchronous = {'FULL' if self._make_private is None else 'OFF'}")
             connection.execute("PRAGMA cache_size = -16384")
             connection.execute("PRAGMA journal_size_limit = 67108864")

@@ -10,9 +10,12 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from dragoman import adapters
@@ -28,7 +31,7 @@ from dragoman.errors import (
     StorageUnsupported,
 )
 from dragoman.memories.migrations import MIGRATIONS
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 
 def tables(connection: sqlite3.Connection) -> list[str]:
@@ -44,6 +47,50 @@ async def failure(database: SqliteDatabase) -> tuple[type[StorageFailed], str]:
     await database.close()
     assert (type(writing.value), str(writing.value)) == (type(reading.value), str(reading.value))
     return type(writing.value), str(writing.value)
+
+
+_HOLD = """
+import fcntl, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDWR)
+fcntl.lockf(descriptor, fcntl.LOCK_EX, 510, 0x40000002)
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def held_alone(file: Path) -> Iterator[None]:
+    """Have another process keep everybody else from a database, as a restore does."""
+    command = [sys.executable, "-c", _HOLD, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        try:
+            yield
+        finally:
+            holder.communicate(b"\n")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows renames no file that is open")
+async def test_a_process_that_starts_while_a_backup_is_restored_uses_the_restored_database(tmp_path: Path) -> None:
+    file, kept, restored = (tmp_path / name for name in ("dragoman.db", "kept.db", "restored.db"))
+    add = "INSERT INTO memory_owner VALUES (?, 1)"
+    for each in (file, restored):
+        made = SqliteDatabase(each, MIGRATIONS)
+        await made.write(lambda writing, name=each.stem: writing.execute(add, (name,)))
+        await made.close()
+    database = SqliteDatabase(file, MIGRATIONS)
+    with held_alone(file):
+        adding = asyncio.ensure_future(database.write(lambda writing: writing.execute(add, ("new",))))
+        await until(lambda: str(file) in [each.path for each in psutil.Process().open_files()])
+        file.rename(kept)
+        restored.rename(file)
+    await adding
+    await database.close()
+    for each, expected in ((file, ["new", "restored"]), (kept, ["dragoman"])):
+        with closing(sqlite3.connect(each)) as found:
+            assert [name for (name,) in found.execute("SELECT name FROM memory_owner ORDER BY name")] == expected
 
 
 async def test_nothing_exists_before_the_first_use(tmp_path: Path) -> None:

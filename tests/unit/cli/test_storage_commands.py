@@ -342,3 +342,21 @@ def test_an_empty_folder_is_filled_and_stays_the_same_folder(
     assert (count, place.stat().st_ino) == ([0], before.st_ino), "it may be a mount point, and its parent not ours"
     assert names(place) == [f"artifacts/objects/{KEY}", "dragoman.db"]
     assert not [*place.glob(".dragoman*")]
+
+
+def test_a_log_that_a_process_makes_during_a_restore_is_not_taken_for_that_of_the_restored_database(
+    data: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def begun_meanwhile(source: Path, target: Path) -> Path:
+        if target == data / "dragoman.db":
+            for name in ("dragoman.db", "dragoman.db-wal", "dragoman.db-shm"):
+                (data / name).write_bytes(b"new")
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", begun_meanwhile)
+    dragoman("storage", "restore", str(copy))
+    assert [each.name for each in data.glob("dragoman.db*")] == ["dragoman.db"]
+    with closing(sqlite3.connect(data / "dragoman.db")) as restored:
+        assert restored.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -70,7 +70,8 @@ class TaskRequests:
         return run
 
     def _is_there(self, run: Run, caller: Caller | None) -> bool:
-        is_kept = run.is_open or self._store.now() < run.expires_at
+        # One with a key is what a repeat is answered with, until it is purged.
+        is_kept = run.is_open or run.has_key or self._store.now() < run.expires_at
         return is_kept and (caller is None or (run.owner == client_source(caller) and caller.may_call(run.tool)))
 
     async def page(self, caller: Caller | None, *, before: int | None = None, limit: int = 100) -> list[Run]:

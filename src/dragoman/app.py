@@ -42,6 +42,7 @@ from dragoman.calls.stages.ask_client import MOST_WAITING, Waiting
 from dragoman.calls.stages.find_tool import FindOffer, FindTool
 from dragoman.calls.states import States
 from dragoman.calls.threads import Threads
+from dragoman.changes import Change, Publish, StorageDamaged
 from dragoman.clock import Clock, SystemClock
 from dragoman.config import Config, make_config
 from dragoman.edge.announcer import Announcer
@@ -207,7 +208,7 @@ def create_server(options: ServerOptions) -> Runtime:
     own = _own_parts(options, artifacts, tracer, meter, coordinator, scheduler)
     parts = (_tasks_part(options, tasks), *own, *added)
     storage, work = _make_storages(options, parts)
-    _supervise_own(supervisor, logger, storage, work, load=slots.lag, pressure=pressure, cache=cache)
+    _supervise_own(supervisor, logger, shared.tell, storage, work, load=slots.lag, pressure=pressure, cache=cache)
     facilities = Facilities(
         settings=None,
         clock=clock,
@@ -245,9 +246,11 @@ def create_server(options: ServerOptions) -> Runtime:
     return runtime
 
 
-def _supervise_own(supervisor: Supervisor, logger: Logger, storage: Storage, work: Storage, **others: Any) -> None:
+def _supervise_own(
+    supervisor: Supervisor, logger: Logger, publish: Publish, storage: Storage, work: Storage, **others: Any
+) -> None:
     """Have the supervisor close the storages, and start and stop the others, by name."""
-    supervisor.add("storage", _storages_at_work({storage, work}, logger))
+    supervisor.add("storage", _storages_at_work({storage, work}, logger, publish))
     for name, each in others.items():
         supervisor.add(name, Contribution(start=each.start, stop=each.stop))
 
@@ -270,18 +273,25 @@ def _make_storages(options: ServerOptions, parts: Iterable[Part]) -> tuple[Stora
     return storage, make_storage(in_memory, options.clock, unique)
 
 
-def _storages_at_work(storages: Set[Storage], logger: Logger) -> Contribution:
+def _storages_at_work(storages: Set[Storage], logger: Logger, publish: Publish) -> Contribution:
     def trouble() -> str | None:
         return next((reason for each in storages if (reason := each.trouble()) is not None), None)
 
-    def tell(reason: str) -> None:
+    def tell(each: Storage, reason: str) -> None:
         logger.error("the storage is in trouble until the server is restarted", {"reason": reason})
+        if each.is_shared and reason == "damaged":  # Files that are lost each process sees for itself.
+            publish(StorageDamaged())
+
+    def on_change(change: Change) -> None:
+        for each in storages if isinstance(change, StorageDamaged) else ():
+            if each.is_shared:
+                each.note_damage()
 
     for each in storages:
-        each.tell_trouble = tell
+        each.tell_trouble = partial(tell, each)
     about = "1 when the storage is damaged, or its files are gone: the server has to be restarted."
     gauge = Gauge("dragoman_storage_trouble", about, lambda: float(trouble() is not None))
-    return Contribution(trouble=trouble, gauges=(gauge,), stop=partial(_close, storages))
+    return Contribution(trouble=trouble, gauges=(gauge,), on_change=on_change, stop=partial(_close, storages))
 
 
 async def _close(storages: Iterable[Storage]) -> None:

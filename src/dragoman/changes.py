@@ -42,7 +42,11 @@ class LedgerChanged(Struct, frozen=True, tag="ledgerChanged"):
     """There is something in the ledger that another process may wait for."""
 
 
-Change: TypeAlias = ToolRegistered | ToolRemoved | ResourceUpdated | ResultsOutdated | LedgerChanged
+class StorageDamaged(Struct, frozen=True, tag="storageDamaged"):
+    """A statement has found damage in what all processes store."""
+
+
+Change: TypeAlias = ToolRegistered | ToolRemoved | ResourceUpdated | ResultsOutdated | LedgerChanged | StorageDamaged
 Publish: TypeAlias = Callable[[Change], None]
 """Tells the others. From any thread; never waits."""
 

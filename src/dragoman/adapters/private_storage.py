@@ -62,6 +62,8 @@ class PrivateFolder:
 class PrivateStorage(SqliteStorage):
     """Implements `Storage`. `storage.data_dir` is ignored."""
 
+    is_shared = False
+
     def __init__(self, config: StorageConfig, clock: Clock, migrations: Iterable[Migration]) -> None:
         super().__init__(config, clock, migrations)
         self._folder: PrivateFolder | None = None

@@ -30,6 +30,8 @@ _ADVICE = "Set storage.data_dir to a folder that can be written."
 class SqliteStorage:
     """Implements `Storage`. Other processes may use the same directory."""
 
+    is_shared = True
+
     def __init__(self, config: StorageConfig, clock: Clock, migrations: Iterable[Migration]) -> None:
         self._config = config
         self._clock = clock
@@ -138,6 +140,9 @@ class SqliteStorage:
 
     def trouble(self) -> str | None:
         return None if self._database is None else self._database.trouble.look()
+
+    def note_damage(self) -> None:
+        self._opened().trouble.note_damage()
 
     def examine(self) -> Iterator[Finding]:
         yield _examine_folder(self._config)

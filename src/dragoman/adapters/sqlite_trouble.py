@@ -86,7 +86,11 @@ class SqliteTrouble:
     def saw(self, error: BaseException) -> None:
         """Look whether an error, of any statement, is about damage."""
         if isinstance(storage_error(error), StorageCorrupt):
-            self._note(DAMAGED)
+            self.note_damage()
+
+    def note_damage(self) -> None:
+        """A statement has found damage, here or in another process."""
+        self._note(DAMAGED)
 
     def look(self) -> str | None:
         """The reason, after a look at the files."""

@@ -30,6 +30,8 @@ class Storage(Protocol):
 
     tell_trouble: Callable[[str], None]
     """Is called when there is trouble, on any thread."""
+    is_shared: bool
+    """Whether the other processes of the server store in the same place."""
 
     def trouble(self) -> str | None:
         """Why the engine cannot be relied on until the process is restarted; None while it can.
@@ -37,6 +39,10 @@ class Storage(Protocol):
         `damaged`: a statement has found damage. `replaced`: what it writes to was deleted, moved or replaced, and every
         write raises `StorageLost`.
         """
+        ...
+
+    def note_damage(self) -> None:
+        """Be in trouble, `damaged`: another process has found that."""
         ...
 
     def port(self, kind: type[P]) -> P:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import BusFull, StorageClosed
 from dragoman.messaging import bus as limits
-from dragoman.messaging.bus import MOST_HEADER_BYTES, Bus, BusDelivery
+from dragoman.messaging.bus import MOST_HEADER_BYTES, Bus, BusDelivery, DeadLetters
 from dragoman.messaging.subjects import ALL_ACTIONS, actions_subject, events_subject, replies_subject
 from dragoman.replies.vocabulary import STATUSES, words_for
 from dragoman.storage.port import Storage
@@ -418,6 +418,33 @@ async def test_an_expired_message_that_nobody_has_looked_for_is_forgotten_as_wel
     assert await other.publish(message(body=b"anew"))
     assert not await bus.publish(message())
     assert (await taken(subscribed(other)))[0].message == message(body=b"anew")
+
+
+async def test_a_message_that_expired_by_a_clock_that_was_ahead_is_taken_when_it_is_right(
+    bus: Bus, other: Bus, storages: list[Storage], clock: ManualClock
+) -> None:
+    start = clock.now().timestamp()
+    assert await bus.publish(message("m1", expires_at=start + 3_600))
+    subscription, dead = subscribed(other), storages[0].port(DeadLetters)
+    clock.jump(90_000)
+    await publish(bus, "m2")
+    assert await taken_ids(subscription) == ["m2"]
+    assert await dead.purge(10, died_before=start, until=start) == 0
+    clock.jump(-90_000)
+    assert not await bus.publish(message("m1"))
+    await publish(bus, "m3")
+    assert await taken_ids(subscription, 2) == ["m1", "m3"]
+
+
+async def test_an_expired_message_that_was_left_out_is_purged(
+    bus: Bus, storages: list[Storage], clock: ManualClock
+) -> None:
+    end = clock.now().timestamp() + 10
+    assert await bus.publish(message("m1", expires_at=end))
+    clock.advance(10)
+    await publish(bus, "m2")
+    assert await taken_ids(subscribed(bus)) == ["m2"]
+    assert [await storages[0].port(DeadLetters).purge(10, died_before=0, until=end) for _ in range(2)] == [1, 0]
 
 
 async def test_a_thousand_expired_messages_do_not_keep_others_waiting(bus: Bus, other: Bus, clock: ManualClock) -> None:

@@ -15,7 +15,7 @@ from dragoman.adapters.sqlite_bus_rows import (
     become_due,
     deliver,
     next_in_turn,
-    remove_expired,
+    set_expired_aside,
 )
 from dragoman.adapters.sqlite_ledger_process import SqliteProcess
 from dragoman.adapters.sqlite_writer import Transaction
@@ -27,7 +27,7 @@ MOST_CLAIMED = 32
 
 _HAS_EXPIRED = (
     "SELECT EXISTS (SELECT 1 FROM bus_message WHERE expires_at IS NOT NULL AND state IN ('waiting', 'delayed') "
-    "AND expires_at <= ?)"
+    "AND expires_at <= :now) OR EXISTS (SELECT 1 FROM bus_message WHERE state = 'expired' AND expires_at > :now)"
 )
 _FIRST_DUE = "SELECT min(due_at) FROM bus_message WHERE state = 'delayed'"
 _IS_LATE = "state = 'held' AND until <= ? AND subscription != ?"
@@ -89,7 +89,7 @@ class SqliteClaims:
         (due_at,) = execute(_FIRST_DUE).fetchone()
         is_ready = (
             (due_at is not None and due_at <= now)
-            or bool(execute(_HAS_EXPIRED, (now,)).fetchone()[0])
+            or bool(execute(_HAS_EXPIRED, {"now": now}).fetchone()[0])
             or next_in_turn(execute, self.pattern, self._last, self._most_per_subject) is not None
         )
         (is_timed,) = execute(_IS_TIMED, (self._id,)).fetchone()
@@ -110,7 +110,7 @@ class SqliteClaims:
         self._put_back_doubtful(writing)
         execute, now = writing.execute, self._now()
         self._until = self._boot_clock() + self.ack_seconds
-        has_more = remove_expired(execute, now, MOST_AT_ONCE) == MOST_AT_ONCE
+        has_more = set_expired_aside(execute, now) == MOST_AT_ONCE
         if has_more:  # What is left may have expired as well.
             return [], True
         has_more = become_due(execute, now) == MOST_AT_ONCE

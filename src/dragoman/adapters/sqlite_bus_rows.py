@@ -31,10 +31,16 @@ _ADD = (
 _ADD_BODY = "INSERT INTO bus_body (number, headers, body) VALUES (?, ?, ?)"
 _OPEN = "SELECT messages, bytes FROM bus_subject WHERE subject = ?"
 _REMOVE = "DELETE FROM bus_message WHERE number = ?"
-_EXPIRED = (
+_OVER = (
     "SELECT number FROM bus_message WHERE expires_at IS NOT NULL AND state IN ('waiting', 'delayed') "
-    "AND expires_at <= ? ORDER BY expires_at LIMIT ?"
+    "AND expires_at <= :now LIMIT :limit"
 )
+_SET_ASIDE = f"UPDATE bus_message SET state = 'expired' WHERE number IN ({_OVER})"
+_BRING_BACK = (
+    "UPDATE bus_message SET state = CASE WHEN due_at IS NULL THEN 'waiting' ELSE 'delayed' END WHERE number IN "
+    "(SELECT number FROM bus_message WHERE state = 'expired' AND expires_at > ? LIMIT ?)"
+)
+_EXPIRED = "SELECT number FROM bus_message WHERE state = 'expired' AND expires_at <= :now LIMIT :limit"
 _BECOME_DUE = (
     "UPDATE bus_message SET state = 'waiting', due_at = NULL WHERE number IN "
     "(SELECT number FROM bus_message WHERE state = 'delayed' AND due_at <= ? ORDER BY due_at LIMIT ?)"
@@ -98,7 +104,7 @@ def add(
 def _is_expired(row: tuple[str, float | None], now: float) -> bool:
     """Whether another may take the place of a message. The id of a settled one counts until it is purged."""
     state, expires_at = row
-    return state in ("waiting", "delayed") and expires_at is not None and expires_at <= now
+    return state in ("waiting", "delayed", "expired") and expires_at is not None and expires_at <= now
 
 
 def check_room(execute: ExecuteSql, message: BusMessage, now: float) -> None:
@@ -125,10 +131,19 @@ def remove(execute: ExecuteSql, number: int) -> None:
 
 def remove_expired(execute: ExecuteSql, now: float, limit: int) -> int:
     """Forget messages that have expired and that nobody holds; how many."""
-    rows = execute(_EXPIRED, (now, limit)).fetchall()
-    for (number,) in rows:
-        remove(execute, number)
-    return len(rows)
+    count = 0
+    for statement in (_EXPIRED, _OVER):
+        rows = execute(statement, {"now": now, "limit": limit - count}).fetchall()
+        for (number,) in rows:
+            remove(execute, number)
+        count += len(rows)
+    return count
+
+
+def set_expired_aside(execute: ExecuteSql, now: float) -> int:
+    """Have nobody take messages that have expired by a clock that may be wrong, and others that have not; how many."""
+    execute(_BRING_BACK, (now, MOST_AT_ONCE))
+    return execute(_SET_ASIDE, {"now": now, "limit": MOST_AT_ONCE}).rowcount
 
 
 def become_due(execute: ExecuteSql, now: float) -> int:

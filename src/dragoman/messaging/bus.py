@@ -43,7 +43,7 @@ class BusMessage(Struct, frozen=True, kw_only=True):
     body: bytes
     headers: Mapping[str, str] = {}
     expires_at: float | None = None
-    """In seconds since 1970: it is forgotten then, if nobody holds it. None: it waits for ever."""
+    """In seconds since 1970: nobody gets it from then on, and a purge forgets it. None: it waits for ever."""
 
 
 def check_headers(message: BusMessage) -> None:

@@ -81,4 +81,13 @@ DROP INDEX bus_dead_of_subject;
 CREATE INDEX bus_dead_of_subject ON bus_message (subject, number, size) WHERE state = 'dead';
 """
 
-MIGRATIONS = (Migration(PART, 1, "sqlite", _TABLES), Migration(PART, 2, "sqlite", _DEAD_SIZES))
+_SET_ASIDE = """
+-- Another state, `expired`: nobody takes such a message, and it waits again if the clock was wrong.
+CREATE INDEX bus_expired ON bus_message (expires_at) WHERE state = 'expired';
+"""
+
+MIGRATIONS = (
+    Migration(PART, 1, "sqlite", _TABLES),
+    Migration(PART, 2, "sqlite", _DEAD_SIZES),
+    Migration(PART, 3, "sqlite", _SET_ASIDE),
+)

@@ -432,7 +432,7 @@ async def test_no_statement_goes_through_all_messages(machine: Machine) -> None:
     with closing(sqlite3.connect(machine.folder / FILE_NAME)) as connection:
         for statement in statements():
             named = defaultdict[str, None](lambda: None)
-            values = named if ":size" in statement else (None,) * statement.count("?")
+            values = named if ":" in statement else (None,) * statement.count("?")
             for *_, step in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values):
                 examined += 1
                 # A partial index has only the messages in one state. Those that are held are few, and may be scanned.

@@ -73,7 +73,7 @@ from dragoman.replies.artifacts import Artifacts, random_token
 from dragoman.replies.dialects import make_dialect
 from dragoman.runtime import Calls, Edge, Runtime, Shared
 from dragoman.slo.meter import ActionMeter
-from dragoman.storage.port import Storage
+from dragoman.storage.port import PurgeClock, Storage
 from dragoman.storage.settings import DEFAULT_SPACE, data_directory
 from dragoman.tasks.part import TasksAtWork, tasks_part
 from dragoman.tasks.port import Runs
@@ -366,7 +366,8 @@ def _is_durable(options: ServerOptions) -> bool:
 
 def _make_scheduler(options: ServerOptions, logger: Logger, storage: Callable[[], Storage]) -> Scheduler:
     def open_stores() -> JobStores:
-        return JobStores(storage().port(Schedule), storage().port(Registry))
+        port = storage().port
+        return JobStores(port(Schedule), port(Registry), port(PurgeClock))
 
     return Scheduler(open_stores, options.clock, logger, options.ids, random, is_owner=options.is_owner)
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from dragoman.clock import Clock
 from dragoman.jobs.port import Registry, RegistryEntry, Standing
+from dragoman.storage.port import PurgeClock
 
 EVERY_SECONDS: Final = 300.0
 FORGET_EVERY_SECONDS: Final = 3_600.0
@@ -30,6 +31,7 @@ class Heartbeat:
         health: Callable[[], dict[str, Any]],
         agents: Callable[[], Iterable[tuple[str, bool]]],
         clock: Clock,
+        purge_clock: PurgeClock,
         space: str,
     ) -> None:
         self._registry = registry
@@ -37,6 +39,7 @@ class Heartbeat:
         self._health = health
         self._agents = agents
         self._clock = clock
+        self._purge_clock = purge_clock
         self._space = space
         self._own: RegistryEntry | None = None
 
@@ -76,7 +79,7 @@ class Heartbeat:
 
     async def forget(self) -> dict[str, Any]:
         """Forget everything that has not been seen for long."""
-        before, forgotten = self._clock.now().timestamp() - FORGOTTEN_AFTER, 0
+        before, forgotten = await self._purge_clock.now() - FORGOTTEN_AFTER, 0
         while done := await self._registry.forget(before, _MOST_AT_ONCE):
             forgotten += done
         return {"forgotten": forgotten}

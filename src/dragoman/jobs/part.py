@@ -14,8 +14,9 @@ def jobs_part(scheduler: Scheduler, agents: Callable[[], Iterable[tuple[str, boo
     """`agents` gives the agents that this process holds, and whether each of them works."""
 
     def build(given: Facilities) -> Contribution:
-        registry = scheduler.stores.registry
-        heartbeat = Heartbeat(registry, lambda: scheduler.process, given.health, agents, given.clock, space)
+        stores = scheduler.stores
+        clocks = given.clock, stores.purge_clock
+        heartbeat = Heartbeat(stores.registry, lambda: scheduler.process, given.health, agents, *clocks, space)
         return Contribution(
             loops=(
                 given.scheduled(ScheduledJob("heartbeat", EVERY_SECONDS, heartbeat.beat, everywhere=True)),

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from dragoman.storage.port import PurgeClock
 from dragoman.storage.settings import DEFAULT_SPACE
 
 GONE_SECONDS: Final = 3_600.0
@@ -97,3 +98,4 @@ class JobStores(Struct, frozen=True):
 
     schedule: Schedule
     registry: Registry
+    purge_clock: PurgeClock

@@ -11,6 +11,7 @@ from dragoman.slo.counting import CountActions
 from dragoman.slo.meter import ActionMeter
 from dragoman.slo.migrations import MIGRATIONS, PART
 from dragoman.slo.port import DAY, ServiceLevels
+from dragoman.storage.port import PurgeClock
 
 KEEP_SECONDS: Final = 60.0
 """Between two times at which a process stores what it has counted: one that is killed loses no more than this."""
@@ -25,7 +26,8 @@ def slo_part(meter: ActionMeter) -> Part:
     """Shows and stores what `meter` counts."""
 
     def build(given: Facilities) -> Contribution:
-        keeping = LevelKeeping(meter, given.storage.port(ServiceLevels), given.clock)
+        levels, purge_clock = given.storage.port(ServiceLevels), given.storage.port(PurgeClock)
+        keeping = LevelKeeping(meter, levels, given.clock, purge_clock)
         return Contribution(
             gauges=meter.gauges(),
             around=(CountActions(meter, given.clock),),
@@ -42,10 +44,11 @@ def slo_part(meter: ActionMeter) -> Part:
 class LevelKeeping:
     """Stores what a meter counts."""
 
-    def __init__(self, meter: ActionMeter, levels: ServiceLevels, clock: Clock) -> None:
+    def __init__(self, meter: ActionMeter, levels: ServiceLevels, clock: Clock, purge_clock: PurgeClock) -> None:
         self._meter = meter
         self._levels = levels
         self._clock = clock
+        self._purge_clock = purge_clock
 
     async def keep(self) -> dict[str, Any]:
         """Store what was counted since the last time. If that fails, it is stored the next time.
@@ -65,7 +68,7 @@ class LevelKeeping:
 
     async def condense(self) -> dict[str, Any]:
         """Make hours of old minutes, and forget what nobody reads."""
-        now = self._minute()
+        now = int(await self._purge_clock.now() // 60)
         return {"rows": await self._levels.condense(now - MINUTES_KEPT, now - HOURS_KEPT)}
 
     async def stop(self) -> None:

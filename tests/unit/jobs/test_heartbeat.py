@@ -11,8 +11,10 @@ import pytest
 
 from dragoman.jobs.heartbeat import FORGOTTEN_AFTER, Heartbeat
 from dragoman.jobs.port import Registry, RegistryEntry
+from dragoman.storage.port import PurgeClock
 from dragoman.testing import ManualClock
 from tests.contract.engines import opened_storages
+from tests.support.purge_clock import PromptPurgeClock, let_pass
 
 SERVER = {"name": "tested", "version": "1.2.3"}
 
@@ -26,13 +28,16 @@ async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
 class Beating:
     """A process whose health and agents are told."""
 
-    def __init__(self, registry: Registry, name: str = "p1") -> None:
+    def __init__(
+        self, registry: Registry, name: str = "p1", clock: ManualClock | None = None, purge: PurgeClock | None = None
+    ) -> None:
         self.registry = registry
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
+        clocks = self.clock, purge or PromptPurgeClock(self.clock)
         self.status = "healthy"
         self.agents: dict[str, bool] = {}
         self.heartbeat = Heartbeat(
-            self.registry, lambda: name, self._health, lambda: self.agents.items(), self.clock, "space"
+            self.registry, lambda: name, self._health, lambda: self.agents.items(), *clocks, "space"
         )
 
     def _health(self) -> dict[str, Any]:
@@ -108,3 +113,17 @@ async def test_entries_without_a_heartbeat_for_a_day_are_forgotten(registry: Reg
     tested.clock.advance(1)
     assert await tested.heartbeat.forget() == {"forgotten": 1_202}
     assert await tested.seen() == {"a7": ("healthy", 2), "p1": ("healthy", 2)}
+
+
+async def test_a_clock_that_is_two_days_ahead_for_a_moment_forgets_nothing(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with opened_storages("memory", tmp_path, clock) as (storage,):
+        purge = storage.port(PurgeClock)
+        tested = Beating(storage.port(Registry), clock=clock, purge=purge)
+        await tested.heartbeat.beat()
+        await purge.now()
+        clock.jump(2 * FORGOTTEN_AFTER)
+        assert await tested.heartbeat.forget() == {"forgotten": 0}
+        clock.jump(-2 * FORGOTTEN_AFTER)
+        await let_pass(purge, clock, FORGOTTEN_AFTER)
+        assert await tested.heartbeat.forget() == {"forgotten": 1}

@@ -68,8 +68,8 @@ class Process:
         self.watched = Watched(self.clock, **options)
         self.entries: list[Entry] = []
         logger = StructuredLogger(self.entries.append, self.clock)
-        registry: Any = None  # It is for the heartbeat.
-        stores = JobStores(self.schedule, registry)
+        others: Any = None  # They are for the heartbeat.
+        stores = JobStores(self.schedule, others, others)
         ids = SequentialIds()
         self.scheduler = Scheduler(lambda: stores, self.clock, logger, ids, lambda: random, is_owner=is_owner)
         self.task: asyncio.Task[None] | None = None

@@ -13,9 +13,11 @@ from dragoman.errors import StorageBusy
 from dragoman.replies.vocabulary import STATUSES, ContractCode
 from dragoman.slo.meter import ABORTED, MOST_TENANTS, STRANGER, ActionMeter, Requested, status_of
 from dragoman.slo.part import LevelKeeping
-from dragoman.slo.port import LevelKey, ServiceLevels
+from dragoman.slo.port import DAY, LevelKey, ServiceLevels
+from dragoman.storage.port import PurgeClock
 from dragoman.testing import ManualClock
 from tests.contract.engines import opened_storages
+from tests.support.purge_clock import let_pass
 
 ASKED = Requested("knowledge.create_document", "acme", "svc:writer", "external")
 
@@ -80,7 +82,8 @@ async def test_what_cannot_be_stored_is_stored_the_next_time(tmp_path: Path, mon
 
     async with opened_storages("memory", tmp_path) as (storage,):
         meter, levels = ActionMeter(), storage.port(ServiceLevels)
-        keeping = LevelKeeping(meter, levels, ManualClock(datetime(2026, 1, 1, tzinfo=UTC)))
+        clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
+        keeping = LevelKeeping(meter, levels, clock, storage.port(PurgeClock))
         meter.ended(ASKED, "", 1.0)
         with monkeypatch.context() as patch:
             patch.setattr(levels, "add", busy)
@@ -90,3 +93,20 @@ async def test_what_cannot_be_stored_is_stored_the_next_time(tmp_path: Path, mon
         assert await keeping.keep() == {"counts": 2}
         assert await keeping.keep() == {"counts": 0}
         assert set((await levels.read(0)).values()) == {2}
+
+
+async def test_a_clock_that_is_a_year_ahead_for_a_moment_forgets_no_counts(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with opened_storages("memory", tmp_path, clock) as (storage,):
+        meter, levels, purge = ActionMeter(), storage.port(ServiceLevels), storage.port(PurgeClock)
+        keeping = LevelKeeping(meter, levels, clock, purge)
+        meter.ended(ASKED, "", 1.0)
+        await keeping.keep()
+        await purge.now()
+        clock.jump(365 * DAY * 60)
+        assert await keeping.condense() == {"rows": 0}
+        clock.jump(-365 * DAY * 60)
+        assert set((await levels.read(0)).values()) == {1}
+        await let_pass(purge, clock, 365 * DAY * 60)
+        await keeping.condense()
+        assert await levels.read(0) == {}

@@ -33,12 +33,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parent
-# Coverage is what the other fast tests reach. These run the same code often, and being measured doubles their cost.
-UNMEASURED = [
-    ROOT / path
-    for path in ("tests/attacks", "tests/property", "bench/tests", "fuzz/tests", "soak/tests", "chaos/tests")
-]
-
 REQUIRE_ALL = os.environ.get("DRAGOMAN_TESTS_REQUIRE_ALL") == "1"
 ON_DISK = os.environ.get("DRAGOMAN_TESTS_ON_DISK") == "1"
 IN_MEMORY, ENOUGH_MEMORY = Path("/dev/shm"), 2 << 30
@@ -82,7 +76,8 @@ def _use_memory_for_files(config: pytest.Config) -> None:
 
 
 def _start_worker() -> None:
-    """In the process that runs tests: what they start is not measured. That costs much, and shows little more."""
+    """In the process that runs tests: what they start is not measured. What collecting them makes is no garbage."""
+    gc.disable()
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
     sys.addaudithook(_refuse_processes)
 
@@ -90,6 +85,7 @@ def _start_worker() -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """A full collection looks through all test modules, which stay: a quarter of a second, hundreds of times."""
     _freeze_what_stays()
+    gc.enable()
 
 
 def _freeze_what_stays() -> None:
@@ -143,7 +139,6 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     global _may_start_processes
     is_slow = item.get_closest_marker("slow") is not None
-    measure(not is_slow and not any(item.path.is_relative_to(path) for path in UNMEASURED))
     _may_start_processes = is_slow
     try:
         return (yield)
@@ -151,19 +146,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         _may_start_processes = True
 
 
-def measure(is_wanted: bool) -> None:
-    """Have coverage count what runs from now on, or not, if it counts at all."""
-    global _paused
-    coverage = sys.modules.get("coverage")
-    if is_wanted and _paused:
-        _paused.start()
-        _paused = None
-    elif not is_wanted and coverage and (measuring := coverage.Coverage.current()):
-        measuring.stop()
-        _paused = measuring
-
-
-_paused: Any = None
 _may_start_processes = True
 
 

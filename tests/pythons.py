@@ -1,4 +1,4 @@
-"""Run a target of the Makefile, by default `test-plain`, on each supported Python that is installed.
+"""Run a target of the Makefile, by default `test`, on each supported Python that is installed.
 
 Each runs in an environment of its own.
 
@@ -53,7 +53,7 @@ def run(path: str, version: str, target: str) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--newest", action="store_true", help="only the newest version that is not this one")
-    parser.add_argument("--target", default="test-plain", help="[%(default)s]")
+    parser.add_argument("--target", default="test", help="[%(default)s]")
     options = parser.parse_args()
     installed = {version: found for version in VERSIONS if (found := find(version))}
     chosen = list(installed)

@@ -54,33 +54,6 @@ def test_the_build_fails_when_one_part_alone_is_not_covered(untested: str | None
     assert [said.partition(": ")[0] for said in gate.stdout.splitlines()] == ["src/", "src/apcore_mcp/"]
 
 
-MEASURE = """
-import sys
-import coverage
-from conftest import measure
-
-sys.path.insert(0, sys.argv[1])
-measuring = coverage.Coverage(data_file=None, config_file=False, source=[sys.argv[1]])
-measuring.start()
-import code_of_three
-for is_wanted, function in ((False, code_of_three.first), (False, code_of_three.second), (True, code_of_three.third)):
-    measure(is_wanted)
-    function()
-measuring.stop()
-print(*measuring.analysis2(code_of_three.__file__)[3])
-"""
-
-
-@pytest.mark.slow
-def test_tests_that_are_not_measured_keep_no_others_from_being(tmp_path: Path) -> None:
-    functions = "".join(f"def {name}():\n    return 1\n" for name in ("first", "second", "third"))
-    (tmp_path / "code_of_three.py").write_text(functions)
-    command = [sys.executable, "-c", MEASURE, str(tmp_path)]
-    here: dict[str, Any] = {"cwd": ROOT, "env": environment(), "timeout": PATIENCE}
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, **here)
-    assert ran.stdout.splitlines() == ["2 4"], ran.stderr
-
-
 STARTS_A_PROCESS = """
 import subprocess, sys
 import pytest
@@ -127,7 +100,7 @@ LINTERS = ("ruff format --check .", "ruff check .", "mypy", "lint-imports")
     [
         *((target, command) for target in ("lint", "check") for command in LINTERS),
         ("check", '-m "not slow'),
-        ("test", "coverage_gate.py"),
+        ("coverage", "coverage_gate.py"),
         ("bench", "-m bench"),
         ("wheel-check", "wheel_check.py"),
     ],
@@ -135,6 +108,12 @@ LINTERS = ("ruff format --check .", "ruff check .", "mypy", "lint-imports")
 def test_each_quality_command_is_part_of_its_target(target: str, recipe: str) -> None:
     plan = subprocess.run(["make", "-n", "-B", target], cwd=ROOT, capture_output=True, text=True, check=True)
     assert recipe in plan.stdout
+
+
+@pytest.mark.requirement("FND-TEST-04", "FND-TEST-10")
+@pytest.mark.parametrize("target", ["lint", "test", "budget", "coverage", "wheel-check", "requirements", "bench-short"])
+def test_nothing_lands_without_each_quality_command(target: str) -> None:
+    assert f"\nstep make {target}\n" in (ROOT / ".ci" / "run").read_text("utf-8")
 
 
 def test_each_extra_is_a_package_that_some_code_imports() -> None:
@@ -214,7 +193,7 @@ PROGRAMS = {
 }
 
 
-def run_pythons(folder: Path, *arguments: str, target: str = "test-plain") -> tuple[int, list[str], str]:
+def run_pythons(folder: Path, *arguments: str, target: str = "test") -> tuple[int, list[str], str]:
     """The exit code, the versions that were run, and the summary without the times."""
     for name, script in PROGRAMS.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")

@@ -109,9 +109,9 @@ def test_a_port_that_is_taken_is_exit_code_2() -> None:
     assert "in use" in done.stderr
 
 
-@pytest.mark.requirement("FR-CLI-001", "FR-CLI-004", "FR-CLI-008", "FR-LOG-001", "FR-TRANSPORT-005")
+@pytest.mark.requirement("FR-CLI-001", "FR-CLI-004", "FR-CLI-008", "FR-EXPLORER-001", "FR-LOG-001", "FR-TRANSPORT-005")
 def test_it_serves_stdio_until_the_pipe_is_closed_whatever_host_and_port_are() -> None:
-    done = run("--extensions-dir", EXTENSIONS, "--host", "", "--port", "0")
+    done = run("--extensions-dir", EXTENSIONS, "--host", "", "--port", "0", "--explorer", "--allow-execute")
     assert (done.returncode, done.stdout) == (0, "")
     assert messages(done.stderr) == ["apcore-mcp server started: 5 tools registered, transport=stdio"]
 

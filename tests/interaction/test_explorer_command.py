@@ -1,4 +1,4 @@
-"""`dragoman serve --explorer`: what it prints, and where it means nothing."""
+"""`dragoman serve --explorer`: what it prints, and what it refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 
 from tests.support.forking import run
-from tests.support.processes import Lines, ServerProcess, command, environment, free_port, running
+from tests.support.processes import Lines, command, environment, free_port, running
 from tests.support.served import TOOLS
 from tests.support.waiting import PATIENCE
 
@@ -51,18 +51,6 @@ def test_the_command_prints_where_to_look_and_what_to_paste_and_keeps_the_token_
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
         assert found[1].encode() not in b"".join(log.all())
-
-
-@pytest.mark.requirement("FR-EXPLORER-001")
-def test_with_stdio_the_explorer_is_ignored_without_a_word() -> None:
-    options = ("--explorer", "--allow-execute", "--explorer-prefix", "no path at all")
-    with ServerProcess(TOOLS, *options) as server:
-        server.handshake()
-        assert server.list_tools()
-        assert server.leave() == 0
-        server.messages()
-        assert {entry["level"] for entry in server.log()} == {"info"}
-        assert "explorer" not in str(server.log())
 
 
 @pytest.mark.requirement("FR-EXPLORER-006")

@@ -275,6 +275,8 @@ def test_a_port_that_is_taken_or_that_there_is_not_cannot_be_listened_on() -> No
         ended = serve_and_end("--transport", "streamable-http", "--port", str(port))
         assert (ended.returncode, ended.stdout) == (2, "")
         assert f"Cannot listen on 127.0.0.1 port {port}: Address already in use" in ended.stderr
+        assert f"  process {os.getpid()}, " in ended.stderr
+        assert "listens there; choose another with --port" in ended.stderr
     for port in (-1, 65_536):
         with pytest.raises(ValueError, match=f"port must be between 0 and 65535, not {port}"):
             bind("127.0.0.1", port)
@@ -313,8 +315,8 @@ def test_an_address_that_others_can_reach_needs_callers_or_the_word() -> None:
 
 
 @pytest.mark.requirement("FR-TRANSPORT-005")
-def test_host_and_port_mean_nothing_to_stdio() -> None:
-    with ServerProcess(TOOLS, "--host", "no such host", "--port", "99999") as server:
+def test_settings_of_host_and_port_are_ignored_with_stdio() -> None:
+    with ServerProcess(TOOLS, settings={"http.host": "localhost", "http.port": 1}) as server:
         server.handshake()
         assert msgspec.json.decode(server.call("echo", message="hi")["content"][0]["text"]) == {"message": "hi"}
         assert server.leave() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import os
 import sys
@@ -23,6 +24,7 @@ from dragoman.errors import ConfigError, PartFailed, TargetError
 from dragoman.extras import install_command
 from dragoman.process.exit_codes import ABANDONED, UNUSABLE
 from dragoman.process.signals import leave
+from dragoman.sections import nearest
 from dragoman.workers.control import Source
 
 if TYPE_CHECKING:
@@ -41,9 +43,31 @@ class Transport(StrEnum):
     SSE = "sse"
 
 
+def _transport(text: str) -> Transport:
+    """The transport of that name."""
+    try:
+        return Transport(text)
+    except ValueError:
+        meant = Transport.STREAMABLE_HTTP if text == "http" else None
+        hint = f"; did you mean {meant}?" if meant is not None else nearest(text, Transport)
+        raise typer.BadParameter(f"there is no transport {text!r}{hint} There are {', '.join(Transport)}.") from None
+
+
+_OPTIONS = {
+    "auth.allow_unauthenticated": "--allow-unauthenticated",
+    "explorer.enabled": "--explorer",
+    "explorer.prefix": "--explorer-prefix",
+    "explorer.allow_execute": "--allow-execute",
+}
+"""The options that are not called as their settings are."""
+
+
 def serve(
     target: Target = None,
-    transport: Annotated[Transport, typer.Option(help="How clients connect.")] = Transport.STDIO,
+    transport: Annotated[
+        Transport,
+        typer.Option(parser=_transport, metavar="|".join(Transport), help="How clients connect."),
+    ] = Transport.STDIO,
     host: Annotated[str | None, typer.Option(help="The address to listen on. [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="The port to listen on. [default: 8000]")] = None,
     uds: Annotated[str | None, typer.Option(help="The path of a Unix socket to listen on instead.")] = None,
@@ -77,19 +101,33 @@ def serve(
 ) -> None:
     """Serve the tools in TARGET: to one client over standard input and output, or to many over HTTP.
 
-    Log lines go to stderr. With stdio, stdout carries only the protocol, and what is about HTTP means nothing.
+    Log lines go to stderr. With stdio, stdout carries only the protocol, and options for HTTP are refused.
 
     Exit codes: 0 after an orderly stop, 1 when a worker died before it was ready, 2 when the settings, TARGET or the
     address cannot be used, 3 when calls had to be abandoned.
     """
     flags: dict[str, Any] = {"logging.level": log_level, "gateway.enabled": gateway or None}
+    over_http = {
+        "http.host": host,
+        "http.port": port,
+        "http.uds": uds,
+        "auth.allow_unauthenticated": allow_unauthenticated or None,
+        "explorer.enabled": explorer or None,
+        "explorer.prefix": explorer_prefix,
+        "explorer.allow_execute": allow_execute or None,
+    }
+    given = [
+        _OPTIONS.get(name, f"--{name.partition('.')[2]}") for name, value in over_http.items() if value is not None
+    ]
     if transport is not Transport.STDIO:
-        flags |= {"http.host": host, "http.port": port, "http.uds": uds, "explorer.prefix": explorer_prefix}
-        flags |= {"auth.allow_unauthenticated": allow_unauthenticated or None, "explorer.enabled": explorer or None}
-        flags |= {"explorer.allow_execute": allow_execute or None}
+        flags |= over_http
         if find_spec("prometheus_client") is None:
             refuse(f"HTTP needs the extra `http`: {install_command('http')}")
+    elif given:
+        refuse(f"{', '.join(given)}: only with --transport streamable-http; stdio has no address and no page")
     settings = settings_from(config, flags).config
+    if (allow_execute or explorer_prefix is not None) and not settings.explorer.enabled:
+        refuse(f"{'--allow-execute' if allow_execute else '--explorer-prefix'} is for the explorer: add --explorer")
     if reload and target is None and extensions_dir is None:
         refuse("--reload needs a TARGET, or --extensions-dir")
     _check_workers(workers, transport)
@@ -171,7 +209,13 @@ def _serve_http(source: Source, settings: Config, *, sse: bool) -> None:
 def _refuse_address(http: HttpConfig, error: OSError | UnicodeError) -> NoReturn:
     """A name that is too long for one is a `UnicodeError`."""
     address = f"{http.host} port {http.port}" if http.uds is None else http.uds
-    refuse(f"Cannot listen on {address}: {getattr(error, 'strerror', None) or error}")
+    said = f"Cannot listen on {address}: {getattr(error, 'strerror', None) or error}"
+    if http.uds is None and getattr(error, "errno", None) == errno.EADDRINUSE:
+        from dragoman.cli.port_holder import holder_of
+
+        holder = holder_of(http.port)
+        refuse(said, f"{'it is taken' if holder is None else f'{holder}, listens there'}; choose another with --port")
+    refuse(said)
 
 
 def _check_workers(workers: int, transport: Transport) -> None:

@@ -9,6 +9,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from dragoman.calls.places import Holder
 from dragoman.errors import NotFound
 from dragoman.gateway.answers import ActionAnswers
 from dragoman.gateway.artifacts import MOST_UPLOADS
@@ -400,7 +401,9 @@ async def test_a_request_that_is_carried_out_later_finds_its_artifact_after_the_
         await objects.sweep()
         with pytest.raises(NotFound):
             await objects.find("acme", data["artifact_hash"])
-        assert await objects.arguments("acme", kept["artifact_hash"]) == orphan  # For a redrive of the dead letter.
+        assert (
+            await objects.arguments(Holder("acme"), kept["artifact_hash"]) == orphan
+        )  # For a redrive of the dead letter.
 
 
 @pytest.mark.requirement("MC-ART-01")

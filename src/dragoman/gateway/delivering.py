@@ -130,7 +130,7 @@ class Deliverer:
             await self._exchanges.credentials.check_key(asked.kid)
         arguments, most = asked.envelope.payload.args or {}, None
         if acceptance.artifact is not None:
-            arguments = await self._objects.arguments(asked.envelope.tenant_id, acceptance.artifact)
+            arguments = await self._objects.arguments(asked.holder, acceptance.artifact)
             most = self._max_artifact_bytes
         intake = self._get_intake()
         strict, keep_seconds = self._strict_args, self._keep_seconds

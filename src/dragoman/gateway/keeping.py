@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from dragoman.calls.places import AwaitedPlaces, Holder
 from dragoman.clock import Clock
 from dragoman.errors import (
     InvalidArgument,
@@ -51,7 +52,7 @@ _LONG_AGO: Final = 0.0
 """What has expired then can go at once, whatever the time is."""
 _MOST_DEPTH: Final = 100
 _READ_AT_ONCE: Final = 4
-"""Arguments that are read and decoded at a time: each can have 64 MiB."""
+"""Arguments that are read and decoded at a time: each can have 64 MiB. The tenants share the places."""
 
 
 class StoredArtifact(Struct, frozen=True):
@@ -92,7 +93,7 @@ class Objects:
         self._clock = clock
         self._purge_clock = purge_clock
         self._shape = shape
-        self._reading = asyncio.Semaphore(_READ_AT_ONCE)
+        self._reading = AwaitedPlaces(_READ_AT_ONCE)
 
     async def keep(
         self,
@@ -123,7 +124,7 @@ class Objects:
         """Arguments that are kept as an artifact, read again as from any other, and removed."""
         entry, is_new = await self._keep(tenant, JSON, _piece(content), None)
         try:
-            return await self.arguments(tenant, entry.sha256)
+            return await self.arguments(Holder(tenant), entry.sha256)
         finally:
             if is_new and await self._records.release(entry, _LONG_AGO):
                 await self._delete_expired(_LONG_AGO)
@@ -158,12 +159,18 @@ class Objects:
         if await self._store.size(entry.key) != entry.size:
             raise StorageUnavailable("the content of an artifact is not what it was")
 
-    async def arguments(self, tenant: str, sha256: str) -> dict[str, Any]:
-        """The arguments that an object holds. Raises `NotFound`, and `InvalidArgument` if it holds none."""
-        await self.find(tenant, sha256)
-        async with self._reading:
-            pieces = [piece async for piece in self._store.read(key_of(tenant, sha256))]
+    async def arguments(self, holder: Holder, sha256: str) -> dict[str, Any]:
+        """The arguments that an object of the holder's tenant holds, read in the holder's share.
+
+        Raises `NotFound`, and `InvalidArgument` if it holds none.
+        """
+        await self.find(holder.tenant, sha256)
+        release = await self._reading.acquire(holder)
+        try:
+            pieces = [piece async for piece in self._store.read(key_of(holder.tenant, sha256))]
             return await asyncio.to_thread(_arguments_in, pieces, sha256, self._shape)
+        finally:
+            release()
 
     def read(self, entry: StoredObject, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """The content of an object from byte `start` up to, and without, `end`."""

@@ -143,7 +143,7 @@ class Gateway:
         asked.check_granted()
         check_time(self._clock, asked.expires_at)
         sha256 = await self._objects.resolve(tenant, payload.artifact_uri, payload.artifact_hash)
-        return await self._objects.arguments(tenant, sha256)
+        return await self._objects.arguments(asked.holder, sha256)
 
     async def _asked(self, request: HttpRequest, exchange: GatewayExchange) -> AskedAction:
         """The action that a request asks for. Raises `REFUSALS`."""

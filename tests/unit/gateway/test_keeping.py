@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from dragoman.adapters.file_objects import FileObjects
+from dragoman.calls.places import Holder
 from dragoman.errors import (
     Expired,
     InvalidArgument,
@@ -34,7 +35,9 @@ from dragoman.storage.port import PurgeClock, Storage
 from dragoman.testing import ManualClock
 from tests.contract.engines import ENGINES, opened_storages
 from tests.support.purge_clock import PromptPurgeClock, PromptStorage, let_pass
+from tests.support.waiting import until
 
+ACME = Holder("acme")
 ARGS = {"document_id": "x", "body": "ä" * 100_000}
 CONTENT = msgspec.json.encode(ARGS)
 HASH = sha256(CONTENT).hexdigest()
@@ -88,7 +91,7 @@ async def test_arguments_that_were_kept_are_read_by_key(objects: Objects, clock:
     assert (stored.sha256, stored.expires_at) == (HASH, now + LINK_SECONDS)
     assert stored.uri.startswith(f"http://here/mcp/artifacts/{HASH}?tenant=acme&type=application%2Fjson&expires=")
     assert await objects.resolve("acme", stored.uri, HASH.upper()) == HASH
-    assert await objects.arguments("acme", HASH) == ARGS
+    assert await objects.arguments(ACME, HASH) == ARGS
 
 
 @pytest.mark.requirement("MC-ART-01", "MC-TEST-06")
@@ -109,7 +112,7 @@ async def test_the_hash_of_another_tenants_object_leads_to_nothing(objects: Obje
     await keep(objects)
     for sha in (HASH, "0" * 64):
         with pytest.raises(NotFound) as refused:
-            await objects.arguments("other", sha)
+            await objects.arguments(Holder("other"), sha)
         assert refused.value.details == {"reason": "unknown_artifact"}
 
 
@@ -176,7 +179,7 @@ async def test_a_wall_clock_that_is_ahead_makes_no_room_in_a_quota(
 async def test_arguments_that_are_no_object_are_refused(objects: Objects, content: bytes) -> None:
     stored = await keep(objects, content)
     with pytest.raises(InvalidArgument, match="no JSON object"):
-        await objects.arguments("acme", stored.sha256)
+        await objects.arguments(ACME, stored.sha256)
 
 
 async def test_arguments_that_would_take_far_more_memory_than_bytes_are_refused(
@@ -185,13 +188,13 @@ async def test_arguments_that_would_take_far_more_memory_than_bytes_are_refused(
     kept = open_objects(storage, GatewayConfig(), clock, shape=Shape(1000, 1000))
     stored = await keep(kept.objects, b'{"a":[%s]}' % (b"[]," * 100_000 + b"[]"))
     with pytest.raises(InvalidArgument, match="more than 1000"):
-        await kept.objects.arguments("acme", stored.sha256)
+        await kept.objects.arguments(ACME, stored.sha256)
 
 
 async def test_text_cannot_be_arguments(objects: Objects) -> None:
     stored = await keep(objects, b"{", mime="text/plain")
     with pytest.raises(InvalidArgument, match="not JSON"):
-        await objects.arguments("acme", stored.sha256)
+        await objects.arguments(ACME, stored.sha256)
 
 
 @pytest.mark.requirement("MC-ART-01")
@@ -200,9 +203,9 @@ async def test_the_hash_is_checked_over_what_was_read(on_disk: Storage, clock: M
     await keep(objects)
     (tmp_path / "artifacts/objects" / object_key("acme", HASH)).write_bytes(CONTENT.replace(b"x", b"y"))
     with pytest.raises(StorageCorrupt):
-        await objects.arguments("acme", HASH)
+        await objects.arguments(ACME, HASH)
     await keep(objects)
-    assert await objects.arguments("acme", HASH) == ARGS
+    assert await objects.arguments(ACME, HASH) == ARGS
 
 
 # How artifacts end.
@@ -217,14 +220,14 @@ async def test_an_artifact_ends_a_day_after_it_was_last_sent(
     await keep(objects)
     clock.advance(DAY - 1)
     assert await objects.sweep() == {"deleted": 0, "nameless": 0}
-    assert await objects.arguments("acme", HASH) == ARGS
+    assert await objects.arguments(ACME, HASH) == ARGS
     clock.advance(1)
     with pytest.raises(NotFound):
-        await objects.arguments("acme", HASH)
+        await objects.arguments(ACME, HASH)
     assert await objects.sweep() == {"deleted": 1, "nameless": 0}
     assert files_in(tmp_path) == []
     await keep(objects)
-    assert await objects.arguments("acme", HASH) == ARGS
+    assert await objects.arguments(ACME, HASH) == ARGS
 
 
 async def test_a_pinned_artifact_is_there_for_a_request_that_is_carried_out_later(
@@ -234,7 +237,7 @@ async def test_a_pinned_artifact_is_there_for_a_request_that_is_carried_out_late
     await objects.pin("acme", HASH, clock.now().timestamp() + 3 * DAY)
     clock.advance(2 * DAY)
     await objects.sweep()
-    assert await objects.arguments("acme", HASH) == ARGS
+    assert await objects.arguments(ACME, HASH) == ARGS
     with pytest.raises(NotFound):
         await objects.pin("other", HASH, 0.0)
 
@@ -266,7 +269,7 @@ async def test_files_that_no_row_names_are_removed_after_a_day_and_drafts_after_
         os.utime(tmp_path / "artifacts" / name, (now - age, now - age))
     assert await objects.sweep() == {"deleted": 0, "nameless": 1}
     assert files_in(tmp_path) == sorted((f"objects/{kept}", f"objects/{young}", draft))
-    assert await objects.arguments("acme", HASH) == ARGS
+    assert await objects.arguments(ACME, HASH) == ARGS
 
 
 # A process that ends in between.
@@ -312,12 +315,12 @@ async def test_a_crash_while_an_artifact_is_kept_leaves_nothing_to_be_found_and_
     with pytest.raises(Died):
         await keep(dying(on_disk, clock, step, after=after))
     with pytest.raises(NotFound):
-        await objects.arguments("acme", HASH)
+        await objects.arguments(ACME, HASH)
     clock.advance(3600)
     await objects.sweep()
     assert [name for name in files_in(tmp_path) if name.startswith("objects")] == []
     await keep(objects)
-    assert await objects.arguments("acme", HASH) == ARGS
+    assert await objects.arguments(ACME, HASH) == ARGS
 
 
 @pytest.mark.parametrize(("step", "after"), [("expire", True), ("forget", False)])
@@ -330,14 +333,14 @@ async def test_a_crash_while_an_artifact_is_deleted_is_made_good_a_minute_later(
     with pytest.raises(Died):
         await dying(on_disk, clock, step, after=after).sweep()
     with pytest.raises(NotFound):
-        await objects.arguments("acme", HASH)
+        await objects.arguments(ACME, HASH)
     with pytest.raises(StorageBusy):
         await keep(objects)
     clock.advance(60)
     assert await objects.sweep() == {"deleted": 1, "nameless": 0}
     assert files_in(tmp_path) == []
     await keep(objects)
-    assert await objects.arguments("acme", HASH) == ARGS
+    assert await objects.arguments(ACME, HASH) == ARGS
 
 
 async def test_arguments_pass_through_an_artifact_and_leave_one_that_was_there(
@@ -348,7 +351,7 @@ async def test_arguments_pass_through_an_artifact_and_leave_one_that_was_there(
     assert files_in(tmp_path) == []
     await keep(objects)
     assert await objects.pass_through("acme", CONTENT) == ARGS
-    assert await objects.arguments("acme", HASH) == ARGS
+    assert await objects.arguments(ACME, HASH) == ARGS
 
 
 async def test_fifty_uploads_of_one_content_at_a_time_are_one_object(
@@ -379,3 +382,27 @@ async def test_an_artifact_that_cannot_be_deleted_stops_no_other(
         assert (await objects.sweep())["deleted"] == 2
     clock.advance(3_600)
     assert (await objects.sweep())["deleted"] == 1
+
+
+async def test_a_tenant_that_reads_large_arguments_without_end_leaves_a_place_to_others(
+    on_disk: Storage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects, store = objects_of(on_disk, clock), on_disk.port(ObjectStore)
+    for tenant in ("acme", "globex"):
+        await keep(objects, tenant=tenant)
+    gate, begun, read = asyncio.Event(), list[str](), store.read
+
+    async def held(key: str, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
+        begun.append(key)
+        await gate.wait()
+        async for piece in read(key, start, end):
+            yield piece
+
+    monkeypatch.setattr(store, "read", held)
+    asked = [asyncio.create_task(objects.arguments(Holder("acme", str(each % 3)), HASH)) for each in range(20)]
+    await until(lambda: len(begun) == 3)
+    asked.append(asyncio.create_task(objects.arguments(Holder("globex"), HASH)))
+    await until(lambda: len(begun) == 4)
+    assert begun[3] == object_key("globex", HASH)
+    gate.set()
+    assert await asyncio.gather(*asked) == [ARGS] * 21

@@ -29,7 +29,7 @@ from dragoman.edge.connection import Services
 from dragoman.edge.peer import log_refusal
 from dragoman.errors import InvalidArgument, InvalidRequest, NotFound, ProtocolError, ToolError
 from dragoman.explorer.explained import fields_of, first_words
-from dragoman.explorer.recent_calls import RecentCalls
+from dragoman.explorer.recent_calls import MaySee, RecentCalls
 from dragoman.explorer.responses import DATA, HARDENED, error_response, json_response, load_page
 from dragoman.explorer.runs import PageRuns
 from dragoman.explorer.settings import ExplorerConfig
@@ -136,7 +136,6 @@ class Explorer:
     def _look_up(self, kind: str, rest: str, request: HttpRequest) -> HttpResponse:
         is_whole = request.path == f"{self._prefix}/{kind}"
         caller = request.caller
-        whose = caller if request.is_authenticated and not is_operator(caller) else None
         match kind:
             case "tools" if is_whole:
                 shown = (each.definition for each in self._catalogue if each.may_be_called_by(caller))
@@ -146,9 +145,11 @@ class Explorer:
             case "calls" if is_whole:
                 after = parse_qs(request.scope.get("query_string", b"").decode("latin-1")).get("after", ["0"])[0]
                 number = int(after) if after.isascii() and after.isdigit() and len(after) < 16 else 0
-                return json_response({"calls": self.recent.since(number, whose), "last": self.recent.total})
+                return json_response(
+                    {"calls": self.recent.since(number, self._may_see(request)), "last": self.recent.total}
+                )
             case "calls":
-                return self._show_call(rest, whose)
+                return self._show_call(rest, self._may_see(request))
             case "running":
                 run = self._runs.find(rest, caller)
                 return json_response(run.report()) if run is not None else error_response(404, "Not running")
@@ -165,9 +166,21 @@ class Explorer:
         definition = found.definition
         return json_response({**_summary(definition), "inputSchema": definition.listing()["inputSchema"]})
 
-    def _show_call(self, run_id: str, whose: Caller | None) -> HttpResponse:
-        seen = self.recent.find(run_id, whose)
-        details = self._runs.details(run_id, whose)
+    def _may_see(self, request: HttpRequest) -> MaySee:
+        """Which calls a caller is shown.
+
+        Those that it made, and an operator all. Where nobody has to say who it is, all except those of tools that do not
+        exist for it: they name callers of tenants, who sign their requests.
+        """
+        caller, is_open = request.caller, not request.is_authenticated
+        if is_operator(caller):
+            return lambda whose, tool: True
+        hidden = self._catalogue.hidden_from(caller) if is_open else frozenset()
+        return lambda whose, tool: whose == caller or (is_open and tool not in hidden)
+
+    def _show_call(self, run_id: str, may_see: MaySee) -> HttpResponse:
+        seen = self.recent.find(run_id, may_see)
+        details = self._runs.details(run_id, may_see)
         if seen is None and details is None:
             return error_response(404, "No such call is known, or not any longer")
         return json_response({**(details or {}), **(msgspec.to_builtins(seen) if seen is not None else {})})

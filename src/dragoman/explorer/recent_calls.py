@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -18,6 +19,8 @@ MOST_LISTED = 100
 """Of the calls that are asked for at once."""
 
 V = TypeVar("V")
+MaySee: TypeAlias = Callable[[Caller, str], bool]
+"""Whether somebody is shown a call of a caller to a tool."""
 
 
 class SeenCall(Struct, rename="camel"):
@@ -67,7 +70,7 @@ class Ring(Generic[V]):
 
 
 class RecentCalls:
-    """Watches a runtime. A caller that had to say who it is sees its own calls, anybody else sees all."""
+    """Watches a runtime."""
 
     def __init__(self, most: int = MOST_CALLS, most_bytes: int = MOST_BYTES) -> None:
         self.total = 0
@@ -95,19 +98,19 @@ class RecentCalls:
         )
         self._seen.put(record.run_id, (call.origin.caller, seen), len(msgspec.json.encode(seen)))
 
-    def since(self, number: int, caller: Caller | None) -> list[SeenCall]:
-        """The newest of the calls after a number, newest first; of one caller, if one is given."""
+    def since(self, number: int, may_see: MaySee) -> list[SeenCall]:
+        """The newest of the calls after a number, newest first."""
         if number > self.total:
             number = 0  # It is from before a restart.
         found: list[SeenCall] = []
         for whose, seen in self._seen.newest_first():
             if seen.number <= number or len(found) == MOST_LISTED:
                 break
-            if caller is None or whose == caller:
+            if may_see(whose, seen.tool_name):
                 found.append(seen)
         return found
 
-    def find(self, run_id: str, caller: Caller | None) -> SeenCall | None:
-        """One call, if it is known still, and the caller's, if one is given."""
-        found = self._seen.get(run_id)
-        return found[1] if found is not None and caller in (None, found[0]) else None
+    def find(self, run_id: str, may_see: MaySee) -> SeenCall | None:
+        """One call, if it is known still."""
+        whose, seen = self._seen.get(run_id) or (None, None)
+        return seen if whose is not None and seen is not None and may_see(whose, seen.tool_name) else None

@@ -19,7 +19,7 @@ from dragoman.edge.asgi import Disconnected, Receive, until_gone
 from dragoman.edge.connection import Services
 from dragoman.errors import ClientCannotBeAsked, ProtocolError, ResultTooLarge
 from dragoman.explorer.explained import explain
-from dragoman.explorer.recent_calls import Ring
+from dragoman.explorer.recent_calls import MaySee, Ring
 from dragoman.replies.encoding import encode_value
 from dragoman.tools.content import encode_json
 
@@ -156,10 +156,10 @@ class PageRuns:
         run = self._open.get(correlation_id)
         return run if run is not None and run.caller == caller else None
 
-    def details(self, run_id: str, caller: Caller | None) -> dict[str, Any] | None:
-        """Stages and error of a call, if they are known still, and it is the caller's, if one is given."""
-        found = self._details.get(run_id)
-        return found[1] if found is not None and caller in (None, found[0]) else None
+    def details(self, run_id: str, may_see: MaySee) -> dict[str, Any] | None:
+        """Stages and error of a call, if they are known still."""
+        whose, found = self._details.get(run_id) or (None, None)
+        return found if whose is not None and found is not None and may_see(whose, found["toolName"]) else None
 
     def _finished(self, call: Call, outcome: Outcome) -> tuple[Outcome, bytes, list[Span]]:
         return outcome, self._encoded(call, outcome), spans(call, self._clock.monotonic())

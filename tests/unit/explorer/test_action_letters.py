@@ -19,7 +19,7 @@ from dragoman.knowledge.port import Audit, AuditEvent
 from tests.contract.engines import opened_storages
 from tests.support.dead_actions import AUTHOR, CREATE, DeadActions, error
 from tests.support.explorer_page import Answer, Page, eventually, open_explorer
-from tests.support.gateway import Signer
+from tests.support.gateway import ACTIONS_PATH, Signer, as_body
 
 HOSTILE = "<img src=x onerror=alert(1)></script>"
 ID = "0d2f8d7c-3b1f-4a53-9a0a-1f0c6d1b9a01"
@@ -302,3 +302,29 @@ async def test_without_authentication_only_the_owner_is_shown_anything(open_desk
         assert (await at.get("server")).json["hasLetters"] is False
         answers = [await at.get("letters"), await at.get("letters/1"), await at.redrive()]
         assert [each.status for each in answers] == [404, 404, 404]
+
+
+async def test_without_authentication_only_the_owner_is_shown_calls_that_name_callers_of_tenants(
+    open_desk: OpenDesk,
+) -> None:
+    async with open_desk() as at:
+        signer = Signer("acme", "viewer", sub="svc:secret")
+        assert await at.page.runtime.facilities.storage.port(SigningKeys).add(signer.key())
+        body = as_body(signer.envelope("knowledge.query_knowledge", {"query": "words"}))
+        signed = {"authorization": f"Bearer {signer.token(body, f'http://127.0.0.1:8000{ACTIONS_PATH}')}"}
+        sent = await at.page.request("POST", ACTIONS_PATH, body, {"content-type": "application/json", **signed})
+        assert sent.status == 200, sent
+        found = (await at.page.get("/knowledge/api/search?q=words", **at.owner)).status
+        assert found == 200
+        await at.page.request("POST", "/explorer/tools/health/call", b"{}", at.page.credentials())
+        seen = (await at.get("calls")).json["calls"]
+        assert [(each["toolName"], each["caller"]) for each in seen] == [
+            ("health", "anonymous"),
+            ("knowledge.query_knowledge", "local"),
+            ("knowledge.query_knowledge", "svc:secret"),
+        ]
+        told = await at.page.get("/explorer/calls")
+        assert [each["toolName"] for each in told.json["calls"]] == ["health"]
+        statuses = [(await at.page.get(f"/explorer/calls/{each['runId']}")).status for each in seen]
+        assert statuses == [200, 404, 404]
+        assert [(await at.get(f"calls/{each['runId']}")).status for each in seen] == [200, 200, 200]

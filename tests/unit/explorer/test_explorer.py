@@ -618,10 +618,10 @@ def test_recent_calls_are_bounded_whatever_is_called() -> None:
     for number in range(5000):
         recent.observe(record(number, "t" * (number % 128)), call_of(ada))
     assert recent.total == 5000
-    assert recent.find("run-1", None) is None
-    assert recent.find("run-4999", Caller("ben")) is None
-    assert recent.find("run-4999", ada) is not None
-    listed = recent.since(0, None)
+    assert recent.find("run-1", lambda whose, tool: True) is None
+    assert recent.find("run-4999", lambda whose, tool: whose == Caller("ben")) is None
+    assert recent.find("run-4999", lambda whose, tool: whose == ada) is not None
+    listed = recent.since(0, lambda whose, tool: True)
     assert len(listed) <= MOST_LISTED
     assert sum(len(msgspec.json.encode(each)) for each in listed) <= 20_000
     assert [each.number for each in listed] == list(range(5000, 5000 - len(listed), -1))

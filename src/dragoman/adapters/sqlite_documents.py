@@ -104,7 +104,17 @@ _REACHES = """
     """
 _LAST_PLACE = "SELECT max(place) FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL"
 _PLACE_BEFORE = f"{_LAST_PLACE} AND place < ?"
-_ORDER = "SELECT id FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL ORDER BY place"
+_IN_FRONT = (
+    "SELECT id, place FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL AND place < ? "
+    "ORDER BY place DESC LIMIT ?"
+)
+_COUNT_IN_FRONT = (
+    "SELECT count(*), min(place) FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL AND place < ?"
+)
+_BETWEEN = (
+    "SELECT id, place FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL AND place < ? "
+    "AND place > ? ORDER BY place LIMIT ?"
+)
 _SET_PLACE = "UPDATE document SET place = ? WHERE tenant = ? AND id = ?"
 _NEXT_MISSING = "SELECT min(tenant) FROM passage_missing WHERE tenant > ?"
 _MISSING = """
@@ -163,6 +173,10 @@ _HIGHEST = 2**63 - 1
 _ROWS = 10
 """About as many are written by a change, besides those for its text."""
 _BYTES_OF_A_ROW = 128
+_SPREAD = 16, 128, 1_024
+"""How many children get other places for one that is put in front of another: the fewest that have room."""
+_ENOUGH_ROOM = 256
+"""Between the places of two, so that eight more can be put between them."""
 _MOST_LISTED = 4_194_304
 """Bytes of what a page of a list is read from."""
 
@@ -193,7 +207,19 @@ class SqliteDocuments:
             rows = self._rows(transaction, cut, text)
             return changing.carry_out(rows, change, request, rows.now)
 
-        return await self._database.write(write, _weight_of(change, text))
+        while True:
+            try:
+                return await self._database.write(write, _weight_of(change, text))
+            except _NoRoom as error:
+                await self._make_room(*error.place)
+
+    async def _make_room(self, tenant: str, parent: str, before: int) -> None:
+        """Give all children in front of a place lower ones, in pieces that keep their order: there may be many."""
+        last: int | None = None
+        while True:
+            last, is_all = await self._database.write(partial(_lower, tenant, parent, before, last), _SPREAD[-1])
+            if is_all:
+                return
 
     async def kept_answers(self, tenant: str) -> int:
         return await self._database.read(lambda connection: kept_bytes(connection, tenant))
@@ -323,6 +349,30 @@ class SqliteDocuments:
         self, connection: Transaction | sqlite3.Connection, cut: CutAhead | None = None, text: NewText = _NO_TEXT
     ) -> _Rows:
         return _Rows(connection, self._clock.now().timestamp(), cut or CutAhead(), text)
+
+
+class _NoRoom(Exception):
+    """Undoes a transaction that would have to give very many children other places."""
+
+    def __init__(self, tenant: str, parent: str, before: int) -> None:
+        super().__init__("There is no room for another child")
+        self.place = tenant, parent, before
+
+
+def _lower(tenant: str, parent: str, before: int, last: int | None, transaction: Transaction) -> tuple[int, bool]:
+    """Give the next children in front of a place others, behind the `last` of these; the last, and whether it was all.
+
+    The first one gets a place that is low enough for all.
+    """
+    values = tenant, parent, before
+    if last is None:
+        count, lowest = transaction.execute(_COUNT_IN_FRONT, values).fetchone()
+        last = (before if lowest is None else lowest) - 2 * (count + 1) * changing.GAP
+    found = transaction.execute(_BETWEEN, (*values, last, _SPREAD[-1])).fetchall()
+    for id, place in found:
+        last = min(last + changing.GAP, place)
+        transaction.execute(_SET_PLACE, (last, tenant, id))
+    return last, len(found) < _SPREAD[-1]
 
 
 def _weight_of(change: DocumentChange, text: NewText) -> int:
@@ -508,10 +558,18 @@ class _Rows(_RequestRows):
             return self._number(_LAST_PLACE, tenant, parent)
         return self._number(_PLACE_BEFORE, tenant, parent, before)
 
-    def spread(self, tenant: str, parent: str) -> None:
-        order = self._execute(_ORDER, (tenant, parent)).fetchall()
-        for number, (id,) in enumerate(order):
-            self._execute(_SET_PLACE, (number * changing.GAP, tenant, id))
+    def spread(self, tenant: str, parent: str, before: int) -> None:
+        in_front = self._execute(_IN_FRONT, (tenant, parent, before, _SPREAD[-1] + 1)).fetchall()
+        for most in _SPREAD:
+            moved, room = in_front[:most], changing.GAP
+            if len(in_front) > most:
+                room = (before - in_front[most][1]) // (most + 1)
+            if room >= min(_ENOUGH_ROOM, changing.GAP):
+                break
+        else:
+            raise _NoRoom(tenant, parent, before)
+        for number, (id, _) in enumerate(moved, 1):
+            self._execute(_SET_PLACE, (before - number * room, tenant, id))
 
     def is_gone(self, document: Document) -> bool:
         if document.deleted_at is not None or (document.delete_at is not None and document.delete_at <= self.now):

@@ -259,7 +259,7 @@ def _place_for(rows: DocumentRows, change: MoveDocument, tenant: str) -> int:
         return sibling.place - GAP
     if sibling.place - in_front > 1:
         return (sibling.place + in_front) // 2
-    rows.spread(tenant, change.parent)
+    rows.spread(tenant, change.parent, sibling.place)
     return _place_for(rows, change, tenant)
 
 

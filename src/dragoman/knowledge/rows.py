@@ -143,8 +143,8 @@ class DocumentRows(RequestRows, Protocol):
         """The place of the last child, or of the last one in front of a place; None if there is no child."""
         ...
 
-    def spread(self, tenant: str, parent: str) -> None:
-        """Give the children new places, in the same order, with room between them."""
+    def spread(self, tenant: str, parent: str, before: int) -> None:
+        """Make room in front of the child with a place: others get new places, in the same order, as few as may be."""
         ...
 
     def is_gone(self, document: Document) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dragoman.adapters import sqlite_contents
+from dragoman.adapters import sqlite_contents, sqlite_documents
 from dragoman.adapters.sqlite_storage import SqliteStorage
 from dragoman.knowledge.index import PassageIndex, PassageVectors
 from dragoman.knowledge.migrations import MIGRATIONS
@@ -136,3 +136,45 @@ async def test_a_text_that_is_deleted_meanwhile_is_indexed_no_further(
     await indexing
     assert sum(Counted.bytes) == 0
     await storage.close()
+
+
+@pytest.mark.slow
+async def test_no_place_among_thousands_of_siblings_writes_more_than_2000_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Counted))
+    monkeypatch.setattr(Counted, "rows", [])
+    storage = SqliteStorage(StorageConfig(data_dir=str(tmp_path)), ManualClock(), MIGRATIONS)
+    tree = Tree(storage.port(Documents))
+    order = [f"d{number}" for number in range(2_500)]
+    await asyncio.gather(*map(tree.create, order))
+    Counted.rows.clear()
+    moved = order[:2_000:2]
+    for id in moved:
+        await tree.move(id, ROOT, order[-1])
+    order = [*(id for id in order[:-1] if id not in moved), *moved, order[-1]]
+    assert await tree.ids() == order
+    await storage.close()
+    assert max(Counted.rows) < MOST_ROWS
+    assert sum(Counted.rows) < 100 * len(moved), "few are moved for each"
+
+
+@pytest.mark.slow
+async def test_a_sibling_in_front_of_which_thousands_were_put_gets_room_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Counted))
+    monkeypatch.setattr(sqlite_documents, "_SPREAD", (2, 8, 32))
+    monkeypatch.setattr(Counted, "rows", [])
+    storage = SqliteStorage(StorageConfig(data_dir=str(tmp_path)), ManualClock(), MIGRATIONS)
+    tree = Tree(storage.port(Documents))
+    order = [f"d{number}" for number in range(700)]
+    await asyncio.gather(*map(tree.create, order))
+    Counted.rows.clear()
+    moved = order[:600]
+    for id in moved:
+        await tree.move(id, ROOT, order[-1])
+    assert await tree.ids() == [*order[600:-1], *moved, order[-1]]
+    await storage.close()
+    assert max(Counted.rows) < 50
+    assert len(Counted.rows) > len(moved) + 10, "there was no room at times"

@@ -129,6 +129,31 @@ async def test_a_tree_is_at_most_so_deep(tree: Tree) -> None:
     assert await tree.way_up("b4") == ["b4", *(f"a{number}" for number in range(MOST_DEPTH - 1, 0, -1))]
 
 
+async def test_the_depth_of_what_is_moved_is_that_of_what_is_below_it_by_then(tree: Tree) -> None:
+    await chain(tree, "a", MOST_DEPTH - 3)
+    lowest = f"a{MOST_DEPTH - 3}"
+    await chain(tree, "b", 2)
+    await chain(tree, "c", 3)
+
+    async def is_movable() -> bool:
+        try:
+            await tree.move("b1", lowest)
+        except InvalidArgument:
+            return False
+        await tree.move("b1")
+        return True
+
+    assert await is_movable()
+    await tree.move("c1", "b1")
+    assert not await is_movable()
+    await tree.move("c2")
+    assert await is_movable()
+    await tree.move("c2", "b2")
+    assert not await is_movable()
+    await tree.delete("c3")
+    assert await is_movable()
+
+
 @pytest.mark.slow
 async def test_a_deeper_tree_from_before_the_limit_can_be_read_and_moved_up(
     tree: Tree, monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ from dragoman.adapters.sqlite_contents import (
     usage_of,
 )
 from dragoman.adapters.sqlite_database import SqliteDatabase
+from dragoman.adapters.sqlite_heights import levels_below, measure_up
 from dragoman.adapters.sqlite_kept_answers import keep_less, keep_more, kept_bytes
 from dragoman.adapters.sqlite_leaving import Gone, SqliteLeavingRows, tenants_with_work
 from dragoman.adapters.sqlite_passage_rows import Missing, index_changed, index_missing, index_new
@@ -90,17 +91,6 @@ _DEPTH = """
       WHERE above.level < ?
     )
     SELECT max(level) FROM above
-    """
-_REACHES = """
-    WITH RECURSIVE below (level, id) AS (
-      SELECT 0, ?
-      UNION ALL
-      SELECT below.level + 1, child.id FROM below
-      JOIN document AS child ON child.tenant = ? AND child.parent = below.id AND child.deleted_at IS NULL
-      WHERE below.level < ?
-      ORDER BY 1 DESC
-    )
-    SELECT EXISTS (SELECT 1 FROM below WHERE level = ?)
     """
 _LAST_PLACE = "SELECT max(place) FROM document WHERE tenant = ? AND parent = ? AND deleted_at IS NULL"
 _PLACE_BEFORE = f"{_LAST_PLACE} AND place < ?"
@@ -519,12 +509,16 @@ class _Rows(_RequestRows):
         number = self._execute(_ADD, (document.tenant, document.id, *_changing(document), content)).lastrowid
         assert number is not None
         count(self._writing, document.tenant, documents=1)
+        measure_up(self._writing, document.tenant, document.parent)
         self._lacks_passages = not index_new(self._writing, number, document, self._cut)
 
     def replace(self, document: Document, before: Document) -> bool:
         values = (*_changing(document), document.tenant, document.id, before.revision)
         if self._execute(_REPLACE, values).rowcount != 1:
             return False
+        if document.parent != before.parent:
+            for each in (before.parent, document.parent):
+                measure_up(self._writing, document.tenant, each)
         self._replace_text(document, before)
         if has_other_text(document, before):
             document = replace(document, body=document.body or self.body(document.tenant, document.id))
@@ -551,7 +545,7 @@ class _Rows(_RequestRows):
         return int(self._execute(_DEPTH, (id, tenant, most)).fetchone()[0])
 
     def reaches(self, tenant: str, id: str, levels: int) -> bool:
-        return bool(self._execute(_REACHES, (id, tenant, levels, levels)).fetchone()[0])
+        return levels_below(self.connection, tenant, id) >= levels
 
     def last_place(self, tenant: str, parent: str, before: int | None = None) -> int | None:
         if before is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dragoman.adapters.sqlite_contents import count
+from dragoman.adapters.sqlite_heights import measure_up
 from dragoman.adapters.sqlite_passage_rows import forget_passages
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.knowledge.port import ROOT
@@ -41,6 +42,7 @@ _FIRST_BELOW = """
 _INDEX_NO_MORE = "DELETE FROM passage_missing WHERE document = ?"
 """Whoever has read its text already would go on adding passages while others remove them."""
 _MARK = "UPDATE document SET deleted_at = ? WHERE number = ?"
+_ABOVE = "SELECT parent FROM document WHERE number = ?"
 _BEGIN = """
     INSERT INTO document_leaving (tenant, document, top, at, documents, is_scheduled)
     SELECT tenant, number, ?, ?, 0, ? FROM document WHERE number = ?
@@ -127,6 +129,8 @@ class SqliteLeavingRows:
         assert turn is not None
         assert isinstance(self._connection, Transaction)
         count(self._connection, tenant, documents=-1)
+        if top is None:  # What is above the others leaves as well.
+            measure_up(self._connection, tenant, self._execute(_ABOVE, (number,)).fetchone()[0])
         self._unfinished.add(turn)
         return turn
 

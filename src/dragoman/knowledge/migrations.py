@@ -303,6 +303,24 @@ _NOTED = """
 ALTER TABLE passage_model ADD COLUMN noted INTEGER;
 """
 
+_HEIGHTS = """
+-- How many levels of documents there are below one, those that are deleted left out; 64 are the most that are counted.
+ALTER TABLE document ADD COLUMN below INTEGER NOT NULL DEFAULT 0;
+
+UPDATE document SET below = (
+  WITH RECURSIVE lower (level, id) AS (
+    SELECT 0, document.id
+    UNION ALL
+    SELECT lower.level + 1, child.id FROM lower
+    JOIN document AS child ON child.tenant = document.tenant AND child.parent = lower.id AND child.deleted_at IS NULL
+    WHERE lower.level < 64
+  )
+  SELECT max(level) FROM lower
+);
+
+CREATE INDEX document_height ON document (tenant, parent, below) WHERE deleted_at IS NULL;
+"""
+
 MIGRATIONS = (
     Migration(PART, 1, "sqlite", _TABLES),
     Migration(PART, 2, "sqlite", _PASSAGES),
@@ -314,4 +332,5 @@ MIGRATIONS = (
     Migration(PART, 8, "sqlite", _TITLES),
     Migration(PART, 9, "sqlite", _KEPT_ANSWERS),
     Migration(PART, 10, "sqlite", _NOTED),
+    Migration(PART, 11, "sqlite", _HEIGHTS),
 )

@@ -165,3 +165,33 @@ async def test_no_change_is_more_work_among_many_documents_than_among_few(tmp_pa
     many = await steps_of_each(tmp_path / "many", 1500)
     assert min(few.values()) > 0
     assert {name: (few[name], many[name]) for name in few if many[name] > few[name] * 1.5} == {}
+
+
+async def test_a_move_costs_the_same_however_much_is_below_the_document(tmp_path: Path) -> None:
+    database = TracedDatabase(tmp_path)
+    tree = Tree(SqliteDocuments(database, ManualClock()))
+    steps = []
+    for top, count in (("few", 2), ("many", 300)):
+        for id in (f"{top}-folder", top):
+            await tree.create(id)
+        await asyncio.gather(*(tree.create(f"{top}{number}", top) for number in range(count)))
+        database.steps = 0
+        await tree.move(top, f"{top}-folder")
+        steps.append(database.steps)
+    await database.close()
+    assert steps[1] < 1.5 * steps[0], steps
+
+
+async def test_the_levels_below_documents_of_an_earlier_version_are_counted(tmp_path: Path) -> None:
+    database = TracedDatabase(tmp_path)
+    tree = Tree(SqliteDocuments(database, ManualClock()))
+    for id, parent in (("a", ROOT), ("b", "a"), ("c", "b"), ("d", "b"), ("e", "a"), ("f", "d"), ("g", "f")):
+        await tree.create(id, parent)
+    await tree.delete("g")
+    await database.close()
+    with connected(tmp_path) as connection:
+        counted = connection.execute("SELECT id, below FROM document").fetchall()
+        assert dict(counted) == {"a": 3, "b": 2, "c": 0, "d": 1, "e": 0, "f": 0, "g": 0}
+        connection.executescript("DROP INDEX document_height; ALTER TABLE document DROP COLUMN below")
+        connection.executescript(KNOWLEDGE[10].script)
+        assert connection.execute("SELECT id, below FROM document").fetchall() == counted

@@ -135,7 +135,7 @@ async def test_the_documents_of_an_older_database_are_indexed_step_by_step(tmp_p
     for name in ("passage_term_count", *tables):
         connection.execute(f"DROP TABLE {name}")
     connection.execute("DELETE FROM migration WHERE part = 'knowledge' AND version IN (2, 4, 7, 8, 10)")
-    row = "INSERT INTO document SELECT NULL, tenant, ?, parent, 0, 1, title, mime_type, '[\"x\"]', NULL, NULL, 1, 0, 0, NULL, ?, ?, NULL FROM document WHERE id = 'other'"  # noqa: E501
+    row = "INSERT INTO document SELECT NULL, tenant, ?, parent, 0, 1, title, mime_type, '[\"x\"]', NULL, NULL, 1, 0, 0, NULL, ?, ?, NULL, 0 FROM document WHERE id = 'other'"  # noqa: E501
     for number in range(25):
         connection.execute(row, (f"d{number}", 1.0 if number == 7 else None, f"needle number{number}"))
     connection.commit()

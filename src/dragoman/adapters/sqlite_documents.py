@@ -49,6 +49,7 @@ from dragoman.knowledge.port import (
     DocumentChange,
     Outline,
     Revision,
+    UpdateDocument,
     Usage,
 )
 from dragoman.knowledge.rows import MOST_BYTES, MOST_ROWS, Receipt, Room
@@ -64,6 +65,10 @@ _LISTED = (
 )
 _ONE = f"SELECT {_LISTED} FROM document WHERE tenant = ? AND id = ?"
 _TEXT = "SELECT content, body FROM document WHERE tenant = ? AND id = ?"
+_SIZE = """
+    SELECT document_content.size FROM document JOIN document_content ON document_content.number = document.content
+    WHERE document.tenant = ? AND id = ?
+    """
 _LENGTH = """
     SELECT coalesce(document_content.length, length(body))
     FROM document LEFT JOIN document_content ON document_content.number = document.content
@@ -192,9 +197,10 @@ class SqliteDocuments:
 
     async def carry_out(self, change: DocumentChange, request: ActionRequest) -> Applied:
         cut, text = await CutAhead.of(change, request.tenant, self), await NewText.ahead(change)
+        json = await self._json_ahead(change, request)
 
         def write(transaction: Transaction) -> Applied:
-            rows = self._rows(transaction, cut, text)
+            rows = self._rows(transaction, cut, text, json)
             return changing.carry_out(rows, change, request, rows.now)
 
         while True:
@@ -202,6 +208,21 @@ class SqliteDocuments:
                 return await self._database.write(write, _weight_of(change, text))
             except _NoRoom as error:
                 await self._make_room(*error.place)
+
+    async def _json_ahead(self, change: DocumentChange, request: ActionRequest) -> tuple[int, bool] | None:
+        """The number of a text that is to be JSON from now on, and whether it is: found out before the transaction."""
+        if not isinstance(change, UpdateDocument) or "content.body" in change.fields:
+            return None
+        if change.fields.get("content.mime_type") != changing.JSON:
+            return None
+        key = request.tenant, change.id
+
+        def read(connection: sqlite3.Connection) -> tuple[int, str] | None:
+            row = connection.execute(_TEXT, key).fetchone()
+            return (row[0], read_text(connection, row[0])) if row is not None and is_converted(*row) else None
+
+        found = await self._database.read(read, request.holder)
+        return None if found is None else (found[0], await asyncio.to_thread(changing.is_json, found[1]))
 
     async def _make_room(self, tenant: str, parent: str, before: int) -> None:
         """Give all children in front of a place lower ones, in pieces that keep their order: there may be many."""
@@ -336,9 +357,13 @@ class SqliteDocuments:
         return purged + _forget(transaction, _OLD_STREAMS, _FORGET_STREAM, until, limit)
 
     def _rows(
-        self, connection: Transaction | sqlite3.Connection, cut: CutAhead | None = None, text: NewText = _NO_TEXT
+        self,
+        connection: Transaction | sqlite3.Connection,
+        cut: CutAhead | None = None,
+        text: NewText = _NO_TEXT,
+        json: tuple[int, bool] | None = None,
     ) -> _Rows:
-        return _Rows(connection, self._clock.now().timestamp(), cut or CutAhead(), text)
+        return _Rows(connection, self._clock.now().timestamp(), cut or CutAhead(), text, json)
 
 
 class _NoRoom(Exception):
@@ -471,9 +496,18 @@ class _RequestRows:
 class _Rows(_RequestRows):
     """Implements `DocumentRows`."""
 
-    def __init__(self, connection: Transaction | sqlite3.Connection, now: float, cut: CutAhead, ahead: NewText) -> None:
+    def __init__(
+        self,
+        connection: Transaction | sqlite3.Connection,
+        now: float,
+        cut: CutAhead,
+        ahead: NewText,
+        json: tuple[int, bool] | None = None,
+    ) -> None:
+        """`json` is the number of a text, and whether that is known to be JSON."""
         super().__init__(connection, now)
         self._ahead = ahead
+        self._json = dict((json,) if json else ())
         self._lacks_passages = False
         self.leaving = SqliteLeavingRows(connection, self.note)
         self._cut = cut
@@ -488,6 +522,10 @@ class _Rows(_RequestRows):
     def body(self, tenant: str, id: str) -> str:
         content, body = self._execute(_TEXT, (tenant, id)).fetchone()
         return read_text(self.connection, content) if is_converted(content, body) else str(body)
+
+    def holds_json(self, tenant: str, id: str) -> bool:
+        content, _ = self._execute(_TEXT, (tenant, id)).fetchone()
+        return self._json[content] if content in self._json else changing.is_json(self.body(tenant, id))
 
     def standing(self, tenant: str, id: str) -> Document | None:
         """A document with its body, unless it is deleted."""
@@ -520,10 +558,14 @@ class _Rows(_RequestRows):
             for each in (before.parent, document.parent):
                 measure_up(self._writing, document.tenant, each)
         self._replace_text(document, before)
-        if has_other_text(document, before):
-            document = replace(document, body=document.body or self.body(document.tenant, document.id))
+        cut: CutAhead | None = self._cut
+        if has_other_text(document, before) and not document.body:
+            if self._execute(_SIZE, (document.tenant, document.id)).fetchone()[0] > MOST_BYTES:
+                cut = None
+            else:
+                document = replace(document, body=self.body(document.tenant, document.id))
         if is_found_otherwise(document, before):
-            self._lacks_passages = not index_changed(self._writing, document, before, self._cut)
+            self._lacks_passages = not index_changed(self._writing, document, before, cut)
         return True
 
     def _replace_text(self, document: Document, before: Document) -> None:

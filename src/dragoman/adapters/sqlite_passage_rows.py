@@ -93,9 +93,10 @@ def index_new(writing: Transaction, number: int, document: Document, cut: CutAhe
     return change.index(document, cut)
 
 
-def index_changed(writing: Transaction, document: Document, before: Document, cut: CutAhead) -> bool:
+def index_changed(writing: Transaction, document: Document, before: Document, cut: CutAhead | None) -> bool:
     """Make what a document is found by that of its present state, as `index_new` does.
 
+    Without `cut` the text is known to be a large one, and may be left out.
     Only another text has other passages: for another title or other tags, none is read, cut or indexed.
     """
     (number,) = writing.execute(_NUMBER, (document.tenant, document.id)).fetchone()
@@ -201,9 +202,12 @@ class _Change:
         if not is_done:
             self._execute(_MISS, (document.tenant, self._document, document.revision))
 
-    def index(self, document: Document, cut: CutAhead) -> bool:
+    def index(self, document: Document, cut: CutAhead | None) -> bool:
         """Index a text, unless that is too much for the transaction of a change; whether it is indexed."""
-        is_done = size_of(document.body) <= MOST_BYTES and self._at_once(cut.entries_of(document))
+        if cut is None or size_of(document.body) > MOST_BYTES:
+            is_done = False
+        else:
+            is_done = self._at_once(cut.entries_of(document))
         self.note(document, is_done=is_done)
         return is_done
 

@@ -35,7 +35,8 @@ from dragoman.knowledge.rows import DocumentRows, Room
 
 GAP = 1 << 20
 """Between the places of siblings that were added one after the other."""
-MIME_TYPES = ("text/markdown", "text/plain", "application/json")
+JSON = "application/json"
+MIME_TYPES = ("text/markdown", "text/plain", JSON)
 MOST_DEPTH = 64
 """Documents from the top of the tree down to the lowest one."""
 LONGEST_LINE = 2048
@@ -47,6 +48,7 @@ _SPARE = 10
 """Beyond its quota a tenant can move documents, and schedule deletions, until it keeps this part of it more."""
 _LINES, _TAGS = ("metadata.title", "metadata.source", "metadata.last_editor"), "metadata.tags"
 PAGES = "/knowledge/documents"
+_check_syntax = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def recall(rows: DocumentRows, request: ActionRequest) -> Applied | None:
@@ -87,13 +89,27 @@ def page_of(request: ActionRequest, id: str) -> str:
 
 def check_content(mime_type: str, body: str) -> None:
     """Raise `InvalidArgument` for content that cannot be what it says."""
+    _check_type(mime_type)
+    if mime_type == JSON and not is_json(body):
+        raise _no_json()
+
+
+def is_json(body: str) -> bool:
+    """Whether a text is JSON. Nothing is made of it: a text of brackets would take a hundred times the memory."""
+    try:
+        _check_syntax(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return False
+    return True
+
+
+def _check_type(mime_type: str) -> None:
     if mime_type not in MIME_TYPES:
         raise unfit("content.mime_type", f"must be one of {', '.join(MIME_TYPES)}")
-    if mime_type == "application/json":
-        try:
-            msgspec.json.decode(body)
-        except (msgspec.DecodeError, RecursionError, UnicodeError):
-            raise unfit("content.body", "is not JSON") from None
+
+
+def _no_json() -> InvalidArgument:
+    return unfit("content.body", "is not JSON")
 
 
 def check_lines(fields: Mapping[str, Any]) -> None:
@@ -142,10 +158,13 @@ def _create(rows: DocumentRows, change: CreateDocument, request: ActionRequest, 
 
 def _update(rows: DocumentRows, change: UpdateDocument, request: ActionRequest, now: float) -> dict[str, Any]:
     before = _standing(rows, request.tenant, change.id, "document_id")
-    if any(path.startswith("content.") for path in change.fields):
+    if "content.body" in change.fields:
         before = replace(before, body=rows.body(request.tenant, change.id))
     expected = before.revision if change.last_known_revision is None else change.last_known_revision
     after = replace(_patched(before, change.fields), revision=before.revision + 1, updated_at=now)
+    becomes_json = after.mime_type == JSON != before.mime_type and "content.body" not in change.fields
+    if becomes_json and not rows.holds_json(request.tenant, change.id):
+        raise _no_json()
     if expected == before.revision:
         _check_room(rows, request, after, before)
     if expected != before.revision or not rows.replace(after, before):
@@ -273,8 +292,9 @@ def _patched(document: Document, fields: Mapping[str, Any]) -> Document:
         changed[name] = empty if value is None else value
     check_lines(fields)
     document = replace(document, **changed)
-    if "content.body" in fields or "content.mime_type" in fields:
+    if "content.body" in fields:
         check_content(document.mime_type, document.body)
+    _check_type(document.mime_type)
     return document
 
 

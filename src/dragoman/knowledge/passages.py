@@ -49,10 +49,10 @@ _WHOLE = frozenset(("fence", "code_block", "table_open"))
 
 def passages_of(mime_type: str, body: str) -> list[Passage]:
     """The passages of a document; one without text if there is nothing else, so that its title can be found."""
-    joiner, body = _Joiner(), _beginning(body)
+    joiner, length, body = _Joiner(), len(body), _beginning(body)
     if mime_type == "text/markdown":
         _add_markdown(joiner, body)
-    elif mime_type == "application/json":
+    elif mime_type == "application/json" and len(body) == length:
         _add_json(joiner, body)
     else:
         _add_paragraphs(joiner, (), body)

@@ -110,6 +110,10 @@ class DocumentRows(RequestRows, Protocol):
         """The body of a document that there is."""
         ...
 
+    def holds_json(self, tenant: str, id: str) -> bool:
+        """Whether the body of a document that there is is JSON."""
+        ...
+
     def usage_with(self, document: Document, before: Document | None) -> Usage:
         """What the tenant keeps, and what this state of a document would add: to none, or to the state before."""
         ...

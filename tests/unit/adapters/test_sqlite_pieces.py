@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +13,9 @@ import pytest
 
 from dragoman.adapters import sqlite_contents, sqlite_documents
 from dragoman.adapters.sqlite_storage import SqliteStorage
+from dragoman.adapters.sqlite_writer import Transaction
+from dragoman.errors import InvalidArgument
+from dragoman.knowledge import changing
 from dragoman.knowledge.index import PassageIndex, PassageVectors
 from dragoman.knowledge.migrations import MIGRATIONS
 from dragoman.knowledge.part import catch_up, tidy
@@ -178,3 +182,34 @@ async def test_a_sibling_in_front_of_which_thousands_were_put_gets_room_in_piece
     await storage.close()
     assert max(Counted.rows) < 50
     assert len(Counted.rows) > len(moved) + 10, "there was no room at times"
+
+
+async def test_another_type_of_a_large_text_reads_nothing_of_it_while_others_wait_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Counted))
+    read, checked, is_json = list[bool](), list[bool](), changing.is_json
+
+    def read_text(connection: Any, number: int) -> str:
+        read.append(isinstance(connection, Transaction))
+        return sqlite_contents.read_text(connection, number)
+
+    def check(body: str) -> bool:
+        checked.append(threading.current_thread() is threading.main_thread())
+        return is_json(body)
+
+    monkeypatch.setattr(sqlite_documents, "read_text", read_text)
+    storage = SqliteStorage(StorageConfig(data_dir=str(tmp_path)), ManualClock(), MIGRATIONS)
+    tree = Tree(storage.port(Documents))
+    lists = f"[{'[],' * 100_000}[]]"
+    await tree.create("a", body=lists)
+    await tree.create("b", body=f"{lists}]")
+    monkeypatch.setattr(changing, "is_json", check)
+    for mime_type in ("application/json", "text/markdown", "application/json"):
+        assert (await tree.do(UpdateDocument(id="a", fields={"content.mime_type": mime_type}))).is_unfinished
+    with pytest.raises(InvalidArgument):
+        await tree.do(UpdateDocument(id="b", fields={"content.mime_type": "application/json"}))
+    assert (read, checked) == ([False] * 3, [False] * 3)
+    assert ((await tree.get("a")).mime_type, (await tree.get("b")).mime_type) == ("application/json", "text/plain")
+    await catch_up(storage.port(PassageIndex))
+    await storage.close()

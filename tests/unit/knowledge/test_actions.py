@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from dragoman.errors import InvalidArgument
 from dragoman.knowledge.actions import ACTIONS, CHANGES, QUERY
+from dragoman.knowledge.changing import check_content
 from dragoman.knowledge.port import CreateDocument, DeleteDocument, DocumentChange, MoveDocument, UpdateDocument
 from dragoman.schemas.schema import compile_schema
 from tests.support.document_entries import asked, draft
@@ -326,3 +328,12 @@ def test_a_query_needs_its_text_and_takes_what_the_contract_lists() -> None:
     routing = described["routing"]["properties"]
     defaults = [routing[name]["default"] for name in ("allow_external_search", "max_latency_ms", "noop_qdrant")]
     assert (described["top_k"]["default"], defaults, ACTIONS[QUERY].version) == (5, [False, 4000, False], "1.0.0")
+
+
+def test_content_is_found_to_be_json_without_making_anything_of_it() -> None:
+    body = f"[{'[],' * 300_000}[]]"
+    tracemalloc.start()
+    check_content("application/json", body)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2 * len(body), "lists take sixty times as much"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -10,10 +11,13 @@ import msgspec
 import pytest
 
 from dragoman.calls.places import Holder
+from dragoman.calls.stages import check_request
 from dragoman.errors import NotFound
+from dragoman.gateway import asking
 from dragoman.gateway.answers import ActionAnswers
 from dragoman.gateway.artifacts import MOST_UPLOADS
 from dragoman.gateway.keeping import open_objects
+from dragoman.knowledge.actions import Action
 from dragoman.storage.port import PurgeClock
 from tests.support.gateway import create_args
 from tests.support.gateway_artifacts import (
@@ -431,3 +435,34 @@ async def test_arguments_that_are_nested_too_deep_are_refused(transport: str) ->
             refused = await gateway.act(signer, "create_document", {}, payload=by_artifact(data))
             assert (refused.status, refused.json["error"]["code"]) == (422, "UNPROCESSABLE_ENTITY")
             assert "nested" in refused.json["error"]["message"]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_large_arguments_are_encoded_and_hashed_off_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    body, seen = "x" * 1_000_000, list[tuple[int, bool]]()
+    form, encode = asking.canonical_form, check_request.encode_arguments
+
+    def noted(size: int) -> None:
+        seen.append((size, threading.current_thread() is threading.main_thread()))
+
+    def canonical_form(action: Action, arguments: Any) -> bytes:
+        encoded = form(action, arguments)
+        noted(len(encoded))
+        return encoded
+
+    def encode_arguments(arguments: Any) -> bytes:
+        encoded = encode(arguments)
+        noted(len(encoded))
+        return encoded
+
+    monkeypatch.setattr(asking, "canonical_form", canonical_form)
+    monkeypatch.setattr(check_request, "encode_arguments", encode_arguments)
+    async with open_gateway(transport=transport) as gateway:
+        signer = await gateway.signer("owner")
+        args = create_args(content={"mime_type": "text/plain", "body": body})
+        data = await stored(gateway, as_json(args), JSON)
+        made = await gateway.act(signer, "create_document", {}, payload=by_artifact(data))
+        assert made.status == 200, made
+    assert [on_loop for size, on_loop in seen if size > len(body)] == [False]

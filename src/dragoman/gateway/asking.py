@@ -19,7 +19,7 @@ from dragoman.gateway.envelope import Envelope22, malformed
 from dragoman.knowledge.actions import ACTIONS, Action
 from dragoman.knowledge.port import ActionRequest, ActionStream
 from dragoman.knowledge.roles import canonical
-from dragoman.knowledge.standing import ActionOrigin, check_roles, fingerprint_of
+from dragoman.knowledge.standing import ActionOrigin, canonical_form, check_roles, fingerprint_in
 from dragoman.slo.meter import EXTERNAL, INTERNAL, Requested
 
 _CLOCKS_DIFFER: Final = 60.0
@@ -81,32 +81,53 @@ def asked_for(
     )
 
 
+class GivenArguments(Struct, frozen=True):
+    """The arguments of a request, and what is made of them before there is a call."""
+
+    values: dict[str, Any]
+    known: dict[str, Any]
+    """Those that have an effect."""
+    ignored: list[str]
+    """Paths of the others."""
+    fingerprint: bytes
+    size: int | None = None
+    """What the known ones weigh as JSON, if they are in an artifact; None for others: the call weighs them."""
+
+
+def given(action: Action, values: dict[str, Any], *, strict: bool = False, in_artifact: bool = False) -> GivenArguments:
+    """The arguments of a request. For those in an artifact, run it in a thread.
+
+    Members that the published schema does not name have no effect, unless they are `strict`ly refused.
+    """
+    known, ignored = (values, []) if strict else action.known_part(values)
+    encoded = canonical_form(action, known)
+    size = len(encoded) - len(canonical_form(action, {})) + len("{}") if in_artifact else None
+    return GivenArguments(values, known, ignored, fingerprint_in(encoded), size)
+
+
 def call_for(
     asked: AskedAction,
-    args: dict[str, Any],
+    given: GivenArguments,
     intake: Intake,
     keep_seconds: float,
     *,
-    strict: bool = False,
     max_payload_bytes: int | None = None,
     waits: bool = False,
 ) -> Call:
     """The call that carries a request out. With `waits` it waits for a slot, as nobody waits for its answer.
 
-    Members of the arguments that the published schema does not name have no effect, unless they are `strict`ly refused.
     `max_payload_bytes` is for arguments that came as an artifact.
     """
     envelope, action, caller = asked.envelope, asked.action, asked.caller
-    known, ignored = (args, []) if strict else action.known_part(args)
     request = ActionRequest(
         tenant=envelope.tenant_id,
         principal=caller.principal,  # Not `sub`: whoever has a key can choose that, be it another caller's name.
         roles=asked.roles,
         action=action.name,
         correlation_id=envelope.correlation_id,
-        subject=action.subject(args, caller.principal),
+        subject=action.subject(given.values, caller.principal),
         key=asked.key,
-        fingerprint=fingerprint_of(action, known),
+        fingerprint=given.fingerprint,
         keep_seconds=keep_seconds,
         stream=None if envelope.seq is None else ActionStream(envelope.context_id, envelope.seq),
         web_base=asked.web_base,
@@ -118,16 +139,17 @@ def call_for(
         "gateway",
         is_counted=True,
         max_payload_bytes=max_payload_bytes,
+        payload_bytes=given.size,
         waits_for_slot=waits,
         request=request,
         expires_at=asked.expires_at,
-        known_part=known,
+        known_part=given.known,
     )
-    call = intake.make_local(action.name, args, origin, envelope.correlation_id)
+    call = intake.make_local(action.name, given.values, origin, envelope.correlation_id)
     if asked.key is not None:
         call.meta = {IDEMPOTENCY_KEY: asked.key}
-    if ignored:
-        call.usage = {"ignored": ignored}
+    if given.ignored:
+        call.usage = {"ignored": given.ignored}
     return call
 
 

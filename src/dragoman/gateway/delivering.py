@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -22,7 +23,7 @@ from dragoman.clock import Clock
 from dragoman.errors import Abandoned, InternalFailure, NotFound, QuotaExceeded, Stopping, ToolError
 from dragoman.gateway.accepting import Acceptance, acceptance_in
 from dragoman.gateway.answers import ActionAnswers
-from dragoman.gateway.asking import AskedAction, as_it_is, call_for, requested_by
+from dragoman.gateway.asking import AskedAction, as_it_is, call_for, given, requested_by
 from dragoman.gateway.exchanges import REFUSALS, Exchanges, GatewayExchange
 from dragoman.gateway.keeping import Objects
 from dragoman.gateway.replying import error_record, may_pass, reply_to, retry_after_seconds
@@ -128,13 +129,14 @@ class Deliverer:
         """The value, and the usage."""
         if asked.kid is not None:
             await self._exchanges.credentials.check_key(asked.kid)
-        arguments, most = asked.envelope.payload.args or {}, None
-        if acceptance.artifact is not None:
-            arguments = await self._objects.arguments(asked.holder, acceptance.artifact)
+        intake, strict, most = self._get_intake(), self._strict_args, None
+        if acceptance.artifact is None:
+            arguments = given(asked.action, asked.envelope.payload.args or {}, strict=strict)
+        else:
+            values = await self._objects.arguments(asked.holder, acceptance.artifact)
+            arguments = await asyncio.to_thread(given, asked.action, values, strict=strict, in_artifact=True)
             most = self._max_artifact_bytes
-        intake = self._get_intake()
-        strict, keep_seconds = self._strict_args, self._keep_seconds
-        call = call_for(asked, arguments, intake, keep_seconds, strict=strict, max_payload_bytes=most, waits=True)
+        call = call_for(asked, arguments, intake, self._keep_seconds, max_payload_bytes=most, waits=True)
         async with self._place(asked.holder):
             outcome = await intake.answer(call, as_it_is)
         if outcome.error is not None:

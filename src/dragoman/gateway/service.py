@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from dragoman.access.callers import LOCAL, scope_of
 from dragoman.calls.intake import Intake
@@ -18,7 +18,7 @@ from dragoman.clock import Clock
 from dragoman.errors import NotFound, StorageUncertain
 from dragoman.gateway.accepting import Acceptor
 from dragoman.gateway.answers import ActionAnswers
-from dragoman.gateway.asking import AskedAction, as_it_is, asked_for, call_for
+from dragoman.gateway.asking import AskedAction, GivenArguments, as_it_is, asked_for, call_for, given
 from dragoman.gateway.envelope import malformed, read_envelope
 from dragoman.gateway.exchanges import REFUSALS, Exchanges, GatewayExchange
 from dragoman.gateway.keeping import Objects
@@ -122,8 +122,7 @@ class Gateway:
 
             most = None if asked.envelope.payload.artifact_uri is None else self._settings.max_artifact_bytes
             arguments = await self._arguments(asked)
-            strict = self._settings.strict_args
-            call = call_for(asked, arguments, self._intake, self._keep_seconds, strict=strict, max_payload_bytes=most)
+            call = call_for(asked, arguments, self._intake, self._keep_seconds, max_payload_bytes=most)
             outcome = await self._intake.answer(call, as_it_is)
             if outcome.error is not None:
                 return self._exchanges.refused(exchange, outcome.error)
@@ -135,15 +134,17 @@ class Gateway:
         except REFUSALS as error:
             return self._exchanges.turned_away(exchange, error)
 
-    async def _arguments(self, asked: AskedAction) -> dict[str, Any]:
+    async def _arguments(self, asked: AskedAction) -> GivenArguments:
         """The arguments of a request. An artifact is read only for callers that may do it. Raises `REFUSALS`."""
         payload, tenant = asked.envelope.payload, asked.envelope.tenant_id
         if payload.artifact_uri is None or payload.artifact_hash is None:
-            return payload.args or {}
+            return given(asked.action, payload.args or {}, strict=self._settings.strict_args)
         asked.check_granted()
         check_time(self._clock, asked.expires_at)
         sha256 = await self._objects.resolve(tenant, payload.artifact_uri, payload.artifact_hash)
-        return await self._objects.arguments(asked.holder, sha256)
+        values = await self._objects.arguments(asked.holder, sha256)
+        strict = self._settings.strict_args
+        return await asyncio.to_thread(given, asked.action, values, strict=strict, in_artifact=True)
 
     async def _asked(self, request: HttpRequest, exchange: GatewayExchange) -> AskedAction:
         """The action that a request asks for. Raises `REFUSALS`."""

@@ -155,5 +155,14 @@ def check_time(clock: Clock, until: float) -> None:
 
 def fingerprint_of(action: Action, arguments: Any) -> bytes:
     """The same for two requests that ask for the same."""
-    asked = msgspec.json.encode((action.name, action.version, arguments), order="sorted")
-    return hashlib.sha256(asked).digest()
+    return fingerprint_in(canonical_form(action, arguments))
+
+
+def canonical_form(action: Action, arguments: Any) -> bytes:
+    """What an action with these arguments is fingerprinted by."""
+    return msgspec.json.encode((action.name, action.version, arguments), order="sorted")
+
+
+def fingerprint_in(canonical_form: bytes) -> bytes:
+    """The fingerprint of what is asked for in this form."""
+    return hashlib.sha256(canonical_form).digest()

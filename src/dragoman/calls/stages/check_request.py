@@ -32,7 +32,10 @@ class CheckRequest:
         get_tool, most = self.catalogue.get, self.limits.max_request_bytes
 
         def check(call: Call) -> Awaitable[Any]:
-            call.payload_bytes = size = len(encode_arguments(call.arguments))
+            size = call.origin.payload_bytes
+            if size is None:
+                size = len(encode_arguments(call.arguments))
+            call.payload_bytes = size
             limits = special.get(call.name, general)
             if size > limits.max_payload_bytes and size > (call.origin.max_payload_bytes or 0):
                 raise too_large(call, size, limits)

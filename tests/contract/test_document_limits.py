@@ -20,6 +20,7 @@ from dragoman.knowledge.port import (
     Documents,
     MoveDocument,
     UpdateDocument,
+    Usage,
 )
 from dragoman.storage.port import Storage
 from dragoman.testing import ManualClock
@@ -258,3 +259,22 @@ async def test_moves_and_deletions_put_off_do_not_go_on_without_end(documents: D
         with pytest.raises(QuotaExceeded):
             await asyncio.gather(*(full.do(change) for _ in range(20)))
     await full.delete("b")
+
+
+async def test_reasons_of_deletions_count_until_they_are_purged(documents: Documents, clock: ManualClock) -> None:
+    reason = "é" * 2_000
+    await Tree(documents).create("a")
+    tree = Limited(documents, quota=DocumentQuota(9, 40_000))
+    later, before = clock.now().timestamp() + 60, (await documents.usage(ACME)).size
+    await tree.do(DeleteDocument(id="a", delete_at=later, reason=reason))
+    assert (await documents.usage(ACME)).size > before + 4_000
+    with pytest.raises(QuotaExceeded) as error:
+        await asyncio.gather(*(tree.do(DeleteDocument(id="a", delete_at=later, reason=reason)) for _ in range(20)))
+    assert quota_in(error)[0] == "document_bytes_per_tenant"
+    full = (await documents.usage(ACME)).size
+    await tree.do(DeleteDocument(id="a", reason=reason))
+    assert (await documents.usage(ACME)).size > full + 4_000
+    clock.advance(KEPT_DELETED_SECONDS)
+    while await documents.tidy(PLENTY):
+        pass
+    assert await documents.usage(ACME) == Usage(0, 0)

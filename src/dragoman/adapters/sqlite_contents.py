@@ -40,7 +40,7 @@ _DROP_PIECES = "DELETE FROM document_piece WHERE number BETWEEN ? AND ?"
 _NAME = "UPDATE document_content SET named = named + ? WHERE number = ?"
 _DROP = "DELETE FROM document_content WHERE number = ?"
 _OLDEST_REVISION = """
-    SELECT document_revision.rowid, length(document), number, size, length, named
+    SELECT document_revision.rowid, length(document), number, size, length, named, besides
     FROM document_revision LEFT JOIN document_content ON number = content
     WHERE document_revision.tenant = ? AND id = ? ORDER BY revision LIMIT 1
     """
@@ -119,10 +119,10 @@ def read_piece(connection: sqlite3.Connection, number: int, at: int) -> str:
     return "" if row is None else str(row[0])
 
 
-def name_text(transaction: Transaction, tenant: str, number: int, encoded: bytes) -> None:
-    """Count a revision that names a text. `encoded` is what the revision stores besides."""
+def name_text(transaction: Transaction, tenant: str, number: int, encoded: bytes, besides: int = 0) -> None:
+    """Count a revision that names a text: what it stores, and bytes that are kept of it elsewhere `besides`."""
     transaction.execute(_NAME, (1, number))
-    count(transaction, tenant, size=len(encoded) + REVISION_BYTES)
+    count(transaction, tenant, size=len(encoded) + REVISION_BYTES + besides)
 
 
 def forget_revisions(transaction: Transaction, tenant: str, id: str, room: int) -> tuple[int, bool]:
@@ -132,7 +132,7 @@ def forget_revisions(transaction: Transaction, tenant: str, id: str, room: int) 
     """
     written = freed = 0
     while (row := transaction.execute(_OLDEST_REVISION, (tenant, id)).fetchone()) is not None:
-        rowid, described, number, size, length, named = row
+        rowid, described, number, size, length, named, besides = row
         is_last = named == 1
         # One of the earlier form has its text itself.
         own = described if number is None else length if is_last else 0
@@ -141,7 +141,7 @@ def forget_revisions(transaction: Transaction, tenant: str, id: str, room: int) 
             break
         transaction.execute(_DROP_REVISION, (rowid,))
         if number is not None:
-            freed += described + REVISION_BYTES
+            freed += described + REVISION_BYTES + besides
             transaction.execute(_NAME, (-1, number))
         if is_last:
             transaction.execute(_DROP_PIECES, _range_of(number))

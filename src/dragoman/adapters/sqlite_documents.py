@@ -140,8 +140,8 @@ _BEGIN_BY_QUERY = (
 )
 _SET_SEQ = "INSERT OR REPLACE INTO document_stream (tenant, principal, context_id, seq, until) VALUES (?, ?, ?, ?, ?)"
 _KEEP_REVISION = (
-    "INSERT INTO document_revision (tenant, id, revision, at, action, principal, document, content) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO document_revision (tenant, id, revision, at, action, principal, document, content, besides) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _HISTORY = (
     "SELECT document, action, principal, at FROM document_revision WHERE tenant = ? AND id = ? AND revision < ? "
@@ -534,9 +534,9 @@ class _Rows(_RequestRows):
             return None
         return replace(found, body=self.body(tenant, id))
 
-    def usage_with(self, document: Document, before: Document | None) -> Usage:
+    def usage_with(self, document: Document, before: Document | None, besides: int = 0) -> Usage:
         usage = usage_of(self.connection, document.tenant)
-        size = usage.size + len(encode_bare(document)) + REVISION_BYTES
+        size = usage.size + len(encode_bare(document)) + REVISION_BYTES + besides
         if before is None or document.body != before.body:
             new = self._new(document.body)
             size += new.size if find_text(self.connection, document.tenant, new) is None else 0
@@ -612,12 +612,12 @@ class _Rows(_RequestRows):
             return True
         return document.parent != ROOT and Gone(self.connection, document.tenant, self.now).is_below(document.parent)
 
-    def keep_revision(self, revision: Revision) -> None:
+    def keep_revision(self, revision: Revision, besides: int = 0) -> None:
         document, encoded = revision.document, encode_bare(revision.document)
         content, _ = self._execute(_TEXT, (document.tenant, document.id)).fetchone()
-        values = revision.at, revision.action, revision.principal, encoded, content
+        values = revision.at, revision.action, revision.principal, encoded, content, besides
         self._execute(_KEEP_REVISION, (document.tenant, document.id, document.revision, *values))
-        name_text(self._writing, document.tenant, content, encoded)
+        name_text(self._writing, document.tenant, content, encoded, besides)
 
     def note(self, event: AuditEvent) -> bool:
         return note_event(self.connection, event)

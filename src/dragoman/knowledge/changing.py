@@ -183,10 +183,10 @@ def _delete(rows: DocumentRows, change: DeleteDocument, request: ActionRequest, 
         updated_at=now,
         delete_at=change.delete_at if is_later else before.delete_at,
     )
-    if is_later:  # Other than a deletion, it can be repeated without end.
-        _check_room(rows, request, after, before, spare=request.quota.size // _SPARE)
-    rows.replace(after, before)
     details: dict[str, Any] = {} if change.reason is None else {"reason": change.reason}
+    if is_later:  # Other than a deletion, it can be repeated without end.
+        _check_room(rows, request, after, before, spare=request.quota.size // _SPARE, besides=_size_of(details))
+    rows.replace(after, before)
     data: dict[str, Any] = {"id": after.id, "revision": after.revision, "deleted": not is_later}
     if is_later:
         details["delete_at"] = data["delete_at"] = _iso(after.delete_at)
@@ -236,10 +236,16 @@ def _standing(rows: DocumentRows, tenant: str, id: str, argument: str) -> Docume
 
 
 def _check_room(
-    rows: DocumentRows, request: ActionRequest, document: Document, before: Document | None = None, *, spare: int = 0
+    rows: DocumentRows,
+    request: ActionRequest,
+    document: Document,
+    before: Document | None = None,
+    *,
+    spare: int = 0,
+    besides: int = 0,
 ) -> None:
     """Raise `QuotaExceeded` for a revision that its tenant may not keep: beyond its quota and `spare` bytes."""
-    quota, usage = request.quota, rows.usage_with(document, before)
+    quota, usage = request.quota, rows.usage_with(document, before, besides)
     if before is None and usage.documents > quota.documents:
         raise _beyond(
             "knowledge.documents_per_tenant", f"{quota.documents} documents", quota.documents, usage.documents
@@ -318,7 +324,8 @@ def _record(
     event: str,
     details: Mapping[str, Any] | None = None,
 ) -> None:
-    rows.keep_revision(Revision(document, request.action, request.author, now))
+    besides = _size_of(details or {})
+    rows.keep_revision(Revision(document, request.action, request.author, now), besides)
     facts = {"revision": document.revision, "correlation_id": request.correlation_id, **(details or {})}
     rows.note(
         AuditEvent(
@@ -330,6 +337,11 @@ def _record(
             details=facts,
         )
     )
+
+
+def _size_of(details: Mapping[str, Any]) -> int:
+    """Bytes of the text in an event that a caller writes; half a kilobyte counts for the rest of it anyway."""
+    return len(str(details.get("reason", "")).encode(errors="replace"))
 
 
 def _told(document: Document, request: ActionRequest) -> dict[str, Any]:

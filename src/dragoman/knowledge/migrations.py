@@ -321,6 +321,11 @@ UPDATE document SET below = (
 CREATE INDEX document_height ON document (tenant, parent, below) WHERE deleted_at IS NULL;
 """
 
+_BESIDES = """
+-- Bytes that the audit keeps of a revision, which count for the tenant while the revision is there.
+ALTER TABLE document_revision ADD COLUMN besides INTEGER NOT NULL DEFAULT 0;
+"""
+
 MIGRATIONS = (
     Migration(PART, 1, "sqlite", _TABLES),
     Migration(PART, 2, "sqlite", _PASSAGES),
@@ -333,4 +338,5 @@ MIGRATIONS = (
     Migration(PART, 9, "sqlite", _KEPT_ANSWERS),
     Migration(PART, 10, "sqlite", _NOTED),
     Migration(PART, 11, "sqlite", _HEIGHTS),
+    Migration(PART, 12, "sqlite", _BESIDES),
 )

@@ -114,8 +114,11 @@ class DocumentRows(RequestRows, Protocol):
         """Whether the body of a document that there is is JSON."""
         ...
 
-    def usage_with(self, document: Document, before: Document | None) -> Usage:
-        """What the tenant keeps, and what this state of a document would add: to none, or to the state before."""
+    def usage_with(self, document: Document, before: Document | None, besides: int = 0) -> Usage:
+        """What the tenant keeps, and what this state of a document would add: to none, or to the state before.
+
+        `besides` as for `keep_revision`.
+        """
         ...
 
     def add(self, document: Document) -> None:
@@ -158,7 +161,9 @@ class DocumentRows(RequestRows, Protocol):
     @property
     def leaving(self) -> LeavingRows: ...
 
-    def keep_revision(self, revision: Revision) -> None: ...
+    def keep_revision(self, revision: Revision, besides: int = 0) -> None:
+        """Keep a revision, of which the audit keeps so many bytes besides; they count until it is purged."""
+        ...
 
     def note(self, event: AuditEvent) -> bool:
         """Whether it was noted: see `AuditEvent.once`."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dragoman.knowledge import passages
 from dragoman.knowledge.index import Passage
 from dragoman.knowledge.passages import MOST, MOST_BYTES, TARGET, passages_of
 from dragoman.search.words import MOST_LETTERS, words_in
@@ -65,6 +66,15 @@ def test_no_word_of_json_is_lost(value: Any) -> None:
     passages = passages_of(JSON, body)
     check_bounds(passages)
     assert words_of(passages) >= {*words_in(body)}
+
+
+@given(
+    st.one_of(_VALUE.map(json.dumps), _DOCUMENT, st.text()), st.sampled_from([MARKDOWN, PLAIN, JSON]), st.integers(0, 9)
+)
+def test_what_is_behind_the_beginning_of_a_long_text_changes_nothing(body: str, mime_type: str, more: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passages, "MOST_BYTES", most := max(1, len(body) // 2))
+        assert passages_of(mime_type, body[: most + 1 + more]) == passages_of(mime_type, body)
 
 
 @given(st.text(), st.sampled_from([MARKDOWN, PLAIN, JSON]))

@@ -107,9 +107,12 @@ def keep_text(transaction: Transaction, tenant: str, new: NewText) -> int:
     return number
 
 
-def read_text(connection: Transaction | sqlite3.Connection, number: int) -> str:
-    """The whole text of a number."""
-    return "".join([piece for (piece,) in connection.execute(_PIECES, _range_of(number))])
+def read_text(connection: Transaction | sqlite3.Connection, number: int, most: int | None = None) -> str:
+    """The whole text of a number, or as many pieces as have `most` characters."""
+    first, last = _range_of(number)
+    if most is not None:
+        last = min(last, first + (most - 1) // PIECE_LENGTH)
+    return "".join([piece for (piece,) in connection.execute(_PIECES, (first, last))])
 
 
 def read_piece(connection: sqlite3.Connection, number: int, at: int) -> str:

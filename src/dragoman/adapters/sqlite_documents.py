@@ -38,6 +38,7 @@ from dragoman.clock import Clock
 from dragoman.knowledge import changing, leaving
 from dragoman.knowledge.indexing import CutAhead, entries_of, has_other_text, is_found_otherwise
 from dragoman.knowledge.kept_answers import SMALLEST_CHARGE, charge_of
+from dragoman.knowledge.passages import MOST_CHARACTERS
 from dragoman.knowledge.port import (
     KEPT_DELETED_SECONDS,
     ROOT,
@@ -333,7 +334,7 @@ class SqliteDocuments:
         for id, number, revision in connection.execute(_MISSING, (tenant, limit)):
             document = rows.document(tenant, id)
             assert document is not None
-            found.append((number, revision, replace(document, body=rows.body(tenant, id))))
+            found.append((number, revision, replace(document, body=rows.body(tenant, id, MOST_CHARACTERS))))
             size += len(found[-1][-1].body)
             if size >= MOST_BYTES:
                 break
@@ -519,9 +520,10 @@ class _Rows(_RequestRows):
     def document(self, tenant: str, id: str) -> Document | None:
         return next(_documents(self.connection, _ONE, tenant, id), None)
 
-    def body(self, tenant: str, id: str) -> str:
+    def body(self, tenant: str, id: str, most: int | None = None) -> str:
+        """With `most`, at least so many characters of it, as far as it has them."""
         content, body = self._execute(_TEXT, (tenant, id)).fetchone()
-        return read_text(self.connection, content) if is_converted(content, body) else str(body)
+        return read_text(self.connection, content, most) if is_converted(content, body) else str(body)
 
     def holds_json(self, tenant: str, id: str) -> bool:
         content, _ = self._execute(_TEXT, (tenant, id)).fetchone()

@@ -30,6 +30,8 @@ TARGET = 800
 MOST = 4 * TARGET
 MOST_BYTES = 4 << 20
 """Of a document, which take a second or two to write. JSON that is longer is taken as plain text."""
+MOST_CHARACTERS = MOST_BYTES + 1
+"""Of a document, that are looked at: more tell nothing else about its passages."""
 _TARGETS_BETWEEN_BEGINNINGS = 4
 _SHORTEST = 32
 """Bytes of a passage that ends because of the hash of what follows."""

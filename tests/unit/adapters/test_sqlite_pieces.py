@@ -190,9 +190,9 @@ async def test_another_type_of_a_large_text_reads_nothing_of_it_while_others_wai
     monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Counted))
     read, checked, is_json = list[bool](), list[bool](), changing.is_json
 
-    def read_text(connection: Any, number: int) -> str:
+    def read_text(connection: Any, number: int, most: int | None = None) -> str:
         read.append(isinstance(connection, Transaction))
-        return sqlite_contents.read_text(connection, number)
+        return sqlite_contents.read_text(connection, number, most)
 
     def check(body: str) -> bool:
         checked.append(threading.current_thread() is threading.main_thread())
@@ -213,3 +213,21 @@ async def test_another_type_of_a_large_text_reads_nothing_of_it_while_others_wai
     assert ((await tree.get("a")).mime_type, (await tree.get("b")).mime_type) == ("application/json", "text/plain")
     await catch_up(storage.port(PassageIndex))
     await storage.close()
+
+
+async def test_no_more_of_a_text_is_read_than_is_indexed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def read_text(connection: Any, number: int, most: int | None = None) -> str:
+        text = sqlite_contents.read_text(connection, number, most)
+        read.append(len(text))
+        return text
+
+    monkeypatch.setattr(sqlite_contents, "PIECE_LENGTH", 1_000)
+    monkeypatch.setattr(sqlite_documents, "MOST_CHARACTERS", 20_001)
+    monkeypatch.setattr(sqlite_documents, "read_text", read_text)
+    storage = SqliteStorage(StorageConfig(data_dir=str(tmp_path)), ManualClock(), MIGRATIONS)
+    await Tree(storage.port(Documents)).create("a", body="word " * 60_000)
+    await catch_up(storage.port(PassageIndex))
+    await storage.close()
+    assert read == [21_000]

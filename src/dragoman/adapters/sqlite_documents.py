@@ -402,6 +402,8 @@ def _entries_of(found: Iterable[tuple[int, int, Document]]) -> list[Missing]:
     for number, revision, document in found:
         is_there = document.deleted_at is None
         entries = entries_of(document.mime_type, document.body) if is_there else None
+        for each in entries or ():
+            each.hash  # noqa: B018 - made now, and kept: a transaction asks for all of them
         missing.append(Missing(number, document.tenant, revision, document.title, entries))
     return missing
 

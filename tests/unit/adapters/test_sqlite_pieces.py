@@ -15,7 +15,7 @@ from dragoman.adapters import sqlite_contents, sqlite_documents
 from dragoman.adapters.sqlite_storage import SqliteStorage
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.errors import InvalidArgument
-from dragoman.knowledge import changing
+from dragoman.knowledge import changing, indexing
 from dragoman.knowledge.index import PassageIndex, PassageVectors
 from dragoman.knowledge.migrations import MIGRATIONS
 from dragoman.knowledge.part import catch_up, tidy
@@ -231,3 +231,21 @@ async def test_no_more_of_a_text_is_read_than_is_indexed(tmp_path: Path, monkeyp
     await catch_up(storage.port(PassageIndex))
     await storage.close()
     assert read == [21_000]
+
+
+async def test_passages_of_a_large_text_are_hashed_while_others_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hash_of, threads = indexing._hash_of, set[str]()
+
+    def noted(parts: tuple[object, ...]) -> bytes:
+        threads.add(threading.current_thread().name)
+        return hash_of(parts)
+
+    monkeypatch.setattr(indexing, "_hash_of", noted)
+    storage = SqliteStorage(StorageConfig(data_dir=str(tmp_path)), ManualClock(), MIGRATIONS)
+    await Tree(storage.port(Documents)).create("a", body=large_text("word", 300))
+    await catch_up(storage.port(PassageIndex))
+    await storage.close()
+    assert threads
+    assert not any(each.startswith("dragoman-writer") for each in threads)

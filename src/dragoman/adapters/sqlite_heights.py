@@ -23,9 +23,9 @@ _SET_LEVELS = "UPDATE document SET below = ? WHERE tenant = ? AND id = ?"
 
 
 def levels_below(connection: Transaction | sqlite3.Connection, tenant: str, id: str) -> int:
-    """How many levels of documents there are below one, at most `MOST_LEVELS`."""
-    (levels,) = connection.execute(_LEVELS, (tenant, id)).fetchone()
-    return int(levels)
+    """How many levels of documents there are below one, at most `MOST_LEVELS`; none for the root."""
+    row = connection.execute(_LEVELS, (tenant, id)).fetchone()
+    return 0 if row is None else int(row[0])
 
 
 def measure_up(transaction: Transaction, tenant: str, id: str) -> None:

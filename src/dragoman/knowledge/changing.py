@@ -142,7 +142,7 @@ def _create(rows: DocumentRows, change: CreateDocument, request: ActionRequest, 
         parent = _standing(rows, request.tenant, draft.parent, "parent_id")
         if change.into_inbox_only and INBOX_TAG not in parent.tags:
             raise _not_inbox()
-        if rows.depth(request.tenant, draft.parent, MOST_DEPTH) >= MOST_DEPTH:
+        if rows.levels(request.tenant, draft.parent, MOST_DEPTH).depth >= MOST_DEPTH:
             raise _too_deep("parent_id")
     taken = rows.document(request.tenant, draft.id)
     if taken is not None:
@@ -263,8 +263,9 @@ def _check_depth(rows: DocumentRows, change: MoveDocument, tenant: str) -> None:
 
     A tree from before there was a limit can be moved up.
     """
-    depth = rows.depth(tenant, change.parent, MOST_DEPTH) + 1
-    if rows.depth(tenant, change.id, depth) < depth and rows.reaches(tenant, change.id, MOST_DEPTH - depth + 1):
+    depth = rows.levels(tenant, change.parent, MOST_DEPTH).depth + 1
+    now = rows.levels(tenant, change.id, depth)
+    if now.depth < depth and depth + now.below > MOST_DEPTH:
         raise _too_deep("new_parent_id")
 
 

@@ -64,6 +64,15 @@ class Leaving(Struct, frozen=True):
     is_scheduled: bool
 
 
+class Levels(Struct, frozen=True):
+    """Where a document stands in the tree."""
+
+    depth: int
+    """How many documents there are from the top of the tree down to it; none for the root."""
+    below: int
+    """How many levels there are below it, as far as that matters to where it may be moved; none for the root."""
+
+
 class Receipt(Struct, frozen=True):
     """The result of a request that was carried out."""
 
@@ -138,12 +147,8 @@ class DocumentRows(RequestRows, Protocol):
         """Whether a document is `ancestor`, or somewhere below it."""
         ...
 
-    def depth(self, tenant: str, id: str, most: int) -> int:
-        """How many documents there are from the top of the tree down to one, at most `most`; none for the root."""
-        ...
-
-    def reaches(self, tenant: str, id: str, levels: int) -> bool:
-        """Whether there is a document so many levels below one; 0 is itself."""
+    def levels(self, tenant: str, id: str, most: int) -> Levels:
+        """Where a document, or the root, stands in the tree. Of the documents above it, at most `most` are counted."""
         ...
 
     def last_place(self, tenant: str, parent: str, before: int | None = None) -> int | None:

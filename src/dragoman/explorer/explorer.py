@@ -169,7 +169,7 @@ class Explorer:
     def _may_see(self, request: HttpRequest) -> MaySee:
         """Which calls a caller is shown.
 
-        Those that it made, and an operator all. Where nobody has to say who it is, all except those of tools that do not
+        Those that it made, and an operator all. Where nobody has to say who it is, all but those of tools that do not
         exist for it: they name callers of tenants, who sign their requests.
         """
         caller, is_open = request.caller, not request.is_authenticated

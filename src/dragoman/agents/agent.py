@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, Never, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from dragoman.errors import InvalidAgent
-from dragoman.tools.attached import attach, made_of
+from dragoman.tools.attached import attach, check_options, made_of
 
 AgentFunction: TypeAlias = Callable[..., Awaitable[Any]]
 Effects: TypeAlias = Literal["outside", "ledger"]
@@ -90,6 +90,7 @@ def agent(
     idempotent: bool = False,
     timeout_ms: int | None = None,
     max_restarts: int = 5,
+    **unknown: Never,
 ) -> Callable[[F], F]:
     """Make an agent of an async function that takes a message and a context, or of a class with `handle`.
 
@@ -97,6 +98,8 @@ def agent(
     result: it is then run again after a crash, and its effects happen exactly once. Otherwise a message whose handling
     was interrupted is not run again, unless the agent is `idempotent`.
     """
+
+    check_options(agent, unknown, agent)
 
     def decorate(handler: F) -> F:
         made = make_agent(

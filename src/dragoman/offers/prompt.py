@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, overload
+from typing import Any, Literal, Never, overload
 
 import msgspec
 
 from dragoman.errors import InvalidOffer
 from dragoman.offers.making import Completions, call_name, make_completers, make_offer_tool, make_parameters
 from dragoman.offers.parameters import Parameter
-from dragoman.tools.attached import F, attach
+from dragoman.tools.attached import F, attach, check_options
 from dragoman.tools.content import Content
 from dragoman.tools.tool import Tool, is_tool_name
 
@@ -81,6 +81,7 @@ def prompt(
     description: str | None = None,
     timeout_ms: int | None = None,
     complete: Completions | None = None,
+    **unknown: Never,
 ) -> F | Callable[[F], F]:
     """Make a prompt of a function, sync or async, that gives text, a `Message`, or a list of them; it stays a function.
 
@@ -89,6 +90,8 @@ def prompt(
     `ToolContext` receives the call's context. `complete` says how a client is helped to fill in the arguments:
     `{"language": ["python", "rust"]}`, or a function of what was typed so far and the other arguments.
     """
+
+    check_options(prompt, unknown, prompt)
 
     def decorate(function: F) -> F:
         key: str = name if name is not None else getattr(function, "__name__", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Never
 
 import msgspec
 
@@ -13,7 +13,7 @@ from dragoman.offers.making import Completions, call_name, make_completers, make
 from dragoman.offers.parameters import Parameter
 from dragoman.offers.template import UriTemplate
 from dragoman.schemas.schema import DRAFT_2020_12
-from dragoman.tools.attached import F, attach
+from dragoman.tools.attached import F, attach, check_options
 from dragoman.tools.context import ToolContext
 from dragoman.tools.tool import Hints, Tool, ToolDefinition
 
@@ -68,6 +68,7 @@ def resource(
     mime_type: str | None = None,
     timeout_ms: int | None = None,
     complete: Completions | None = None,
+    **unknown: Never,
 ) -> Callable[[F], F]:
     """Make a resource of a function, sync or async, that gives what is to be read at `uri`. It stays a function.
 
@@ -78,6 +79,8 @@ def resource(
     everything else as JSON. What is not there is said by raising `dragoman.errors.NotFound`. `complete` says how a
     client that asks for it is helped to fill in the variables.
     """
+
+    check_options(resource, unknown, resource)
 
     def decorate(function: F) -> F:
         template = _template(uri)

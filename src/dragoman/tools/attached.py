@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from dragoman.errors import InvalidTool
+from dragoman.sections import nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,3 +74,11 @@ def _calling(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return wrapper
+
+
+def check_options(decorator: Callable[..., Any], unknown: Mapping[str, Any], made_by: Callable[..., Any]) -> None:
+    """Raise `TypeError` for options that a decorator does not have, with the nearest that `made_by` takes."""
+    known = [each.name for each in inspect.signature(made_by).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    for name in unknown:
+        if name not in known:
+            raise TypeError(f"@{decorator.__name__} has no option {name!r}{nearest(name, known)}")

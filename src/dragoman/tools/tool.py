@@ -16,7 +16,7 @@ from dragoman.lifespans import Lifespan
 from dragoman.schemas.returns import AS_JSON, Returns
 from dragoman.schemas.schema import Schema, listed_schema
 from dragoman.schemas.signature import read_signature
-from dragoman.tools.attached import F, attach, made_of
+from dragoman.tools.attached import F, attach, check_options, made_of
 from dragoman.tools.content import is_content_type
 from dragoman.tools.context import ToolContext
 from dragoman.tools.questions import Question, make_questions, marker_in
@@ -224,6 +224,8 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
     With `task="optional"`, a client that declares MCP's tasks extension gets a task, which goes on without it; others
     get the result. With `task="required"`, others are refused.
     """
+
+    check_options(tool, options, make_tool)
 
     def decorate(function: F) -> F:
         return attach(function, make_tool(function, **options))

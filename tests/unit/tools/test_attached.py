@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import Tool, ToolDefinition, define_tool, prompt, resource, tool
+from dragoman import Tool, ToolDefinition, agent, define_tool, prompt, resource, tool
 from dragoman.app import ServerOptions, create_server
 from dragoman.cli.target import load_tools
 from dragoman.errors import InvalidTool, RegistrationError
@@ -256,3 +256,21 @@ def test_type_checkers_see_the_functions_own_signature(tmp_path: Path) -> None:
     assert line.endswith('error: Argument 1 to "plain" has incompatible type "int"; expected "str"  [arg-type]')
     assert line.partition(":")[2].startswith(f"{TYPED.splitlines().index('plain(1)') + 1}:")
     assert total.startswith("Found 1 error")
+
+
+@pytest.mark.parametrize(
+    ("decorator", "arguments", "option", "said"),
+    [
+        (tool, (), "timeout", "@tool has no option 'timeout'; did you mean timeout_ms?"),
+        (tool, (), "annotations", "@tool has no option 'annotations'"),
+        (prompt, (), "descripton", "@prompt has no option 'descripton'; did you mean description?"),
+        (resource, ("note://a",), "mimetype", "@resource has no option 'mimetype'; did you mean mime_type?"),
+        (agent, ("clerk",), "idempotend", "@agent has no option 'idempotend'; did you mean idempotent?"),
+    ],
+)
+def test_an_unknown_option_is_named_with_the_nearest(
+    decorator: Any, arguments: tuple[str, ...], option: str, said: str
+) -> None:
+    with pytest.raises(TypeError) as refused:
+        decorator(*arguments, **{option: 5})
+    assert str(refused.value) == said

@@ -131,12 +131,13 @@ def show(
 @app.command()
 def send(
     agent: Annotated[str, typer.Argument(help="The agent's id.")],
-    payload: Annotated[str, typer.Argument(help="The payload: JSON where it is JSON, else text.")],
+    payload: Annotated[str, typer.Argument(help="The payload: JSON if it parses, otherwise text.")],
     kind: Annotated[str | None, typer.Option("--type", help="The type of the message. [default: message]")] = None,
     request: Annotated[bool, typer.Option("--request", help="Ask for a response, which the ledger keeps.")] = False,
     request_id: Annotated[
         str | None, typer.Option(help="A UUID of version 4. The same again is the same request. Implies --request.")
     ] = None,
+    is_text: Annotated[bool, typer.Option("--text", help="Take the payload as text, even if it is JSON.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it was handled, and print the response.")] = False,
     timeout: Annotated[
         float | None,
@@ -153,11 +154,12 @@ def send(
     """
     if request_id is not None:
         request_id = _checked(request_id)
+    value = payload if is_text else _payload_in(payload)
     is_request = request or request_id is not None
 
     async def accept(books: Books) -> None:
         await _agents(books, agent)
-        entry = await _accept(books, agent, payload, kind, is_request, request_id)
+        entry = await _accept(books, agent, value, kind, is_request, request_id)
         if wait:
             await _print_outcome(books, entry, timeout, as_json)
             return
@@ -169,6 +171,16 @@ def send(
             typer.echo(f"{'accepted' if entry.is_new else 'known'} as message {entry.number}{asked}")
 
     with_books(config, target, space, accept)
+
+
+def _payload_in(text: str) -> Any:
+    """The payload that a word is; or the end of the command, for what was meant as JSON."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        if text.lstrip()[:1] in ("{", "["):
+            refuse(f"PAYLOAD is not valid JSON: {error}. Correct it, or send it as text with --text")
+        return text
 
 
 def _checked(request_id: str) -> str:
@@ -184,16 +196,12 @@ def _checked(request_id: str) -> str:
 
 
 async def _accept(
-    books: Books, agent: str, payload: str, kind: str | None, is_request: bool, request_id: str | None
+    books: Books, agent: str, value: Any, kind: str | None, is_request: bool, request_id: str | None
 ) -> LedgerEntry:
     from dragoman.access.callers import LOCAL
     from dragoman.agents.senders import client_source
     from dragoman.errors import RequestConflict
 
-    try:
-        value: Any = msgspec.json.decode(payload)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        value = payload
     drafts, source = books.drafts, client_source(LOCAL)
     if is_request:
         asked = request_id or drafts.message_id()

@@ -21,12 +21,20 @@ def read_arguments(pairs: Iterable[str], base: Mapping[str, Any], schema: Mappin
         name, separator, text = pair.partition("=")
         if not separator or not name:
             hint = f"; pass a file of tools with --target {pair}" if pair.endswith(".py") else ""
+            wanted = [each for each in properties if each in schema.get("required", ())] or [*properties]
+            if not hint and not separator and pair not in properties and len(wanted) == 1:
+                hint = f"; did you mean {wanted[0]}={pair}?"
             raise ValueError(f"{pair!r} is not name=value{hint}")
         if name in given:
             raise ValueError(f"{name!r} is given twice")
         if not pair.isascii() and pair != pair.encode(errors="replace").decode():
             raise ValueError(f"{pair!r} is not UTF-8")
-        given[name] = _value(text, _types(properties.get(name, True), schema))
+        types = _types(properties.get(name, True), schema)
+        given[name] = _value(text, types)
+        if text[:1] in ("{", "[") and given[name] is text and types and "string" not in types:
+            raise ValueError(
+                f'{name} is not valid JSON: {_wrong_with(text)}. Quote names and texts: \'{name}={{"a": "b"}}\''
+            )
     return {**base, **given}
 
 
@@ -40,6 +48,14 @@ def _value(text: str, types: set[str]) -> Any:
         return text
 
 
+def _wrong_with(text: str) -> str:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return str(error)
+    return "it cannot be read"
+
+
 def read_json(source: str) -> dict[str, Any]:
     """An object from JSON text, from `@file`, or from stdin for `-`. Raises `ValueError` with a reason."""
     try:
@@ -51,7 +67,7 @@ def read_json(source: str) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{source[1:]}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise ValueError(f"--json cannot be parsed: {error}") from None
+        raise ValueError(f'--json is not valid JSON: {error}. Write it as \'{{"name": "value"}}\'') from None
     if not isinstance(value, dict):
         raise ValueError("--json must be an object")
     return value

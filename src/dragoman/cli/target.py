@@ -21,14 +21,15 @@ from dragoman.cli.neighbours import found_elsewhere, look_in, names_in, report_u
 from dragoman.cli.options import is_file, split_target
 from dragoman.cli.output import refuse
 from dragoman.config import Config
-from dragoman.errors import ConfigError, PartFailed, RegistrationError, TargetError
+from dragoman.errors import ConfigError, PartFailed, RegistrationError, StorageError, TargetError
 from dragoman.lifespans import Lifespan
 from dragoman.offers.catalogue import Offer
 from dragoman.offers.prompt import Prompt
 from dragoman.offers.resource import Resource
 from dragoman.runtime import Runtime
 from dragoman.sections import nearest
-from dragoman.telemetry.clean import sanitize_lines
+from dragoman.storage.settings import data_directory
+from dragoman.telemetry.clean import sanitize, sanitize_lines
 from dragoman.telemetry.tracebacks import Traceback
 from dragoman.tools.attached import made_of
 from dragoman.tools.tool import Tool
@@ -56,6 +57,13 @@ def refuse_target(error: TargetError | PartFailed, config: Config) -> NoReturn:
     """Say what the author's own code did, and end the command. With the log level `debug`, show every frame."""
     if isinstance(error.__cause__, ConfigError):
         refuse("The settings cannot be used:", *str(error.__cause__).splitlines())
+    if isinstance(error.__cause__, StorageError) and config.logging.level != "debug":
+        folder = sanitize(str(data_directory(config.storage, os.environ)))
+        reason = sanitize(str(error.__cause__)) or type(error.__cause__).__name__
+        refuse(
+            f"the data directory {folder} cannot be used: {reason}",
+            "set storage.data_dir, or the variable DRAGOMAN_STORAGE__DATA_DIR, to a folder that you can write to",
+        )
     if error.__cause__ is not None:
         trace = Traceback.of(error.__cause__)
         sys.stderr.write(sanitize_lines(str(trace) if config.logging.level == "debug" else trace.own))

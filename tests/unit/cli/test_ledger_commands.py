@@ -489,3 +489,14 @@ def test_a_ledger_that_contradicts_itself_is_found_out(statement: str, problem: 
     assert found["valid"] is False
     assert shown.stdout.splitlines() == found["problems"]
     assert any(problem in each for each in found["problems"])
+
+
+@pytest.mark.parametrize("payload", ["{x", "[1,", ' {"a": }'])
+def test_a_payload_that_was_meant_as_json_is_refused_before_the_ledger_is_opened(payload: str, data: Path) -> None:
+    refused = dragoman("agents", "send", "clerk", payload)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("dragoman: PAYLOAD is not valid JSON: ")
+    assert refused.stderr.endswith("Correct it, or send it as text with --text\n")
+    fill(data, SPACE, lambda kept: kept.hold("clerk"))
+    assert dragoman("agents", "send", "clerk", payload, "--text").exit_code == 0
+    assert answer("messages", "show", "1")["payload"] == payload

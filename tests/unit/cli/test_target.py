@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
-from dragoman.cli.target import load_tools
-from dragoman.errors import TargetError
+from dragoman.cli.target import load_tools, refuse_target
+from dragoman.config import make_config
+from dragoman.errors import PartFailed, StorageFailed, TargetError
 
 TOOLS = """
 from dragoman import tool
@@ -148,3 +150,18 @@ def test_what_a_file_raised_is_the_cause(workplace: Path) -> None:
     with pytest.raises(TargetError) as refused:
         load_tools("raising.py")
     assert isinstance(refused.value.__cause__, RuntimeError)
+
+
+def test_a_data_directory_that_cannot_be_used_is_named_with_what_to_set_and_without_frames(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failed = PartFailed("agents", StorageFailed("[Errno 13] Permission denied"))
+    failed.__cause__ = StorageFailed("[Errno 13] Permission denied")
+    config = make_config({"storage": {"data_dir": "/proc/nowhere"}})
+    with pytest.raises(typer.Exit) as ended:
+        refuse_target(failed, config)
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "dragoman: the data directory /proc/nowhere cannot be used: [Errno 13] Permission denied",
+        "  set storage.data_dir, or the variable DRAGOMAN_STORAGE__DATA_DIR, to a folder that you can write to",
+    ]

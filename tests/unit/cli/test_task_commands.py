@@ -706,7 +706,7 @@ def test_an_answer_that_does_not_fit_is_refused_and_not_stored(data: Path) -> No
         "  colour is required",
         "  there is no field color; the form has colour, count",
         "  'colour' is not name=value",
-        "dragoman: --json cannot be parsed: Input data was truncated",
+        """dragoman: --json is not valid JSON: Input data was truncated. Write it as '{"name": "value"}'""",
         "dragoman: give fields or --decline, not both",
         "dragoman: give the fields as NAME=VALUE or with --json, or --decline; there is no terminal to ask on",
         "dragoman: task asking is input_required, and asks no question other",

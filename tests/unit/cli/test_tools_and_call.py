@@ -49,6 +49,10 @@ def blocks() -> list[Text]:
     return [Text("one"), Text("two")]
 
 @tool
+def count(by: dict[str, int]) -> int:
+    return sum(by.values())
+
+@tool
 def nothing() -> None:
     pass
 
@@ -98,7 +102,7 @@ def test_tools_are_listed_with_what_each_is_for() -> None:
 def test_a_script_gets_the_list_as_a_client_would_with_deadlines() -> None:
     listed = runner.invoke(app, ["tools", "list", "my_tools.py", "--json"])
     described = {each["name"]: each for each in json.loads(listed.stdout)}
-    assert list(described) == ["blocks", "fail", "greet", "health", "nothing", "refuse", "wait"]
+    assert list(described) == ["blocks", "count", "fail", "greet", "health", "nothing", "refuse", "wait"]
     assert described["greet"]["inputSchema"]["required"] == ["name"]
     assert described["greet"]["annotations"] == {"readOnlyHint": True}
     assert (described["greet"]["timeoutMs"], described["wait"]["timeoutMs"]) == (5000, 30_000)
@@ -170,12 +174,15 @@ def test_arguments_can_be_json_from_anywhere_and_pairs_are_added(workplace: Path
     ("arguments", "reason"),
     [
         (["greet", "name"], "'name' is not name=value"),
+        (["greet", "Ada"], "'Ada' is not name=value; did you mean name=Ada?"),
+        (["count", "by={a:b}"], "by is not valid JSON: "),
+        (["count", "by=[1"], 'Quote names and texts: \'by={"a": "b"}\''),
         (["greet", "=x"], "'=x' is not name=value"),
         (["greet", "name=\udcff"], "'name=\\udcff' is not UTF-8"),
         (["greet", "name=a", "name=b"], "'name' is given twice"),
         (["greet", "--json", "[]"], "--json must be an object"),
-        (["greet", "--json", "{"], "--json cannot be parsed"),
-        (["greet", "--json", "[" * 100_000], "--json cannot be parsed"),
+        (["greet", "--json", "{"], "--json is not valid JSON"),
+        (["greet", "--json", "[" * 100_000], "--json is not valid JSON"),
         (["greet", "--json", "@gone.json"], "gone.json: No such file or directory"),
         (["greet", "--json", "@."], ".: Is a directory"),
         (["greet", "--timeout", "0"], "--timeout"),
@@ -252,7 +259,7 @@ def test_modules_of_a_folder_are_listed_alone_or_beside_a_target(extensions: str
     assert (alone.exit_code, [line.split()[0] for line in alone.stdout.splitlines()]) == (0, ["health", "shop.price"])
     beside = runner.invoke(app, ["tools", "list", "my_tools.py", "--extensions-dir", extensions, "--json"])
     names = [each["name"] for each in json.loads(beside.stdout)]
-    assert names == ["blocks", "fail", "greet", "health", "nothing", "refuse", "shop.price", "wait"]
+    assert names == ["blocks", "count", "fail", "greet", "health", "nothing", "refuse", "shop.price", "wait"]
     resources = runner.invoke(app, ["resources", "list", "--extensions-dir", extensions])
     assert resources.stdout.split()[0] == "docs://shop.price"
 
@@ -291,7 +298,7 @@ def test_nothing_but_the_answer_is_on_stdout_whoever_writes_there() -> None:
     assert (ran.returncode, ran.stdout) == (0, b'"Hello, Ada!"\n')
     assert sorted(ran.stderr.split(b"\n")) == [b"", b"by a child", b"loading", b"printed"]
     ran = subprocess.run([*COMMAND, "tools", "list", "my_tools.py", "--json"], capture_output=True, timeout=PATIENCE)
-    assert len(json.loads(ran.stdout)) == 7
+    assert len(json.loads(ran.stdout)) == 8
 
 
 @pytest.mark.slow

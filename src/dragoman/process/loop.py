@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -13,6 +14,9 @@ from dragoman.forks import in_forked_children
 
 T = TypeVar("T")
 
+SWITCH_SECONDS = 0.0002
+"""How long a thread that computes keeps others waiting. Python's 5 ms add up: whoever waits for the disk, as for each
+statement of a transaction, waits for the thread again afterwards, and meanwhile nobody else can write."""
 _LARGEST_BUFFER = 2 * 1024 * 1024
 
 
@@ -36,7 +40,10 @@ def run_to_end(loop: asyncio.AbstractEventLoop, serving: Coroutine[Any, Any, T])
 
 
 def new_event_loop(threads: int) -> asyncio.AbstractEventLoop:
-    """uvloop's, where there is one: it takes a seventh off the cost of a call. `asyncio.to_thread` has `threads`."""
+    """uvloop's, where there is one: it takes a seventh off the cost of a call. `asyncio.to_thread` has `threads`.
+
+    Threads of the process take turns more often from then on.
+    """
     try:
         import uvloop
     except ImportError:
@@ -44,6 +51,7 @@ def new_event_loop(threads: int) -> asyncio.AbstractEventLoop:
     else:
         loop = uvloop.new_event_loop()
     loop.set_default_executor(DaemonExecutor(threads))
+    sys.setswitchinterval(SWITCH_SECONDS)
     # The allocator of glibc returns freed memory to the system, and takes it again for the next call, beyond twice the
     # size of the largest block that was ever freed: this is one.
     bytearray(_LARGEST_BUFFER)

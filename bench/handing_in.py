@@ -118,7 +118,7 @@ def keep_keys(folder: Path, senders: Sequence[Sender]) -> None:
             await storage.port(SigningKeys).add(sender.signer.key())
 
     folder.mkdir()
-    _with_storage(folder, keep)
+    with_storage(folder, keep)
 
 
 def flood(folder: Path, sender: Sender, number: int) -> None:
@@ -130,10 +130,12 @@ def flood(folder: Path, sender: Sender, number: int) -> None:
         requests = storage.port(ActionRequests)
         await asyncio.gather(*(requests.accept(request, message) for request, message in made))
 
-    _with_storage(folder, accept)
+    with_storage(folder, accept)
 
 
-def _with_storage(folder: Path, work: Callable[[SqliteStorage], Coroutine[Any, Any, None]]) -> None:
+def with_storage(folder: Path, work: Callable[[SqliteStorage], Coroutine[Any, Any, None]]) -> None:
+    """Work with the storage of a folder, as a server does."""
+
     async def run() -> None:
         storage = SqliteStorage(StorageConfig(data_dir=str(folder)), SystemClock(), _MIGRATIONS)
         try:

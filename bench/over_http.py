@@ -105,6 +105,10 @@ class HttpServer:
             self._process.check_surplus()
 
     @property
+    def port(self) -> int:
+        return self._port
+
+    @property
     def pid(self) -> int:
         return self._process.popen.pid
 

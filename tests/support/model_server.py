@@ -26,6 +26,8 @@ class ModelServer(Struct):
     """A whole response in place of them."""
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     """Waited for before the last piece, and before vectors."""
+    held: str = ""
+    """Only requests with this text wait for the gate."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
 
@@ -59,16 +61,20 @@ class ModelServer(Struct):
         if self.raw is not None:
             yield self.raw
             return
-        if "input" in self.requests[-1]:
-            made = [{"index": i, "embedding": vector_of(text)} for i, text in enumerate(self.requests[-1]["input"])]
-            await self.gate.wait()
+        asked = self.requests[-1]
+        is_held = self.held in json.dumps(asked)
+        if "input" in asked:
+            made = [{"index": i, "embedding": vector_of(text)} for i, text in enumerate(asked["input"])]
+            if is_held:
+                await self.gate.wait()
             yield whole("200 OK", json.dumps({"data": made}).encode())
             return
         yield b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: hello\n\n"
         *first, last = self.pieces
         for piece in first:
             yield event(piece)
-        await self.gate.wait()
+        if is_held:
+            await self.gate.wait()
         yield event(last)
         yield b'data: {"choices":[]}\n\ndata: [DONE]\n\n'
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.calls.places import Holder
 from dragoman.clock import Clock
 from dragoman.knowledge import changing, leaving
-from dragoman.knowledge.indexing import CutAhead, entries_of, has_other_text, is_found_otherwise
+from dragoman.knowledge.indexing import CutAhead, entries_ahead, has_other_text, is_found_otherwise
 from dragoman.knowledge.kept_answers import SMALLEST_CHARGE, charge_of
 from dragoman.knowledge.passages import MOST_CHARACTERS
 from dragoman.knowledge.port import (
@@ -169,6 +170,8 @@ _HIGHEST = 2**63 - 1
 _ROWS = 10
 """About as many are written by a change, besides those for its text."""
 _BYTES_OF_A_ROW = 128
+_LARGE = MOST_ROWS // 4
+"""The weight of a change that others notice."""
 _SPREAD = 16, 128, 1_024
 """How many children get other places for one that is put in front of another: the fewest that have room."""
 _ENOUGH_ROOM = 256
@@ -189,6 +192,7 @@ class SqliteDocuments:
         self._clock = clock
         self._last = ""
         """The last tenant whose documents were indexed."""
+        self._large = _OneOfEach()
 
     async def recall(self, request: ActionRequest) -> Applied | None:
         def read(connection: sqlite3.Connection) -> Applied | None:
@@ -204,11 +208,13 @@ class SqliteDocuments:
             rows = self._rows(transaction, cut, text, json)
             return changing.carry_out(rows, change, request, rows.now)
 
-        while True:
-            try:
-                return await self._database.write(write, _weight_of(change, text))
-            except _NoRoom as error:
-                await self._make_room(*error.place)
+        weight = _weight_of(change, text)
+        async with self._large.turn(request.tenant) if weight > _LARGE else nullcontext():
+            while True:
+                try:
+                    return await self._database.write(write, weight)
+                except _NoRoom as error:
+                    await self._make_room(*error.place)
 
     async def _json_ahead(self, change: DocumentChange, request: ActionRequest) -> tuple[int, bool] | None:
         """The number of a text that is to be JSON from now on, and whether it is: found out before the transaction."""
@@ -391,6 +397,28 @@ def _lower(tenant: str, parent: str, before: int, last: int | None, transaction:
     return last, len(found) < _SPREAD[-1]
 
 
+class _OneOfEach:
+    """Lets the tenants write one large change each at a time: nobody waits behind many of another tenant."""
+
+    def __init__(self) -> None:
+        self._turns: dict[tuple[int, str], tuple[asyncio.Lock, int]] = {}
+        """By event loop and tenant: the turn, and how many have it or wait for it."""
+
+    @asynccontextmanager
+    async def turn(self, tenant: str) -> AsyncIterator[None]:
+        """Wait until no other change of the tenant has the turn, and have it until the block has ended."""
+        place = id(asyncio.get_running_loop()), tenant
+        lock, count = self._turns.get(place) or (asyncio.Lock(), 0)
+        self._turns[place] = lock, count + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, count = self._turns.pop(place)
+            if count > 1:
+                self._turns[place] = lock, count - 1
+
+
 def _weight_of(change: DocumentChange, text: NewText) -> int:
     """About how many rows a change writes, as far as that is known before."""
     return MOST_ROWS if isinstance(change, DeleteDocument) else _ROWS + text.size // _BYTES_OF_A_ROW
@@ -401,10 +429,8 @@ def _entries_of(found: Iterable[tuple[int, int, Document]]) -> list[Missing]:
     missing = []
     for number, revision, document in found:
         is_there = document.deleted_at is None
-        entries = entries_of(document.mime_type, document.body) if is_there else None
-        for each in entries or ():
-            each.hash  # noqa: B018 - made now, and kept: a transaction asks for all of them
-        missing.append(Missing(number, document.tenant, revision, document.title, entries))
+        entries = entries_ahead(document.mime_type, document.body) if is_there else None
+        missing.append(Missing(number, document.tenant, revision, document.title, entries, []))
     return missing
 
 

@@ -6,11 +6,12 @@ The index of words takes what comes in ascending order of its rowids together, s
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.knowledge.indexing import CountedWords, CutAhead, IndexEntry, has_other_text, words_of_title
 from dragoman.knowledge.migrations import TENANT_DIGITS
@@ -38,7 +39,7 @@ _KEEP_INDEXED = """
 _RENEW = "UPDATE passage SET hash = ?, length = ?, words = ? WHERE number = ?"
 _IS_BARE = "SELECT 1 FROM passage WHERE number = ? AND text = ''"
 _DROP_VECTOR = "DELETE FROM passage_vector WHERE passage = ?"
-_OLD = "SELECT number, hash, length FROM passage WHERE number BETWEEN ? AND ?"
+_OLD = "SELECT number, hash, length FROM passage WHERE number BETWEEN ? AND ? ORDER BY number LIMIT ?"
 _WORDS = "SELECT words FROM passage WHERE number = ?"
 _ADD = "INSERT INTO passage (number, hash, length, heading, words, text) VALUES (?, ?, ?, ?, ?, ?)"
 _WANT = """
@@ -66,11 +67,26 @@ _INDEX = "INSERT INTO passage_term (rowid, terms) VALUES (?, ?)"
 _UNINDEX = "INSERT INTO passage_term (passage_term, rowid, terms) VALUES ('delete', ?, ?)"
 
 
+_HIGHEST = 2**63 - 1
 _ROWS_OF_A_DOCUMENT = 5
 """About as many are there besides those of passages: its own, those of its title, and of tags."""
 
 _encode = msgspec.json.encode
 _decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class _Plan(Struct):
+    """What is left to be done for the passages of a document."""
+
+    new: list[IndexEntry]
+    gone: dict[int, int]
+    """How many words each passage has that is to go, by its number."""
+    same: list[tuple[int, int, IndexEntry]]
+    """Passages that stay, but for their words: the number, and how many words it has had."""
+    keeps_none: bool
+    """Whether all passages go that there were."""
+    row: tuple[Any, ...] | None = None
+    """What the last piece has stored of the document: with another row, somebody else has changed it since."""
 
 
 class Missing(NamedTuple):
@@ -83,6 +99,8 @@ class Missing(NamedTuple):
     title: str
     entries: Sequence[IndexEntry] | None
     """None for a deleted document."""
+    plans: list[_Plan]
+    """What the last piece has left to be done, if there was one."""
 
 
 def index_new(writing: Transaction, number: int, document: Document, cut: CutAhead) -> bool:
@@ -123,7 +141,8 @@ def index_missing(writing: Transaction, missing: Missing, room: Room) -> bool:
         return True
     if missing.entries is not None:
         change = _Change.of(writing, missing.number, missing.tenant)
-        if not change.to(missing.entries, room, None if change.has_title else missing.title):
+        title = None if change.has_title else missing.title
+        if not change.to(missing.entries, room, title, missing.plans):
             return False
         title, tags = writing.execute(_TOLD, (missing.number,)).fetchone()
         if not change.has_title:
@@ -155,6 +174,7 @@ class _Change:
         self._writing = writing
         self._execute = writing.execute
         self._document = document
+        self._row = row
         self._first = document << MADE_BITS
         self.tenant: int = row[0]
         self._made: int = row[1]
@@ -211,28 +231,39 @@ class _Change:
         self.note(document, is_done=is_done)
         return is_done
 
-    def to(self, entries: Sequence[IndexEntry], room: Room, earlier_title: str | None = None) -> bool:
+    def to(
+        self,
+        entries: Sequence[IndexEntry],
+        room: Room,
+        earlier_title: str | None = None,
+        plans: list[_Plan] | None = None,
+    ) -> bool:
         """Go on towards these passages as far as there is room; whether there are no others now.
 
-        With `earlier_title`, passages of an earlier version, which have that title, become those of this one.
+        With `earlier_title`, passages of an earlier version, which have that title, become those of this one. What is
+        left to be done is kept in `plans`: to find it out takes longer than a piece of it.
         """
-        new, gone, same = self._differences(entries, earlier_title)
-        is_all = self._renew(same, room) and self._drop(gone, room, keeps_none=len(new) == len(entries))
+        plan = plans.pop() if plans else None
+        if plan is None or plan.row != self._row or self._starts_over(entries):
+            plan = self._planned(entries, earlier_title, room)
+        is_all = self._renew(plan.same, room) and self._drop(plan.gone, room, keeps_none=plan.keeps_none)
         if is_all and self._starts_over(entries):
             self._made = 0
-        is_all = is_all and self._add(new, room)
+        is_all = is_all and self._add(plan.new, room)
         if self._is_changed:
             self._execute(_COUNT, (self._passages, self._words, self.tenant))
-            self._save()
+            plan.row = self._save()
+            if plans is not None and self.has_title:  # Or else a piece may leave the row as it was.
+                plans.append(plan)
         return is_all
 
     def _at_once(self, entries: Sequence[IndexEntry]) -> bool:
-        new, gone, _ = self._differences(entries)
         room = Room()
-        if len(gone) > room.rows:
+        plan = self._planned(entries, None, room)
+        if len(plan.gone) > room.rows:
             return False
-        has_room = all(room.take(_rows_of(words), len(words)) for words in map(self._words_of, gone)) and all(
-            room.take(_rows_of(each.words.lines), size_of(each.passage.text)) for each in new
+        has_room = all(room.take(_rows_of(words), len(words)) for words in map(self._words_of, plan.gone)) and all(
+            room.take(_rows_of(each.words.lines), size_of(each.passage.text)) for each in plan.new
         )
         return has_room and self.to(entries, Room(sys.maxsize, sys.maxsize))
 
@@ -240,13 +271,14 @@ class _Change:
         """Whether numbers are used again, after millions of edits."""
         return self._made + len(entries) > MOST_MADE
 
-    def _differences(
-        self, entries: Sequence[IndexEntry], earlier_title: str | None = None
-    ) -> tuple[list[IndexEntry], dict[int, int], list[tuple[int, int, IndexEntry]]]:
-        """The entries that are new, how many words each passage has that is to go, and what is the same otherwise."""
+    def _planned(self, entries: Sequence[IndexEntry], earlier_title: str | None, room: Room) -> _Plan:
+        """What is to be done: of passages that all go, only for as many as there is room for."""
         old: dict[bytes, list[tuple[int, int]]] = {}
         if self._made:
-            for number, hash, length in self._execute(_OLD, (self._first, self._first + MOST_MADE)):
+            most = _HIGHEST if entries else max(1, room.rows + 1)
+            for number, hash, length in self._execute(
+                _OLD, (self._first, self._first + MOST_MADE, min(most, _HIGHEST))
+            ):
                 old.setdefault(hash, []).append((number, length))
         starts_over = self._starts_over(entries)
         new: list[IndexEntry] = []
@@ -260,7 +292,8 @@ class _Change:
                 renewed.append((*same.pop(), entry))
             else:
                 new.append(entry)
-        return new, {number: length for rows in old.values() for number, length in rows}, renewed
+        gone = {number: length for rows in old.values() for number, length in rows}
+        return _Plan(new, gone, renewed, keeps_none=len(new) == len(entries))
 
     def _renew(self, same: Sequence[tuple[int, int, IndexEntry]], room: Room) -> bool:
         """Give passages the words that they are found by now; whether there was room for all."""
@@ -276,7 +309,7 @@ class _Change:
             self._is_changed = True
         return True
 
-    def _add(self, new: Sequence[IndexEntry], room: Room) -> bool:
+    def _add(self, new: list[IndexEntry], room: Room) -> bool:
         """Add passages; whether there was room for all."""
         before = self._made
         for entry in new:
@@ -294,9 +327,10 @@ class _Change:
             self._passages += added
             self._execute(_WANT, (self.tenant, self._first + before, self._first + self._made))
             self._is_changed = True
-        return added == len(new)
+        del new[:added]
+        return not new
 
-    def _drop(self, gone: Mapping[int, int], room: Room, *, keeps_none: bool) -> bool:
+    def _drop(self, gone: dict[int, int], room: Room, *, keeps_none: bool) -> bool:
         """Drop passages, from the first on; whether there was room for all."""
         dropped: list[int] = []
         for number in sorted(gone):
@@ -304,9 +338,10 @@ class _Change:
             if not room.take(_rows_of(words), len(words)):
                 break
             dropped.append(number)
-            self._later(_UNINDEX, number - self._first, gone[number], words)
+            length = gone.pop(number)
+            self._later(_UNINDEX, number - self._first, length, words)
             self._outline.pop(number - self._first, None)
-            self._words -= gone[number]
+            self._words -= length
         if dropped:
             self._passages -= len(dropped)
             self._is_changed = True
@@ -315,7 +350,7 @@ class _Change:
         else:
             for number in dropped:
                 self._drop_rows(number, number)
-        return len(dropped) == len(gone)
+        return not gone
 
     def _words_of(self, number: int) -> str:
         return str(self._execute(_WORDS, (number,)).fetchone()[0])
@@ -325,10 +360,13 @@ class _Change:
             self._execute(statement, (first, last))
         self._execute(_WANT_NO_MORE, (self.tenant, first, last))
 
-    def _save(self) -> None:
+    def _save(self) -> tuple[Any, ...]:
+        """Store the document's row, as it is found the next time."""
         title = self._title or (None, "")
         outline = packed(self._outline[each] for each in sorted(self._outline))
-        self._execute(_KEEP_INDEXED, (self._document, self.tenant, self._made, *title, outline))
+        row = self.tenant, self._made, *title, outline
+        self._execute(_KEEP_INDEXED, (self._document, *row))
+        return row
 
     def _later(self, statement: str, text: int, length: int, words: str) -> None:
         """Change the index of words before the commit: of a passage, or of the title."""

@@ -88,7 +88,8 @@ def entries_of(mime_type: str, body: str) -> list[IndexEntry]:
     return [IndexEntry(each) for each in passages_of(mime_type, body)]
 
 
-def _entries_ahead(mime_type: str, body: str) -> list[IndexEntry]:
+def entries_ahead(mime_type: str, body: str) -> list[IndexEntry]:
+    """The same with all that a transaction needs of them: others wait while that goes on."""
     entries = entries_of(mime_type, body)
     for each in entries:
         each.hash, each.words  # noqa: B018 - made now, and kept
@@ -118,7 +119,7 @@ class CutAhead:
         if mime_type is None and isinstance(change, UpdateDocument):
             document = await documents.get(tenant, change.id)
             mime_type = document.mime_type if document else ""
-        return cls(str(mime_type), body, await asyncio.to_thread(_entries_ahead, str(mime_type), body))
+        return cls(str(mime_type), body, await asyncio.to_thread(entries_ahead, str(mime_type), body))
 
     def entries_of(self, document: Document) -> Sequence[IndexEntry]:
         content = document.mime_type, document.body

@@ -25,8 +25,8 @@ class Room(Struct):
 
     @classmethod
     def of_a_piece(cls, documents: int = MOST_ROWS) -> Room:
-        """Half of it, for what nobody waits for: so others wait for less, even if the index merges rows as well."""
-        return cls(MOST_ROWS // 2, MOST_BYTES // 2, documents)
+        """A quarter of it, for what nobody waits for: others wait for less, even if the index merges rows as well."""
+        return cls(MOST_ROWS // 4, MOST_BYTES // 4, documents)
 
     @property
     def is_left(self) -> bool:

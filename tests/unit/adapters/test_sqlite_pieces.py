@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,16 +15,18 @@ import pytest
 from dragoman.adapters import sqlite_contents, sqlite_documents
 from dragoman.adapters.sqlite_storage import SqliteStorage
 from dragoman.adapters.sqlite_writer import Transaction
-from dragoman.errors import InvalidArgument
+from dragoman.errors import InvalidArgument, NotFound
 from dragoman.knowledge import changing, indexing
-from dragoman.knowledge.index import PassageIndex, PassageVectors
+from dragoman.knowledge.index import PassageIndex, PassageQuery, PassageVectors
 from dragoman.knowledge.migrations import MIGRATIONS
 from dragoman.knowledge.part import catch_up, tidy
+from dragoman.knowledge.passages import passages_of
 from dragoman.knowledge.port import KEPT_DELETED_SECONDS, ROOT, Documents, UpdateDocument, Usage
 from dragoman.knowledge.rows import MOST_BYTES, MOST_ROWS
+from dragoman.search.words import all_words_in
 from dragoman.storage.settings import StorageConfig
 from dragoman.testing import ManualClock
-from tests.support.document_entries import ACME, Tree, titled
+from tests.support.document_entries import ACME, OTHER, PLENTY, Tree, titled
 from tests.support.large_texts import large_text
 from tests.support.purge_clock import PromptPurgeClock
 from tests.support.waiting import until
@@ -249,3 +252,108 @@ async def test_passages_of_a_large_text_are_hashed_while_others_write(
     await storage.close()
     assert threads
     assert not any(each.startswith("dragoman-writer") for each in threads)
+
+
+async def test_words_of_a_large_text_are_not_looked_for_while_others_wait_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: Counter[str] = Counter()
+
+    def noted(text: str) -> list[str]:
+        if len(text) > 100:  # Others are titles.
+            threads[threading.current_thread().name] += 1
+        return all_words_in(text)
+
+    monkeypatch.setattr(indexing, "all_words_in", noted)
+    storage = SqliteStorage(StorageConfig(data_dir=str(tmp_path)), ManualClock(), MIGRATIONS)
+    await Tree(storage.port(Documents)).create("a", body=large_text("word", 600))
+    await catch_up(storage.port(PassageIndex))
+    await storage.close()
+    assert threads.pop("dragoman-writer", 0) == 0
+    assert threads.total() > 500
+
+
+class Planned(sqlite3.Connection):
+    """Counts how often all passages of a document are looked at, and pieces of it are indexed."""
+
+    plans = 0
+    pieces = 0
+
+    def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
+        Planned.plans += statement.startswith("SELECT number, hash, length FROM passage")
+        Planned.pieces += statement.lstrip().startswith("INSERT OR REPLACE INTO passage_document")
+        return super().execute(statement, values)
+
+
+@pytest.mark.slow
+async def test_passages_of_a_large_text_are_compared_once_and_not_for_each_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Planned))
+    storage = SqliteStorage(StorageConfig(data_dir=str(tmp_path)), ManualClock(), MIGRATIONS)
+    tree, index = Tree(storage.port(Documents)), storage.port(PassageIndex)
+    await tree.create("a", body=large_text("first", 600))
+    await catch_up(index)
+    Planned.plans = Planned.pieces = 0
+    await tree.do(UpdateDocument(id="a", fields={"content.body": large_text("second", 600)}))
+    await catch_up(index)
+    await storage.close()
+    assert Planned.plans == 1
+    assert Planned.pieces > 10
+
+
+@pytest.mark.slow
+async def test_two_processes_that_index_the_same_text_have_each_passage_once(tmp_path: Path) -> None:
+    config = StorageConfig(data_dir=str(tmp_path))
+    storages = [SqliteStorage(config, ManualClock(), MIGRATIONS) for _ in range(2)]
+    indexes = [storage.port(PassageIndex) for storage in storages]
+    tree = Tree(storages[0].port(Documents))
+    await tree.create("a", body=large_text("first", 600))
+    await asyncio.gather(*(index.catch_up(1) for index in indexes))
+    await tree.do(UpdateDocument(id="a", fields={"content.body": large_text("second", 600)}))
+    await asyncio.gather(*(index.catch_up(1) for index in indexes))
+    query = PassageQuery(tenant=ACME, limit=PLENTY)
+    found = [len(await indexes[1].by_words(query, word)) for word in ("first", "second")]
+    for storage in storages:
+        await storage.close()
+    assert found == [0, len(passages_of("text/plain", large_text("second", 600)))]
+
+
+class CountedWrites:
+    """A database that counts how many large changes wait to be written, and how many small ones."""
+
+    def __init__(self, database: Any) -> None:
+        self._database = database
+        self.waiting = [0, 0]
+        self.most = [0, 0]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def write(self, function: Any, weight: int = 1) -> Any:
+        kind = int(weight > 500)
+        self.waiting[kind] += 1
+        self.most[kind] = max(self.most[kind], self.waiting[kind])
+        try:
+            return await self._database.write(function, weight)
+        finally:
+            self.waiting[kind] -= 1
+
+
+async def test_a_tenant_has_one_large_change_wait_to_be_written_at_a_time(tmp_path: Path) -> None:
+    storage = SqliteStorage(StorageConfig(data_dir=str(tmp_path)), ManualClock(), MIGRATIONS)
+    documents: Any = storage.port(Documents)
+    documents._database = writes = CountedWrites(documents._database)
+    one, other = Tree(documents, ACME), Tree(documents, OTHER)
+    await asyncio.gather(*(one.create(f"a{number}", body="x" * 100_000) for number in range(5)))
+    assert writes.most == [0, 1]
+    await asyncio.gather(*(one.create(f"b{number}") for number in range(5)))
+    assert writes.most == [5, 1]
+    await asyncio.gather(
+        *(tree.delete(f"a{n}") for tree, n in ((one, 0), (one, 1))), other.create("c", body="y" * 100_000)
+    )
+    assert writes.most[1] <= 2
+    refused = await asyncio.gather(*(one.delete("unknown") for _ in range(3)), return_exceptions=True)
+    assert {type(each) for each in refused} == {NotFound}
+    assert not documents._large._turns
+    await storage.close()

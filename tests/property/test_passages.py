@@ -210,3 +210,14 @@ COSTLY = {
 def test_a_megabyte_of_anything_is_cut(name: str) -> None:
     """A parser that takes time with the square of the length would not end within the limit of a test."""
     check_bounds(passages_of(MARKDOWN, COSTLY[name]))
+
+
+def test_numbers_of_json_are_shown_as_they_are_written() -> None:
+    body = '{"small": 1e-320, "large": [1e999, 1.50], "whole": 7}'
+    assert [each.text for each in passages_of(JSON, body)] == ["small: 1e-320", "1e999\n1.50", "whole: 7"]
+
+
+@pytest.mark.parametrize("value", ["[]", '{"a":1}', "1e-320"])
+def test_json_of_very_many_values_is_no_more_than_text(value: str) -> None:
+    body = f"[{','.join([value] * 530_000)}]"
+    assert passages_of(JSON, body) == passages_of(PLAIN, body)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -21,6 +22,7 @@ from zlib import crc32
 import msgspec
 
 from dragoman.knowledge.index import Passage
+from dragoman.protocol.shape import Shape
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -44,8 +46,12 @@ _MOST_LINES = 20_000
 """Of Markdown, a second's work at the worst; what follows is taken as plain text."""
 _MOST_APART = 10_000
 """Passages of JSON. The names in what follows are no headings but text: below each, a few bytes could be a passage."""
+_SHAPE = Shape(262_144, 524_288)
+"""The most that JSON may consist of; other JSON is taken as plain text. No other thread runs while it is decoded."""
 _PARAGRAPHS = re.compile(r"\n[^\S\n]*\n\s*")
 _MARKUP = re.compile(r"(?<!\w)[*`_]+|[*`_]+(?!\w)")
+_decode = msgspec.json.Decoder(float_hook=str).decode
+"""Numbers are shown as they are written. Some, such as `1e-320`, take as long to decode as a hundred others."""
 _WHOLE = frozenset(("fence", "code_block", "table_open"))
 
 
@@ -252,9 +258,11 @@ def _items(blocks: Sequence[Token], place: int) -> Iterator[Sequence[int]]:
 
 
 def _add_json(joiner: _Joiner, body: str) -> None:
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
+    value = None
+    if _SHAPE.excess(body.encode(errors="replace")) is None:
+        with suppress(msgspec.DecodeError, RecursionError, UnicodeError):
+            value = _decode(body)
+    if value is None:
         _add_paragraphs(joiner, (), body)
         return
     waiting: list[tuple[tuple[str, ...], str, Any]] = [((), "", value)]

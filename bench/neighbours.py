@@ -255,9 +255,14 @@ def main() -> int:
     size = Size.small() if options.short else Size()
     plan = Plan(options.requests, options.rounds, size)
     results, is_reached = list[Result](), True
+
+    def say(words: str) -> None:
+        print(words, file=sys.stderr, flush=True)
+
     for case in options.cases or CASES:
         for _ in range(options.tries):
-            results.append(measured(case, plan, lambda words: print(words, file=sys.stderr, flush=True)))
+            results.append(measured(case, plan, say))
+            say(text(results[-1:]))
             if results[-1].is_reached():
                 break
         is_reached &= results[-1].is_reached()

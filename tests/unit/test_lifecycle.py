@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -403,13 +404,16 @@ async def test_with_injected_clock_and_ids_two_runs_are_the_same_to_the_byte() -
 async def test_start_server_serves_a_pair_of_descriptors_until_the_client_leaves() -> None:
     server = create_server(ServerOptions(clock=ManualClock(), ids=SequentialIds(), tools=[ok]))
     (input, client_output), (client_input, output) = os.pipe(), os.pipe()
+    handlers = signal_handlers()
     serving = asyncio.create_task(start_server(server, Streams(input, output)))
     os.write(client_output, b"garbage\n" + conversation("ok"))
     answers = b""
     while answers.count(b"\n") < 3:
         answers += await asyncio.to_thread(os.read, client_input, 65_536)
+    assert signal_handlers() != handlers
     os.close(client_output)
     assert await serving == 0
+    assert signal_handlers() == handlers
     os.close(output)
     assert os.read(client_input, 1) == b""
     os.close(client_input)
@@ -418,6 +422,10 @@ async def test_start_server_serves_a_pair_of_descriptors_until_the_client_leaves
     assert lines[0]["error"]["data"] == {"correlationId": "conn-1"}
     assert lines[1]["result"]["serverInfo"] == {"name": "dragoman", "version": "0.1.0"}
     assert lines[2]["result"]["content"] == [{"type": "text", "text": "ok"}]
+
+
+def signal_handlers() -> list[Any]:
+    return [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
 
 
 def conversation(*tools: str) -> bytes:

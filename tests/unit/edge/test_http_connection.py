@@ -327,6 +327,14 @@ def test_an_answer_in_parts_has_an_end_that_its_client_can_see(
     assert (made.state is HttpState.CLOSED) == (b"connection: close" in said)
 
 
+def test_an_answer_says_once_how_it_is_sent_whatever_the_application_says() -> None:
+    made = connection(GET)
+    events(made)
+    said = made.begin_answer(200, [(b"Transfer-Encoding", b"chunked"), (b"Connection", b"keep-alive")])
+    said += made.continue_answer(b"", more=False)
+    assert (said.count(b"transfer-encoding: chunked\r\n"), b"connection:" in said) == (1, False)
+
+
 def test_the_head_of_an_answer_of_known_length_waits_for_its_body() -> None:
     made = connection(GET)
     events(made)

@@ -11,6 +11,7 @@ import pytest
 from dragoman.errors import MalformedEnvelope
 from dragoman.gateway.envelope import Envelope22, new_trace, read_envelope, trace_in
 from dragoman.gateway.openapi import openapi
+from dragoman.knowledge.roles import ALIASES, ROLES
 from tests.support.gateway import Signer, as_body
 
 SIGNER = Signer("acme", "owner", sub="svc:agent-cskh")
@@ -158,6 +159,21 @@ def test_other_fields_may_not_be_left_out_or_be_null(name: str) -> None:
 )
 def test_a_field_that_is_wrong_or_unknown_is_named_by_its_path(fields: dict[str, Any], path: str) -> None:
     assert path_of(**fields) == path
+
+
+@pytest.mark.requirement("MC-ENV-03")
+def test_an_unknown_role_is_refused_with_the_known_ones() -> None:
+    error = refusal(as_body(envelope(principal={"sub": "s", "roles": ["nobody"]})))
+    assert error.details == {"path": "principal.roles[0]", "roles": sorted(ROLES), "aliases": sorted(ALIASES)}
+
+
+@pytest.mark.requirement("MC-ENV-05")
+def test_the_address_of_an_artifact_has_4096_characters_at_most() -> None:
+    def payload(length: int) -> dict[str, Any]:
+        return {"schema_version": "1.0", "artifact_uri": "x" * length, "artifact_hash": "0" * 64}
+
+    assert [len(read(payload=payload(each)).payload.artifact_uri or "") for each in (1, 4096)] == [1, 4096]
+    assert [path_of(payload=payload(each)) for each in (0, 4097)] == ["payload.artifact_uri"] * 2
 
 
 @pytest.mark.requirement("MC-ENV-02", "MC-ENV-03")

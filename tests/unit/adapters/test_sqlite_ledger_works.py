@@ -140,6 +140,13 @@ async def test_more_works_than_a_statement_has_rows_keep_their_order(both: tuple
     assert [each.seq for each in results if each.target == "two"] == list(range(1, 151))
 
 
+async def test_one_settlement_among_many_messages_counts_one_version(both: tuple[Books, Books]) -> None:
+    """With several of an agent, a wrong count has them all written alone, and that hides it."""
+    messages = [message(f"many-{number}") for number in range(40)]
+    await compare(both, [*messages[:20], settled(0, 1, {"count": b"1"}), *messages[20:]])
+    assert [row[3] for row in both[1].rows()["ledger_agent"] if row[1] == "one"] == [1]
+
+
 async def test_a_request_that_was_accepted_before_is_found_among_works_that_are_written_together(
     both: tuple[Books, Books],
 ) -> None:

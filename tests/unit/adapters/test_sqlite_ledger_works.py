@@ -147,6 +147,16 @@ async def test_one_settlement_among_many_messages_counts_one_version(both: tuple
     assert [row[3] for row in both[1].rows()["ledger_agent"] if row[1] == "one"] == [1]
 
 
+async def test_state_of_an_earlier_settlement_is_forgotten_by_one_among_many_messages(
+    both: tuple[Books, Books],
+) -> None:
+    for each in both:
+        await each.one_by_one([settled(0, 1, {"gone": b"1", "kept": b"1"})])
+    messages = [message(f"many-{number}") for number in range(40)]
+    await compare(both, [*messages[:20], settled(1, 2, {"gone": None}), *messages[20:]])
+    assert [row[2] for row in both[1].rows()["ledger_state"]] == ["kept"]
+
+
 async def test_a_request_that_was_accepted_before_is_found_among_works_that_are_written_together(
     both: tuple[Books, Books],
 ) -> None:

@@ -141,6 +141,17 @@ async def test_an_answer_that_was_lost_is_sent_again_without_handling(pair: Pair
     assert (await outcome(pair.a), len(pair.b.handled)) == (COMPLETED, 1)
 
 
+@pytest.mark.requirement("FND-AACP-09", "FND-AACP-39")
+async def test_a_repeated_request_gets_its_own_answer_while_others_are_still_being_sent(pair: Pair) -> None:
+    pair.link.silenced.add("b")
+    for number, request_id in enumerate((ID, uuid(7000))):
+        await pair.a.endpoint.begin_request("b", number, request_id)
+    await pair.link.deliver()
+    for number, asked in enumerate(requests(pair)[:2]):
+        await pair.b.endpoint.receive(changed(asked, message_id=uuid(6000 + number)))
+    assert [each.request_id for each in responses(pair)] == [ID, uuid(7000)] * 2
+
+
 @pytest.mark.requirement("FND-AACP-32")
 async def test_messages_that_arrive_early_wait_for_the_gap_to_be_filled(pair: Pair) -> None:
     for number in (1, 2, 3, 4):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import metadata
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -12,6 +11,8 @@ _NAME = "dragoman"
 
 def install_command(extra: str) -> str:
     """The command that adds the packages of an extra, for a shell."""
+    from importlib import metadata  # Dear, and hardly ever wanted.
+
     try:
         origin = json.loads(metadata.distribution(_NAME).read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):

@@ -168,7 +168,7 @@ async def test_a_modern_client_cannot_be_asked_in_the_middle_of_the_work(way: Wa
             ("test_sampling", {"prompt": "Where?"}, "sampling/createMessage"),
         ):
             refused = error_of(await client.call_tool(name, arguments))
-            assert refused["details"] == {"reason": "unsupported", "method": method}
+            assert refused["details"] == {"reason": "client_cannot_be_asked", "method": method}
 
 
 @every_way

@@ -81,7 +81,7 @@ async def test_a_failed_call_is_a_result_that_says_why(way: Way) -> None:
             ("refuse", {}, "NOT_FOUND", {"page": 7}),
             ("fail", {}, "INTERNAL", {"reason": "handler_exception"}),
             ("no-such-tool", {}, "NOT_FOUND", None),
-            ("overrun", {}, "TIMEOUT", {"timeoutMs": 50}),
+            ("overrun", {}, "TIMEOUT", {"timeoutMs": 50, "setting": "timeouts.tool_overrides.overrun"}),
             ("add", {"a": 1, "b": "x"}, "INVALID_ARGUMENT", not_an_integer("/b")),
             ("count", {"to": "x"}, "INVALID_ARGUMENT", not_an_integer("/to")),
         ):

@@ -54,7 +54,7 @@ from dragoman.knowledge.port import (
     UpdateDocument,
     Usage,
 )
-from dragoman.knowledge.rows import MOST_BYTES, MOST_ROWS, Levels, Receipt, Room
+from dragoman.knowledge.rows import MOST_BYTES, MOST_ROWS, Receipt, Room, TreeLevels
 from dragoman.messaging.bus import BusMessage
 
 if TYPE_CHECKING:
@@ -613,9 +613,9 @@ class _Rows(_RequestRows):
     def is_within(self, tenant: str, id: str, ancestor: str) -> bool:
         return bool(self._execute(_IS_WITHIN, (id, tenant, ancestor)).fetchone()[0])
 
-    def levels(self, tenant: str, id: str, most: int) -> Levels:
+    def levels(self, tenant: str, id: str, most: int) -> TreeLevels:
         depth = int(self._execute(_DEPTH, (id, tenant, most)).fetchone()[0])
-        return Levels(depth, levels_below(self.connection, tenant, id))
+        return TreeLevels(depth, levels_below(self.connection, tenant, id))
 
     def last_place(self, tenant: str, parent: str, before: int | None = None) -> int | None:
         if before is None:

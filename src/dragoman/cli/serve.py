@@ -7,7 +7,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -53,13 +53,16 @@ def _transport(text: str) -> Transport:
         raise typer.BadParameter(f"there is no transport {text!r}{hint} There are {', '.join(Transport)}.") from None
 
 
-_OPTIONS = {
+_OVER_HTTP = {
+    "http.host": "--host",
+    "http.port": "--port",
+    "http.uds": "--uds",
+    "explorer.prefix": "--explorer-prefix",
     "auth.allow_unauthenticated": "--allow-unauthenticated",
     "explorer.enabled": "--explorer",
-    "explorer.prefix": "--explorer-prefix",
     "explorer.allow_execute": "--allow-execute",
 }
-"""The options that are not called as their settings are."""
+"""The settings that only HTTP has, and their options."""
 
 
 def serve(
@@ -106,28 +109,12 @@ def serve(
     Exit codes: 0 after an orderly stop, 1 when a worker died before it was ready, 2 when the settings, TARGET or the
     address cannot be used, 3 when calls had to be abandoned.
     """
-    flags: dict[str, Any] = {"logging.level": log_level, "gateway.enabled": gateway or None}
-    over_http = {
-        "http.host": host,
-        "http.port": port,
-        "http.uds": uds,
-        "auth.allow_unauthenticated": allow_unauthenticated or None,
-        "explorer.enabled": explorer or None,
-        "explorer.prefix": explorer_prefix,
-        "explorer.allow_execute": allow_execute or None,
-    }
-    given = [
-        _OPTIONS.get(name, f"--{name.partition('.')[2]}") for name, value in over_http.items() if value is not None
-    ]
-    if transport is not Transport.STDIO:
-        flags |= over_http
-        if find_spec("prometheus_client") is None:
-            refuse(f"HTTP needs the extra `http`: {install_command('http')}")
-    elif given:
-        refuse(f"{', '.join(given)}: only with --transport streamable-http; stdio has no address and no page")
+    switches = (each or None for each in (allow_unauthenticated, explorer, allow_execute))
+    over_http = dict(zip(_OVER_HTTP, (host, port, uds, explorer_prefix, *switches), strict=True))
+    _check_transport(transport, over_http)
+    flags = {"logging.level": log_level, "gateway.enabled": gateway or None, **over_http}
     settings = settings_from(config, flags).config
-    if (allow_execute or explorer_prefix is not None) and not settings.explorer.enabled:
-        refuse(f"{'--allow-execute' if allow_execute else '--explorer-prefix'} is for the explorer: add --explorer")
+    _check_explorer(settings, over_http)
     if reload and target is None and extensions_dir is None:
         refuse("--reload needs a TARGET, or --extensions-dir")
     _check_workers(workers, transport)
@@ -138,6 +125,23 @@ def serve(
         _serve_with(workers, source, settings)
     else:
         _serve_http(source, settings, sse=transport is Transport.SSE)
+
+
+def _check_transport(transport: Transport, over_http: Mapping[str, Any]) -> None:
+    """End the command if HTTP is not installed, or if options were given that only HTTP has."""
+    if transport is not Transport.STDIO:
+        if find_spec("prometheus_client") is None:
+            refuse(f"HTTP needs the extra `http`: {install_command('http')}")
+        return
+    if given := [option for setting, option in _OVER_HTTP.items() if over_http[setting] is not None]:
+        refuse(f"{', '.join(given)}: only with --transport streamable-http; stdio has no address and no page")
+
+
+def _check_explorer(settings: Config, over_http: Mapping[str, Any]) -> None:
+    """End the command if options were given that only the explorer has, and there is none."""
+    for setting in ("explorer.allow_execute", "explorer.prefix"):
+        if over_http[setting] is not None and not settings.explorer.enabled:
+            refuse(f"{_OVER_HTTP[setting]} is for the explorer: add --explorer")
 
 
 def _serve_stdio(source: Source, settings: Config) -> None:

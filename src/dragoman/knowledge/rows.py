@@ -64,7 +64,7 @@ class Leaving(Struct, frozen=True):
     is_scheduled: bool
 
 
-class Levels(Struct, frozen=True):
+class TreeLevels(Struct, frozen=True):
     """Where a document stands in the tree."""
 
     depth: int
@@ -147,7 +147,7 @@ class DocumentRows(RequestRows, Protocol):
         """Whether a document is `ancestor`, or somewhere below it."""
         ...
 
-    def levels(self, tenant: str, id: str, most: int) -> Levels:
+    def levels(self, tenant: str, id: str, most: int) -> TreeLevels:
         """Where a document, or the root, stands in the tree. Of the documents above it, at most `most` are counted."""
         ...
 

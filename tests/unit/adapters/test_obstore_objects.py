@@ -24,6 +24,7 @@ from obstore.store import MemoryStore
 
 from dragoman.adapters.buckets import examine_bucket, find_bucket
 from dragoman.adapters.obstore_objects import ObstoreLinks, ObstoreObjects, open_bucket
+from dragoman.calls.places import Holder
 from dragoman.errors import ConfigError, Expired, MalformedEnvelope, NotFound, StorageUnavailable, Unauthorized
 from dragoman.gateway.keeping import ArtifactBucket, open_objects
 from dragoman.gateway.links import LINK_SECONDS, ArtifactLink, SignedLinks
@@ -112,11 +113,11 @@ async def test_arguments_are_kept_in_a_bucket_and_their_rows_in_the_storage(tmp_
     kept = open_objects(storage, GatewayConfig(), clock, ArtifactBucket(ObstoreObjects(MemoryStore(), tmp_path), links))
     await kept.objects.keep("acme", "application/json", pieces())
     assert kept.links is None
-    assert await kept.objects.arguments("acme", HASH) == json.loads(CONTENT)
+    assert await kept.objects.arguments(Holder("acme"), HASH) == json.loads(CONTENT)
     clock.advance(86_400)
     assert await kept.objects.sweep() == {"deleted": 1, "nameless": 0}
     with pytest.raises(NotFound):
-        await kept.objects.arguments("acme", HASH)
+        await kept.objects.arguments(Holder("acme"), HASH)
     await storage.close()
 
 

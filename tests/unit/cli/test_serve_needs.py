@@ -40,7 +40,7 @@ def test_a_folder_of_modules_without_its_extra_is_told_what_to_install(
         (["--host", "::1", "--uds", "x.sock"], "--host, --uds"),
         (
             ["--explorer", "--allow-execute", "--explorer-prefix", "/x"],
-            "--explorer, --explorer-prefix, --allow-execute",
+            "--explorer-prefix, --explorer, --allow-execute",
         ),
         (["--allow-unauthenticated"], "--allow-unauthenticated"),
     ],

@@ -119,7 +119,7 @@ def test_a_command_imports_nothing_dear(arguments: list[str], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "options", [[], ["--config", "my.toml", "--log-level=info", "--transport", "stdio", "--port", "8001", "--gateway"]]
+    "options", [[], ["--config", "my.toml", "--log-level=info", "--transport", "stdio", "--gateway"]]
 )
 def test_a_server_imports_nothing_dear_until_its_first_answers(options: list[str], tmp_path: Path) -> None:
     (tmp_path / "my.toml").touch()

@@ -268,7 +268,13 @@ async def test_beyond_the_quota_nothing_more_is_stored(server: TestServer) -> No
     refused = (await call(server, "memory_store", key="b", value="x" * 60_000))["error"]
     assert (refused["code"], refused["details"]) == (
         "RESOURCE_EXHAUSTED",
-        {"reason": "storage_quota", "limit": 100_000, "actual": 120_020, "retryable": False},
+        {
+            "reason": "storage_quota",
+            "limit": 100_000,
+            "actual": 120_020,
+            "retryable": False,
+            "setting": "storage.max_bytes_per_caller",
+        },
     )
     assert await error(server, "memory_retrieve", key="b") == ("NOT_FOUND", "unknown_key")
 

@@ -87,6 +87,17 @@ async def test_a_lost_request_is_sent_again_as_the_same_request(pair: Pair) -> N
     assert len(pair.b.handled) == 1
 
 
+async def test_nothing_is_kept_of_the_transmissions_of_messages_that_are_finished(pair: Pair) -> None:
+    pair.link.cut()
+    await pair.a.endpoint.begin_request("b", 1, ID)
+    await pair.pass_time(1)
+    assert len(pair.a.endpoint._outbox._transmissions) == 2
+    pair.link.heal()
+    await pair.pass_time(2)
+    assert await outcome(pair.a) == COMPLETED
+    assert pair.a.endpoint._outbox._transmissions == {}
+
+
 @pytest.mark.requirement("FND-AACP-09")
 async def test_a_repeated_transmission_is_ignored(pair: Pair) -> None:
     await pair.a.endpoint.begin_request("b", 1, ID)

@@ -33,10 +33,11 @@ class NoSpans(Exception):
 def make_tracer(provider: TracerProvider | None = None) -> Tracer | None:
     """What makes the spans of calls; None when they would go nowhere."""
     if provider is None:
-        api: Any = sys.modules.get("opentelemetry.trace")
-        if api is None:  # Whoever sets a provider has imported it.
+        # Whoever sets a provider has imported it: there is none while another thread is still importing it.
+        get_provider: Any = getattr(sys.modules.get("opentelemetry.trace"), "get_tracer_provider", None)
+        if get_provider is None:
             return None
-        provider = api.get_tracer_provider()
+        provider = get_provider()
     from opentelemetry.trace import NoOpTracer, NoOpTracerProvider, ProxyTracerProvider
 
     if isinstance(provider, NoOpTracerProvider | ProxyTracerProvider):

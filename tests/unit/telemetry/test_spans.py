@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -69,6 +70,11 @@ def test_a_package_that_is_not_installed_is_named_with_what_installs_it(
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(NoSpans, match=re.escape(f"not installed: {install_command('otel')}")):
         set_up_spans({"OTEL_TRACES_EXPORTER": "otlp"}, "dragoman")
+
+
+def test_a_library_that_another_thread_is_importing_makes_no_spans_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", ModuleType("opentelemetry.trace"))
+    assert make_tracer() is None
 
 
 def test_a_provider_that_makes_nothing_is_none() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
 from dragoman.adapters.sqlite_ledger import SqliteLedger
 from dragoman.adapters.sqlite_ledger_works import LedgerWorks
+from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.agents.ledger import LARGE_RESULT, EntryStatus, LedgerEntry, MessageKind, NewEntry, Settlement
 from dragoman.agents.migrations import MIGRATIONS
 from dragoman.errors import LeaseLost, RequestConflict
+from tests.support.waiting import PATIENCE
 
 _TABLES = {
     "ledger_entry": "*",
@@ -196,6 +199,17 @@ async def test_works_of_one_group_are_written_at_once(
         return write(self, items, writing)
 
     monkeypatch.setattr(LedgerWorks, "all", count)
-    works = [message(f"many-{number}") for number in range(100)]
-    await both[1].together(works)
-    assert max(sizes) >= 50
+    begun, done = threading.Event(), threading.Event()
+
+    def keep_busy(_: Transaction) -> None:
+        begun.set()
+        done.wait(PATIENCE)
+
+    busy = asyncio.ensure_future(both[1].database.write(keep_busy))
+    await asyncio.to_thread(begun.wait, PATIENCE)
+    writing = asyncio.create_task(both[1].together([message(f"many-{number}") for number in range(100)]))
+    for _ in range(10):  # All of them wait for the writer by then.
+        await asyncio.sleep(0)
+    done.set()
+    await asyncio.gather(busy, writing)
+    assert sizes == [100]

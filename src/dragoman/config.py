@@ -107,6 +107,12 @@ def _no_sections(names: Sequence[str]) -> Mapping[str, type[Section]]:
     return {}
 
 
+def _unexplained(config: Config, found: Sequence[Problem]) -> list[Problem]:
+    """The conflicts of settings whose values can be used: a default stands in for one that cannot."""
+    unusable = {name for name, _ in found}
+    return [(name, message) for name, message in conflicts(config) if name not in unusable]
+
+
 def make_config(values: Mapping[str, Any] | Config | None = None, find_sections: FindSections = _no_sections) -> Config:
     """Settings from nested values, as a file would hold them; what is not named keeps its default.
 
@@ -117,7 +123,7 @@ def make_config(values: Mapping[str, Any] | Config | None = None, find_sections:
     found: list[Problem] = []
     kind = _with_parts([values or {}], find_sections, found)
     config = read(kind, _with_defaults_of_dialect(respell(kind, values or {}, found)), found)
-    found += conflicts(config)
+    found += _unexplained(config, found)
     if found:
         raise errors.ConfigError(found)
     return config
@@ -228,7 +234,8 @@ class Settings(msgspec.Struct, frozen=True):
             sources.update((name, source) for name, _, _ in leaves(kind, layer))
             merge(values, layer)
         config = read(kind, _with_defaults_of_dialect(values), [])  # Whatever is wrong with a layer has been found.
-        found += [(name, f"{message} ({sources.get(name, 'default')})") for name, message in conflicts(config)]
+        rest = _unexplained(config, found)
+        found += [(name, f"{message} ({sources.get(name, 'default')})") for name, message in rest]
         if found:
             raise errors.ConfigError(found)
         return cls(config, sources, path)

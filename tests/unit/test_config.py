@@ -808,3 +808,12 @@ def test_a_token_can_come_from_a_variable_while_the_rest_is_in_the_file(tmp_path
     file.write_text('[auth.callers.ada]\nroles = ["admin"]\n')
     caller = load_config(file, {"DRAGOMAN_AUTH__CALLERS__ada__TOKEN": "0123456789abcdef"}).auth.callers["ada"]
     assert (caller.token, caller.roles) == ("0123456789abcdef", ("admin",))
+
+
+def test_a_value_that_cannot_be_used_is_told_once_and_its_default_conflicts_with_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('[auth.callers.ada]\ntoken = "short"\n')
+    with pytest.raises(ConfigError) as refused:
+        Settings.load(file, environ={})
+    said = f"must have a length of at least 16 ({file})"
+    assert refused.value.problems == (("auth.callers.ada.token", said),)

@@ -23,6 +23,7 @@ from dragoman.adapters import sqlite_contents as contents
 from dragoman.adapters import sqlite_documents as documents
 from dragoman.adapters import sqlite_gateway as gateway
 from dragoman.adapters.sqlite_database import FILE_NAME, SqliteDatabase
+from dragoman.adapters.sqlite_heights import measure_up
 from dragoman.adapters.sqlite_passage_rows import index_changed, index_new
 from dragoman.adapters.sqlite_writer import Transaction
 from dragoman.gateway.migrations import MIGRATIONS as GATEWAY_MIGRATIONS
@@ -87,7 +88,7 @@ class Handler:
         change = _create if action == "knowledge.create_document" else _update
         revision, document = change(transaction, tenant, id, args, now)
         encoded, (content, _) = contents.encode_bare(document), execute(documents._TEXT, (tenant, id)).fetchone()
-        execute(documents._KEEP_REVISION, (tenant, id, revision, now, action, sub, encoded, content))
+        execute(documents._KEEP_REVISION, (tenant, id, revision, now, action, sub, encoded, content, 0))
         contents.name_text(transaction, tenant, content, encoded)
         details = encode({"revision": revision, "correlation_id": envelope["correlation_id"]})
         execute(documents._NOTE, (tenant, f"document.{action}", sub, id, now, details, None))
@@ -108,6 +109,7 @@ def _create(transaction: Transaction, tenant: str, id: str, args: dict[str, Any]
     number = execute(documents._ADD, (*row, text)).lastrowid
     assert number is not None
     contents.count(transaction, tenant, documents=1)
+    measure_up(transaction, tenant, parent)
     document = replace(documents._document(row), body=content["body"])
     index_new(transaction, number, document, CutAhead())
     return 1, document

@@ -21,8 +21,7 @@ def install_command(extra: str) -> str:
 
 
 def _wanted(origin: Any, extra: str) -> str:
-    """What pip is to install. `origin` is what it noted of the package, as the specification of `direct_url.json` says;
-    empty for a package from an index."""
+    """The argument for pip. `origin` is the content of pip's `direct_url.json`, empty for a package from an index."""
     match origin:
         case {"url": str(url), "dir_info": {**info}}:
             return f"{'-e ' if info.get('editable') else ''}'{unquote(urlsplit(url).path)}[{extra}]'"

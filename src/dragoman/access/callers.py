@@ -13,8 +13,8 @@ METRICS_SCOPE = "metrics"
 """What a caller with scopes needs to see the metrics, which name every tool."""
 
 OPERATE_SCOPE = "operate"
-"""What a caller needs to see and handle the tasks, messages and calls of all callers. It has to be named: nothing else
-implies it, neither another scope, nor a role, nor having no scopes."""
+"""The scope of an operator, who sees and handles the tasks, messages and calls of all callers. Grant it by name: no
+other scope, no role and no absence of scopes implies it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ _decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 class _Plan(Struct):
-    """What is left to be done for the passages of a document."""
+    """The rest of the work on the passages of a document."""
 
     new: list[IndexEntry]
     gone: dict[int, int]
@@ -86,7 +86,7 @@ class _Plan(Struct):
     keeps_none: bool
     """Whether all passages go that there were."""
     row: tuple[Any, ...] | None = None
-    """What the last piece has stored of the document: with another row, somebody else has changed it since."""
+    """The row of the document as the last piece stored it. If it differs, another writer has changed it since."""
 
 
 class Missing(NamedTuple):
@@ -100,7 +100,7 @@ class Missing(NamedTuple):
     entries: Sequence[IndexEntry] | None
     """None for a deleted document."""
     plans: list[_Plan]
-    """What the last piece has left to be done, if there was one."""
+    """The plan that the last piece left, if there was one."""
 
 
 def index_new(writing: Transaction, number: int, document: Document, cut: CutAhead) -> bool:
@@ -272,7 +272,7 @@ class _Change:
         return self._made + len(entries) > MOST_MADE
 
     def _planned(self, entries: Sequence[IndexEntry], earlier_title: str | None, room: Room) -> _Plan:
-        """What is to be done: of passages that all go, only for as many as there is room for."""
+        """The work to do. If all passages go, only as many as there is room for are planned."""
         old: dict[bytes, list[tuple[int, int]]] = {}
         if self._made:
             most = _HIGHEST if entries else max(1, room.rows + 1)

@@ -33,6 +33,6 @@ class Origin(Struct, frozen=True, eq=False):
     max_payload_bytes: int | None = None
     """How much the arguments of its calls may weigh, where that is more than others' may."""
     payload_bytes: int | None = None
-    """What the arguments of its calls weigh as JSON, where that is known: to encode large ones takes its time."""
+    """The bytes of its arguments as JSON, if they are known: to encode large ones takes time."""
     waits_for_slot: bool = False
     """Whether its calls wait for a free slot instead of being refused: nobody waits for their answers."""

@@ -169,8 +169,8 @@ class Explorer:
     def _may_see(self, request: HttpRequest) -> MaySee:
         """Which calls a caller is shown.
 
-        Those that it made, and an operator all. Where nobody has to say who it is, all but those of tools that do not
-        exist for it: they name callers of tenants, who sign their requests.
+        A caller sees its own calls, and an operator sees all. Without authentication, everybody sees all calls except
+        those of tools that do not exist for the caller: they name callers of tenants, who sign their requests.
         """
         caller, is_open = request.caller, not request.is_authenticated
         if is_operator(caller):

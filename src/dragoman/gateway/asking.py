@@ -91,7 +91,7 @@ class GivenArguments(Struct, frozen=True):
     """Paths of the others."""
     fingerprint: bytes
     size: int | None = None
-    """What the known ones weigh as JSON, if they are in an artifact; None for others: the call weighs them."""
+    """The bytes of the known ones as JSON, if they are in an artifact; None for others, which the call weighs."""
 
 
 def given(action: Action, values: dict[str, Any], *, strict: bool = False, in_artifact: bool = False) -> GivenArguments:

@@ -65,7 +65,7 @@ class Leaving(Struct, frozen=True):
 
 
 class TreeLevels(Struct, frozen=True):
-    """Where a document stands in the tree."""
+    """The position of a document in the tree."""
 
     depth: int
     """How many documents there are from the top of the tree down to it; none for the root."""
